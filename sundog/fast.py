@@ -70,6 +70,8 @@ MODULES = (
     "sim/record/columns.py",
     "sim/cost/overhead.py",
     "sim/cost/tables/model.py",
+    "sim/cost/tables/layers.py",
+    "sim/cost/tables/kinds.py",
     "sim/cost/tables/attention.py",
     "sim/cost/tables/interpolate.py",
     "sim/cost/work.py",

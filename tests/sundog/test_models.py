@@ -99,7 +99,7 @@ def test_a_change_of_cost_model_is_said_in_one_line_and_in_the_summary() -> None
     plain = replay()
     assert plain.stderr.splitlines()[0].endswith("give --num-gpu-blocks if the server's log says it")
     assert "remarks" not in json.loads(plain.stdout)
-    assert "priced by a roofline" in replay("--model", "gpt-oss-20b").stderr
+    assert "priced by a roofline" in replay("--model", "gemma-2-2b").stderr
 
 
 REFUSED = [
@@ -148,9 +148,9 @@ def test_ranks_of_two_machines_are_not_priced_in_silence() -> None:
 
 def test_a_sweep_says_once_what_no_table_prices() -> None:
     """Of the setting that has it, on stderr."""
-    done = warm.run("sundog", "sweep", TRACE, "--limit", "5", "--vary", "model=qwen3-0.6b,gpt-oss-20b")
+    done = warm.run("sundog", "sweep", TRACE, "--limit", "5", "--vary", "model=qwen3-0.6b,gemma-2-2b")
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("gpt-oss-20b: steps are priced by a roofline") == 1
+    assert done.stderr.count("gemma-2-2b: steps are priced by a roofline") == 1
     assert "qwen3-0.6b: steps" not in done.stderr
 
 

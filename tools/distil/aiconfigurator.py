@@ -6,8 +6,9 @@
 Source: the package aiconfigurator-core (Apache-2.0, NVIDIA), version 0.12.0, its tables of vLLM's
 kernels in bfloat16. Kept are dense products, attention without a window on a bfloat16 cache,
 graph-captured all-reduces and unquantised experts, routed evenly and by a power law, and in files of
-their own dense products in float8, with one scale or with scales of blocks (`blocks.py`), and experts given
-whole to ranks or in float8 (`experts.py`); of equal points the median. Milliseconds become float32 seconds.
+their own dense products in float8, with one scale or with scales of blocks (`blocks.py`), and in nvfp4,
+experts given whole to ranks or in fewer bits (`experts.py`) and other kinds of attention (`latents.py`);
+of equal points the median. Milliseconds become float32 seconds.
 Same package, same bytes.
 """
 
@@ -22,9 +23,9 @@ import numpy as np
 from sim.cost.tables.products import Products
 from sim.cost.work import Coverage
 from sim.hardware.gpu import load_gpu
-from tools.distil.blocks import distil_blocks
+from tools.distil.blocks import distil_blocks, is_kept
 from tools.distil.experts import distil_exchange, distil_experts, shortened
-from tools.distil.latents import distil_delta, distil_latents, distil_sparse
+from tools.distil.latents import distil_delta, distil_latents, distil_sparse, distil_windows
 
 DATA = Path(__file__).parents[2] / "sim" / "cost" / "tables" / "data"
 SYSTEMS = {
@@ -77,6 +78,11 @@ def distil(systems: Path) -> None:
         np.savez_compressed(
             DATA / f"{gpu}-block-fp8.npz", source=tables["source"], gemm=points, gemm_s=shortened(blocks_s)
         )
+        points, seconds = _medians(products, GEMM, {"gemm_dtype": "nvfp4"})
+        if len(points):
+            kept = np.array([is_kept(m) for m in points[:, 0].tolist()])
+            four = {"gemm": points[kept], "gemm_s": shortened(seconds[kept])}
+            np.savez_compressed(DATA / f"{gpu}-nvfp4.npz", source=tables["source"], **four)
         exchange = distil_exchange(_newest(root, "comm", "nccl_perf", "nccl"))
         experts = distil_experts(_newest(root, "moe", "moe_perf"), gpu)
         np.savez_compressed(DATA / f"{gpu}-experts.npz", source=tables["source"], **experts, **exchange)
@@ -92,6 +98,7 @@ def _distil_kinds(root: Path, gpu: str, tables: dict[str, Any]) -> None:
     if (root / "sparse_attention" / "vllm").is_dir():
         folder = _newest(root, "sparse_attention", "dsa_context_module_perf").parent
         found |= distil_sparse(folder, products)
+    found |= distil_windows(_newest(root, "attention", "context_attention_perf").parent)
     found |= distil_delta(_newest(root, "linear_attention", "gdn_perf"))
     np.savez_compressed(DATA / f"{gpu}-kinds.npz", **found)
 

@@ -30,7 +30,7 @@ def distil_blocks(products: Path, scales: Path) -> tuple["np.ndarray[Any, Any]",
     """Return points (m, n, k), seconds, the ratio of the rule, and how many cells were measured."""
     sixteen, plain, blocks = (_medians(products, ("m", "n", "k"), "gemm_dtype", kind) for kind in KINDS)
     finding = _medians(scales, ("m", "k"), None, "")
-    points = np.array([point for point in sorted(plain) if _is_kept(point[0])], dtype=np.int64)
+    points = np.array([point for point in sorted(plain) if is_kept(point[0])], dtype=np.int64)
     quicker = [min(plain[point], sixteen.get(point, plain[point])) for point in map(tuple, points.tolist())]
     rule = np.array(quicker) + np.array([finding.get((m, k), 0.0) for m, _, k in points.tolist()])
     measured = np.array([blocks.get(point, np.nan) for point in map(tuple, points.tolist())])
@@ -45,7 +45,7 @@ def distil_blocks(products: Path, scales: Path) -> tuple["np.ndarray[Any, Any]",
     return points, np.where(counts, measured, rule * scale), typical, int(counts.sum())
 
 
-def _is_kept(m: int) -> bool:
+def is_kept(m: int) -> bool:
     """Every other size up to 16, then the whole multiples of 16, for the odd ones lie on the same steps."""
     return m in (1, 2, 4, 8) or m % 16 == 0
 

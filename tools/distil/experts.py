@@ -1,9 +1,9 @@
 """Distil what experts and their exchange between ranks take, by format and by how they are split.
 
-Kept are rows of routed experts (`moe_perf`) in 16 bits given whole to ranks, and in float8 however they are
-split, routed evenly and by a power law of exponent 1.2, and NCCL's all-gather and reduce-scatter. A row has
-one time per number of tokens of all ranks; NaN where nothing was measured. Experts of 16 bits split over
-ranks stand in the GPU's own file.
+Kept are rows of routed experts (`moe_perf`) in 16 bits given whole to ranks, in float8 and in 4 bits however
+they are split, routed evenly and by a power law of exponent 1.2, and NCCL's all-gather and reduce-scatter. A
+row has one time per number of tokens of all ranks; NaN where nothing was measured. Experts of 16 bits split
+over ranks stand in the GPU's own file.
 
 Left out are DeepSeek-V3's experts given whole to ranks: its router chooses groups of experts first, and what
 the package calls balanced sends all tokens to the rank that is measured (8,192 tokens take 5.9 ms on one
@@ -17,7 +17,13 @@ from typing import Any
 
 import numpy as np
 
-SOURCE = {"bfloat16": "16 bits", "fp8": "fp8", "fp8_block": "block fp8"}
+SOURCE = {
+    "bfloat16": "16 bits",
+    "fp8": "fp8",
+    "fp8_block": "block fp8",
+    "w4a16_mxfp4": "mxfp4",
+    "nvfp4": "nvfp4",
+}
 """The package's formats, and our names for them."""
 SHAPE = ("hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
 UNTUNED = "vllm_modeloptfp8moe_flashinfer_cutlass_flashinferexperts"

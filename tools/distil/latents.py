@@ -10,6 +10,7 @@ prompt. Their work is fitted instead to prompts that take `OVER` times that and 
 `MOST_TOKENS`: so much for a token, for a pair of a query and a key that it chose, for one it looked at.
 
 Linear attention (gated delta rule) was timed by kernel: the convolution and the recurrence are added.
+Attention by heads with a window is kept as it is, by window and heads.
 """
 
 from collections.abc import Sequence
@@ -125,6 +126,26 @@ def prompt_work(new: int, before: int, top: int) -> tuple[int, int, int]:
     return new, chosen, new * before + new * (new + 1) // 2
 
 
+def distil_windows(folder: Path) -> Arrays:
+    """Return seconds by (window, heads, key heads, head size) and (batch, context), or tokens of a prompt."""
+    sizes = ("window_size", "num_heads", "num_key_value_heads", "head_dim")
+    decodes = _windowed(folder / "generation_attention_perf.parquet", (*sizes, "batch_size", "step"))
+    prompts = _windowed(folder / "context_attention_perf.parquet", (*sizes, "batch_size", "isl"))
+    alone = [((*point[:4], point[5]), s) for point, s in prompts if point[4] == 1]
+    return {**_arrays("window", decodes), **_arrays("window_prompt", alone)}
+
+
+def _windowed(path: Path, columns: tuple[str, ...]) -> Rows:
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(path)
+    table = table.filter(
+        pc.and_(pc.greater(table["window_size"], 0), pc.equal(table["kv_cache_dtype"], "bfloat16"))
+    )
+    return _median_rows(table, columns)
+
+
 def distil_delta(path: Path) -> Arrays:
     """Return seconds of the gated delta rule by (key heads, value heads, requests) and by (.., tokens)."""
     import pyarrow.parquet as pq
@@ -176,6 +197,10 @@ def module_medians(path: Path, model: str, columns: tuple[str, ...], form: str =
     table = pq.read_table(path)
     for name, value in (("model", model), ("kv_cache_dtype", "bfloat16"), ("gemm_type", form)):
         table = table.filter(pc.equal(table[name], value))
+    return _median_rows(table, columns)
+
+
+def _median_rows(table: Any, columns: tuple[str, ...]) -> Rows:
     cells: dict[tuple[int, ...], list[float]] = {}
     points = zip(*(table[name].to_pylist() for name in columns), strict=True)
     for point, latency in zip(points, table["latency"].to_pylist(), strict=True):

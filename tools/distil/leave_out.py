@@ -25,10 +25,10 @@ from sim.cost.tables.products import Products
 from sim.cost.work import Coverage
 from sim.hardware.formats import WeightFormat
 from sim.hardware.gpu import known_gpus, load_gpu
-from sim.hardware.quantization import BLOCK_FP8, FP8
+from sim.hardware.quantization import BLOCK_FP8, FP8, MXFP4
 from tools.distil.latents import DENSE, module_medians
 
-FORMS = {"16 bits": None, "fp8": FP8, "block fp8": BLOCK_FP8}
+FORMS = {"16 bits": None, "fp8": FP8, "block fp8": BLOCK_FP8, "mxfp4": MXFP4}
 FIFTH = 5
 
 
@@ -164,6 +164,8 @@ def main(systems: Path | None) -> None:
         report("latent decodes", gpu, of_decodes(gpu, "latent", 1))
         report("latent prompts", gpu, of_columns(gpu, f"{gpu}-kinds", "latent_prompt", 1))
         report("sparse decodes", gpu, of_decodes(gpu, "sparse", 2))
+        report("window decodes", gpu, of_decodes(gpu, "window", 4))
+        report("window prompts", gpu, of_columns(gpu, f"{gpu}-kinds", "window_prompt", 4))
         report("delta decodes", gpu, of_columns(gpu, f"{gpu}-kinds", "delta", 2))
         report("delta prompts", gpu, of_columns(gpu, f"{gpu}-kinds", "delta_prompt", 2))
         for name in ("gather", "scatter"):

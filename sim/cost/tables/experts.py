@@ -99,7 +99,8 @@ class ExpertTables:
     ) -> None:
         rows = measured_experts(name, SIXTEEN_BITS if form is None else form.name)
         self.own, self.like = experts, most_alike(rows, experts)
-        self.is_measured = self.like == experts
+        few = form is not None and form.name == "mxfp4"
+        self.family = "experts" if self.like == experts else "mxfp4 alike" if few else "experts alike"
         tokens, seconds = curve_of(rows, gpu, experts, form)
         self._tokens: list[float] = tokens.tolist()
         self._seconds: list[float] = seconds.tolist()

@@ -11,7 +11,7 @@ import numpy as np
 
 from sim.cost.tables.interpolate import Floats, Lines, Points, distinct, has_tables, load, log_interp
 from sim.cost.work import Coverage
-from sim.hardware.attention import GatedDelta, Latent
+from sim.hardware.attention import GatedDelta, Heads, Latent
 
 Chunks = tuple[tuple[int, int], ...]
 KV_BYTES = 2
@@ -165,6 +165,78 @@ class SparseAttention(KindOfAttention):
     def curve(self, num_requests: int) -> tuple[Floats, Floats]:
         """Contexts, and seconds for this many requests of that context each."""
         return self._decodes.curve(num_requests)
+
+
+class WindowAttention(KindOfAttention):
+    """Attention by heads that see a window of the context, as many wide and as large as were measured.
+
+    A chunk takes what a whole prompt with as many pairs of a query and a key takes, decodes what they take
+    alone. Heads that were not measured take the share of the most similar that were.
+    """
+
+    def __init__(
+        self, tables: dict[str, Any], attention: Heads, heads: int, kv_heads: int, coverage: Coverage
+    ) -> None:
+        assert attention.window is not None
+        self._window = attention.window
+        sizes = attention.window, heads, kv_heads, attention.head_dim
+        points, seconds, like = _windowed(tables, "window", sizes)
+        self._requests = kv_heads / like[1]
+        self._decodes = Surface("windowed decodes", points, seconds * _wider(sizes, like), coverage)
+        lengths, prompt_s, like = _windowed(tables, "window_prompt", sizes)
+        self._lengths: list[float] = lengths[:, 0].astype(np.float64).tolist()
+        self._prompt_s: list[float] = (np.maximum.accumulate(prompt_s) * heads / like[0]).tolist()
+        self._coverage = coverage
+
+    def chunks_s(self, chunks: Chunks) -> float:
+        """Return the seconds of chunks."""
+        window, taken_s = self._window, 0.0
+        for new, before in chunks:
+            rising = min(max(window - before, 0), new)
+            pairs = rising * before + rising * (rising + 1) / 2 + (new - rising) * window
+            whole = window * (window + 1) / 2
+            length = (
+                (math.sqrt(8 * pairs + 1) - 1) / 2 if pairs <= whole else window + (pairs - whole) / window
+            )
+            self._coverage.note("windowed prompts", length, 1.0, self._lengths[-1])
+            taken_s += log_interp(max(length, self._lengths[0]), self._lengths, self._prompt_s)
+        return taken_s
+
+    def curve(self, num_requests: int) -> tuple[Floats, Floats]:
+        """Contexts, and seconds for this many requests of that context each; constant beyond the last."""
+        contexts, seconds = self._decodes.curve(num_requests * self._requests)
+        return np.append(contexts, 2 * contexts[-1]), np.append(seconds, seconds[-1])
+
+
+def _wider(sizes: tuple[int, int, int, int], like: tuple[int, int]) -> float:
+    """How much more heads that share a key take than measured ones: nothing where memory is the bound."""
+    return max(sizes[1] / sizes[2] / (like[0] / like[1]), 1.0)
+
+
+def _windowed(
+    tables: dict[str, Any], name: str, sizes: tuple[int, int, int, int]
+) -> tuple[Points, Floats, tuple[int, int]]:
+    """Points behind the sizes, seconds, and the heads and key heads they have."""
+    window, heads, kv_heads, dim = sizes
+    points: Points = tables[name]
+    own = (points[:, 0] == window) & (points[:, 3] == dim)
+    pairs = sorted(set(zip(points[own][:, 1].tolist(), points[own][:, 2].tolist(), strict=True)))
+
+    def unlike(pair: tuple[int, int]) -> tuple[float, float, tuple[int, int]]:
+        group = pair[0] / pair[1] / (heads / kv_heads)
+        return abs(math.log(group)), abs(math.log(pair[1] / kv_heads)), pair
+
+    like = min(pairs, key=unlike)
+    own &= (points[:, 1] == like[0]) & (points[:, 2] == like[1])
+    return points[own][:, 4:], tables[f"{name}_s"][own].astype(np.float64), like
+
+
+def has_window(name: str, attention: Heads) -> bool:
+    """True if windows as wide were measured with heads as large on the GPU of this name."""
+    points: Points | None = kinds_of(name).get("window")
+    if points is None or attention.is_chunked:
+        return False
+    return bool(((points[:, 0] == attention.window) & (points[:, 3] == attention.head_dim)).any())
 
 
 class DeltaAttention(KindOfAttention):

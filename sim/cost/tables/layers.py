@@ -10,7 +10,15 @@ from actors.core.config import ConfigError
 from sim.cost.tables.attention import ContextAttention, GenerationAttention, MixedAttention
 from sim.cost.tables.experts import ExpertsOnRank, ExpertTables, has_experts_in
 from sim.cost.tables.interpolate import Floats, Lines, has_tables, load, log_interp
-from sim.cost.tables.kinds import DeltaAttention, KindOfAttention, LatentAttention, SparseAttention, kinds_of
+from sim.cost.tables.kinds import (
+    DeltaAttention,
+    KindOfAttention,
+    LatentAttention,
+    SparseAttention,
+    WindowAttention,
+    has_window,
+    kinds_of,
+)
 from sim.cost.tables.products import AllReduce, ExpertExchange, Products
 from sim.cost.work import L2, Coverage, StepWork
 from sim.hardware.attention import GatedDelta, Heads, Latent
@@ -31,8 +39,14 @@ NUM_SMALL_DELTA = 5
 """Two norms, the split of the projections, the gated norm of the output, the activation."""
 CACHED_SAVES = 1 - 1 / L2
 """Of the time to read a token from memory, where it is in the cache."""
-TABLED = ("fp8", "block fp8")
+TABLED = ("fp8", "block fp8", "nvfp4")
 """Formats of dense products that were measured beside 16 bits."""
+FAMILIES: dict[type[KindOfAttention], str] = {
+    LatentAttention: "latent",
+    SparseAttention: "sparse",
+    DeltaAttention: "delta",
+    WindowAttention: "window",
+}
 NORM_SUMS = 4
 """Elements of 16 bits of a token: the sums of squares of its queries and of its keys, of 32 bits."""
 LEAST_REDUCED = 128
@@ -69,8 +83,8 @@ def file_of(name: str, form: WeightFormat) -> str:
 def unlike_layer(model: ModelShape, layer: Layer, name: str) -> str | None:
     """Name what a layer has that no kernel was measured for on the GPU of that name, if anything."""
     attention = layer.attention
-    if attention.window is not None:
-        return "attention with a window was not measured"
+    if attention.window is not None and not (isinstance(attention, Heads) and has_window(name, attention)):
+        return "attention with such a window was not measured"
     if isinstance(attention, Latent):
         needs = "sparse" if attention.indexer else "latent"
         sizes = attention.kv_rank, attention.rope_dim
@@ -83,8 +97,8 @@ def unlike_layer(model: ModelShape, layer: Layer, name: str) -> str | None:
         form, share = model.format_of(layer, part), model.share_of(layer, part)
         if form is None:
             continue
-        measured = has_experts_in(name, form) if part == "experts" else form.name in TABLED
-        if share < 1 or not measured or not has_tables(file_of(name, form)):
+        is_dense = form.name in TABLED and has_tables(file_of(name, form))
+        if share < 1 or not (has_experts_in(name, form) if part == "experts" else is_dense):
             return f"kernels were measured in 16 bits, not in {form.name}"
     if layer.mlp.num_experts > 1 and not has_experts_in(name, model.format_of(layer, "experts")):
         return "no experts were measured"
@@ -157,10 +171,10 @@ class LayerTables:
     @property
     def families(self) -> Iterator[str]:
         """Kernels beside dense products and attention by heads, by their names in `left_out.py`."""
-        kinds = {LatentAttention: "latent", SparseAttention: "sparse", DeltaAttention: "delta"}
-        yield from (name for kind, name in kinds.items() if isinstance(self.attention, kind))
+        if type(self.attention) in FAMILIES:
+            yield FAMILIES[type(self.attention)]
         if self._experts is not None:
-            yield "experts" if self._experts.is_measured else "experts alike"
+            yield self._experts.family
             if self._experts.own.whole > 1:
                 yield "whole experts"
             if self._shared.exchange is not None:
@@ -168,9 +182,11 @@ class LayerTables:
 
     def _kind_of(self, model: ModelShape, layer: Layer) -> KindOfAttention:
         shared, attention = self._shared, layer.attention
-        if isinstance(attention, Heads):
-            return HeadsAttention(shared, attention)
         tables = kinds_of(shared.name)
+        if isinstance(attention, Heads) and attention.window is None:
+            return HeadsAttention(shared, attention)
+        if isinstance(attention, Heads):
+            return WindowAttention(tables, attention, *_own_heads(attention, shared.ranks), shared.coverage)
         if isinstance(attention, GatedDelta):
             return DeltaAttention(tables, attention, shared.ranks, shared.coverage)
         heads = math.ceil(attention.num_heads / shared.ranks)

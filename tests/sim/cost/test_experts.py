@@ -14,7 +14,7 @@ from sim.cost.work import Coverage, StepWork
 from sim.hardware.formats import WeightFormat
 from sim.hardware.gpu import known_gpus, load_gpu
 from sim.hardware.model import load_model
-from sim.hardware.quantization import BLOCK_FP8, FP8, NVFP4
+from sim.hardware.quantization import BLOCK_FP8, FP8, MXFP4, NVFP4
 
 MIXTRAL, SMALL, MINIMAX = (4096, 14336, 2, 8), (2048, 768, 8, 128), (3072, 1536, 8, 256)
 WITH_EXPERTS = [name for name in known_gpus() if has_tables(name) and has_experts_in(name, None)]
@@ -98,6 +98,17 @@ def test_experts_in_eight_bits_are_faster_where_weights_are_read() -> None:
         sixteen, eight = (experts(gpu, SMALL, 1, 1, form).seconds(64) for form in (None, FP8))
         assert 0.35 < eight / sixteen < 0.85
     assert not has_experts_in("a100-80gb", FP8) and not has_experts_in("h100", NVFP4)
+
+
+def test_four_bits_are_read_in_less_time_than_eight_where_they_were_measured() -> None:
+    """Experts of DeepSeek-V3 in nvfp4 on a B200; gpt-oss in mxfp4 wherever any experts were, but on A100."""
+    deepseek = (7168, 2048, 8, 256)
+    four, eight = (experts("b200", deepseek, 8, 1, form).seconds(64) for form in (NVFP4, BLOCK_FP8))
+    assert four < eight
+    for gpu in WITH_EXPERTS:
+        assert has_experts_in(gpu, MXFP4) == (gpu != "a100-80gb")
+        if gpu != "a100-80gb":
+            assert experts(gpu, (2880, 2880, 4, 128), 1, 1, MXFP4).family == "experts"
 
 
 def test_ranks_in_step_exchange_the_tokens_of_all() -> None:

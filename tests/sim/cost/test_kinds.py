@@ -25,7 +25,15 @@ from sim.hardware.quantization import AWQ, BLOCK_FP8, FP8
 from sim.target import Target
 from tests import warm
 
-KINDS = ("deepseek-v3", "deepseek-v3.2", "glm-5", "kimi-k2-instruct", "qwen3-next-80b-a3b", "minimax-m2.5")
+KINDS = (
+    "deepseek-v3",
+    "gpt-oss-120b",
+    "deepseek-v3.2",
+    "glm-5",
+    "kimi-k2-instruct",
+    "qwen3-next-80b-a3b",
+    "minimax-m2.5",
+)
 
 
 def kernels(name: str, gpu: str = "h200", **options: object) -> TablesCost:
@@ -110,6 +118,21 @@ def test_keys_that_are_chosen_bound_what_a_long_context_costs() -> None:
     assert 0 < slopes["deepseek-v3.2"] < slopes["deepseek-v3"] / 3
 
 
+def test_layers_with_a_window_cost_the_same_beyond_it() -> None:
+    """Of gpt-oss every other layer sees 128 tokens, in prompts as well."""
+    model, gpu = load_model("gpt-oss-20b"), load_gpu("h100")
+    own = tuple(pair for pair in model.layers if pair[0].attention.window is not None)
+    full = tuple(pair for pair in model.layers if pair[0].attention.window is None)
+    windowed, whole = (TablesCost(replace(model, layers=each, order=()), gpu, "h100") for each in (own, full))
+    near, far = StepWork(32, 32 * 1000, (), 32), StepWork(32, 32 * 50_000, (), 32)
+    assert windowed.step_s(near) == pytest.approx(windowed.step_s(far), rel=0.01)
+    assert whole.step_s(far) > 2 * whole.step_s(near)
+    early, late = StepWork(0, 0, ((2048, 0),), 1), StepWork(0, 0, ((2048, 30_000),), 1)
+    assert windowed.step_s(late) == pytest.approx(windowed.step_s(early), rel=0.02)
+    assert whole.step_s(late) > 1.5 * whole.step_s(early)
+    assert TablesCost(model, gpu, "h100").families == {"experts", "window"}
+
+
 def test_linear_layers_cost_the_same_at_any_context() -> None:
     """Only the twelve layers by heads grow; nothing is kept of a token in the others, but of a request."""
     model = load_model("qwen3-next-80b-a3b")
@@ -177,13 +200,9 @@ def test_a_model_with_layers_of_several_formats_is_priced() -> None:
 
 
 def test_what_was_not_measured_is_named() -> None:
-    """Windows, formats, sizes of latents, kinds on GPUs where nobody timed them."""
-    h100 = {
-        "gpt-oss-20b": "attention with a window was not measured",
-        "gemma-3-27b": "attention with a window was not measured",
-    }
-    for name, words in h100.items():
-        assert unlike_tables(load_model(name), "h100") == words
+    """Windows, formats, sizes of latents, kinds on GPUs where they were not timed."""
+    for name in ("gemma-2-2b", "gemma-3-27b", "llama-4-scout-17b-16e"):
+        assert unlike_tables(load_model(name), "h100") == "attention with such a window was not measured"
     awq = load_model("llama-3.1-8b").stored_as(AWQ)
     assert unlike_tables(awq, "h100") == "kernels were measured in 16 bits, not in awq"
     for name, gpu, kind in (
