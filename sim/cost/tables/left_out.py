@@ -21,8 +21,8 @@ LEFT_OUT: Final[dict[str, float]] = {
 """`experts` between measured numbers of tokens; `experts alike` of a model that was left out with all its
 rows (medians 8 to 14 %; in mxfp4 only gpt-oss and Kimi-K3 were measured); `whole experts` with half of what
 the two ways to route differ by at the fullest rank; `block products` between shapes, and against modules
-timed in a graph (2 to 5 %); `latent`, `sparse`, `window`, `delta` of decodes (1 to 14 %) and prompts (2 to 10 %;
-those that choose their keys by a fit)."""
+timed in a graph (2 to 5 %); `latent`, `sparse`, `window`, `delta` of decodes (1 to 14 %) and prompts
+(2 to 10 %; those that choose their keys by a fit)."""
 
 
 def left_out_error(families: frozenset[str]) -> float:

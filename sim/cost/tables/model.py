@@ -68,6 +68,7 @@ class TablesCost(CostModel):
         if data_parallel_size > 1:
             link = load(f"{tables_of_link(gpu)}-experts")
             shared.exchange = ExpertExchange(link, gpu, data_parallel_size, self.coverage)
+        self._groups = data_parallel_size
         whole = ranks * data_parallel_size if whole_experts else 1
         self.layers = [LayerTables(model, layer, count, shared, whole) for layer, count in model.layers]
         plain = shared.plain
@@ -131,13 +132,18 @@ class TablesCost(CostModel):
         return self._tokens_s(work.num_tokens, work.num_routed_tokens) + self._logits_s(work.num_samples)
 
     def _tokens_s(self, num_tokens: int, num_routed: int) -> float:
-        """What all layers do to this many tokens, attention aside; `num_routed` 0 is as many."""
+        """What all layers do to this many tokens, attention aside; `num_routed` 0 is as many.
+
+        Where a graph is replayed all data-parallel ranks are padded to the largest batch, an idle one too,
+        and experts see it all. The rank with that batch is the one that counts.
+        """
         seconds = self._token_s.get((num_tokens, num_routed))
         if seconds is None:
-            padded = num_tokens
+            padded, routed = num_tokens, num_routed
             if num_tokens <= self._graph_sizes[-1]:
                 padded = self._graph_sizes[bisect.bisect_left(self._graph_sizes, num_tokens)]
-            routed = max(num_routed, padded)
+                routed = max(num_routed, padded * self._groups)
+            routed = max(routed, padded)
             seconds = sum([layers.tokens_s(padded, routed) for layers in self.layers], 0.0)
             self._token_s[num_tokens, num_routed] = seconds
         return seconds

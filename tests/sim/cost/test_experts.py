@@ -131,6 +131,22 @@ def test_ranks_in_step_exchange_the_tokens_of_all() -> None:
     assert through_host > 2 * direct
 
 
+def test_ranks_are_padded_to_the_largest_batch_where_a_graph_is_replayed() -> None:
+    """Beside 17 decodes an idle rank costs what one with 17 costs; a chunk beyond the graphs pads no rank."""
+    cost = TablesCost(
+        load_model("qwen3-30b-a3b"),
+        load_gpu("h100"),
+        "h100",
+        captured_tokens=64,
+        whole_experts=True,
+        data_parallel_size=2,
+    )
+    ranks, mine = InStep(cost, 2), StepWork(17, 17_000, (), 17)
+    assert ranks.step_among_s([mine]) == ranks.step_among_s([mine, StepWork(17, 17_000, (), 17)])
+    chunk = StepWork(0, 0, ((900, 0),), 1)
+    assert ranks.step_among_s([chunk]) < ranks.step_among_s([chunk, StepWork(0, 0, ((900, 0),), 1)])
+
+
 def test_the_exchange_comes_out_as_measured() -> None:
     """All-gathers and reduce-scatters of NCCL between two H100: 8,192 tokens of 2,048 are 16.8 M elements."""
     exchange = ExpertExchange(load("h100-experts"), load_gpu("h100"), 2, Coverage())
