@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim.cost.work import CostModel, Seconds, StepWork
+from sim.cost.work import CostModel, Seconds, StepWork, seen_pairs
 from sim.hardware.attention import GatedDelta, Latent
 from sim.hardware.formats import DTYPE_BYTES
 from sim.hardware.gpu import Gpu
@@ -178,7 +178,7 @@ class LayerRoofline:
         seconds, rates = 0.0, self._rates
         for new, before in chunks:
             compute_s = self._pairs(new, before) * self._pair_flops / rates.attention_flops
-            compute_s += (new * before + new * (new + 1) // 2) * self._index_flops / rates.attention_flops
+            compute_s += seen_pairs(new, before) * self._index_flops / rates.attention_flops
             compute_s += new * self._token_flops / rates.attention_flops
             keys = self._kept(before) + new
             seconds += max(compute_s, keys * self._kv_bytes / rates.kv_bandwidth)
@@ -198,10 +198,7 @@ class LayerRoofline:
         window = self.window
         if self.is_chunked and window is not None:
             return _chunked_pairs(before + new, window) - _chunked_pairs(before, window)
-        if window is None or new + before <= window:
-            return new * before + new * (new + 1) // 2
-        rising = max(window - before, 0)
-        return rising * before + rising * (rising + 1) // 2 + (new - rising) * window
+        return seen_pairs(new, before, window)
 
     def elementwise_s(self, tokens: int) -> float:
         """Norms, rotary embedding and activation."""

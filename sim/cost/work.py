@@ -19,6 +19,14 @@ L2 = 2
 """How much faster than memory the L2 cache is taken to be; not fitted."""
 
 
+def seen_pairs(new: int, before: int, most: int | None = None) -> int:
+    """Pairs of a query and a key it sees in a chunk behind `before` tokens; a query sees at most `most`."""
+    if most is None or new + before <= most:
+        return new * before + new * (new + 1) // 2
+    rising = max(most - before, 0)
+    return rising * before + rising * (rising + 1) // 2 + (new - rising) * most
+
+
 @dataclass(slots=True)
 class StepWork:
     """The work that one step computes.
@@ -51,7 +59,7 @@ class StepWork:
     @property
     def prefill_pairs(self) -> int:
         """Pairs of a query and a key it sees, over all chunks (causal attention)."""
-        return sum(new * before + new * (new + 1) // 2 for new, before in self.chunks)
+        return sum(seen_pairs(new, before) for new, before in self.chunks)
 
     @property
     def read_context_tokens(self) -> int:

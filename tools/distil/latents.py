@@ -22,6 +22,7 @@ import numpy as np
 from sim.cost.calibrated import nonnegative_least_squares
 from sim.cost.tables.interpolate import log_interp
 from sim.cost.tables.products import Products
+from sim.cost.work import seen_pairs
 from tools.distil.experts import Arrays, shortened
 
 OVER, MOST_TOKENS = 1.5, 16_384
@@ -109,7 +110,8 @@ def _prompt_slopes(module: MeasuredModule, heads: int, rows: Rows, products: Pro
         if taken_s < OVER * host_s or batch * tokens > MOST_TOKENS:
             continue
         own_s = taken_s - _products_s(module, heads, batch * tokens, products, True)
-        columns.append([float(batch * each) for each in prompt_work(tokens, before, module.top)])
+        work = tokens, seen_pairs(tokens, before, module.top), seen_pairs(tokens, before)
+        columns.append([float(batch * each) for each in work])
         seconds.append(max(own_s, LEAST_S))
     weighted = np.array(columns) / np.array(seconds)[:, None]
     norms = np.maximum(np.linalg.norm(weighted, axis=0), 1e-30)
@@ -117,13 +119,6 @@ def _prompt_slopes(module: MeasuredModule, heads: int, rows: Rows, products: Pro
     errors = np.abs(weighted @ found - 1)
     print(f"  {module.name}, {heads} heads: {len(seconds)} prompts, mean error {errors.mean():.1%}")
     return [float(each) for each in found]
-
-
-def prompt_work(new: int, before: int, top: int) -> tuple[int, int, int]:
-    """Tokens, pairs of a query and one of the `top` keys that it chose, and pairs of a query and a key."""
-    rising = min(max(top - before, 0), new)
-    chosen = rising * before + rising * (rising + 1) // 2 + (new - rising) * top
-    return new, chosen, new * before + new * (new + 1) // 2
 
 
 def distil_windows(folder: Path) -> Arrays:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sim.cost.tables.interpolate import Floats, Lines, Points, distinct, has_tables, load, log_interp
-from sim.cost.work import Coverage
+from sim.cost.work import Coverage, seen_pairs
 from sim.hardware.attention import GatedDelta, Heads, Latent
 
 Chunks = tuple[tuple[int, int], ...]
@@ -115,8 +115,7 @@ class LatentAttention(KindOfAttention):
         """Return the seconds of chunks, without the products that make keys and values again."""
         taken_s = 0.0
         for new, before in chunks:
-            pairs = new * before + new * (new + 1) / 2
-            length = max((math.sqrt(8 * pairs + 1) - 1) / 2, 1.0)
+            length = max((math.sqrt(8 * seen_pairs(new, before) + 1) - 1) / 2, 1.0)
             self._coverage.note("latent prompts", length, 1.0, self._lengths[-1])
             taken_s += log_interp(max(length, self._lengths[0]), self._lengths, self._prompt_s)
         return taken_s
@@ -154,9 +153,7 @@ class SparseAttention(KindOfAttention):
         """Return the seconds of chunks; a short one takes no less than as many decodes."""
         taken_s = 0.0
         for new, before in chunks:
-            rising = min(max(self._top - before, 0), new)
-            chosen = rising * before + rising * (rising + 1) // 2 + (new - rising) * self._top
-            work = new, chosen, new * before + new * (new + 1) // 2
+            work = new, seen_pairs(new, before, self._top), seen_pairs(new, before)
             fitted_s = sum(slope * each for slope, each in zip(self._slopes, work, strict=True))
             least = Lines(*self._decodes.curve(min(new, self._decodes.batches[-1])))
             taken_s += max(fitted_s, least.at(float(self._decodes.contexts[0])))
@@ -192,9 +189,7 @@ class WindowAttention(KindOfAttention):
         """Return the seconds of chunks."""
         window, taken_s = self._window, 0.0
         for new, before in chunks:
-            rising = min(max(window - before, 0), new)
-            pairs = rising * before + rising * (rising + 1) / 2 + (new - rising) * window
-            whole = window * (window + 1) / 2
+            pairs, whole = seen_pairs(new, before, window), seen_pairs(window, 0)
             length = (
                 (math.sqrt(8 * pairs + 1) - 1) / 2 if pairs <= whole else window + (pairs - whole) / window
             )
