@@ -25,7 +25,7 @@ from sim.cost.work import Coverage
 from sim.hardware.gpu import load_gpu
 from tools.distil.blocks import distil_blocks, is_kept
 from tools.distil.experts import distil_exchange, distil_experts, shortened
-from tools.distil.latents import distil_delta, distil_latents, distil_sparse, distil_windows
+from tools.distil.latents import CACHES, distil_delta, distil_latents, distil_sparse, distil_windows
 
 DATA = Path(__file__).parents[2] / "sim" / "cost" / "tables" / "data"
 SYSTEMS = {
@@ -94,10 +94,13 @@ def _distil_kinds(root: Path, gpu: str, tables: dict[str, Any]) -> None:
     print(gpu)
     products = Products(tables, load_gpu(gpu), Coverage())
     found: dict[str, Any] = {"source": tables["source"]}
-    found |= distil_latents(_newest(root, "mla", "mla_context_module_perf").parent, products)
+    folder = _newest(root, "mla", "mla_context_module_perf").parent
+    for cache in CACHES:
+        found |= distil_latents(folder, products, cache)
     if (root / "sparse_attention" / "vllm").is_dir():
         folder = _newest(root, "sparse_attention", "dsa_context_module_perf").parent
-        found |= distil_sparse(folder, products)
+        for cache in CACHES:
+            found |= distil_sparse(folder, products, cache)
     found |= distil_windows(_newest(root, "attention", "context_attention_perf").parent)
     found |= distil_delta(_newest(root, "linear_attention", "gdn_perf"))
     np.savez_compressed(DATA / f"{gpu}-kinds.npz", **found)

@@ -27,6 +27,8 @@ from tools.distil.experts import Arrays, shortened
 
 OVER, MOST_TOKENS = 1.5, 16_384
 LEAST_S = 2e-6
+CACHES = {"bfloat16": "", "fp8": "_fp8"}
+"""The dtypes of a cache, and what the names of their arrays end in."""
 
 
 class MeasuredModule(NamedTuple):
@@ -65,20 +67,23 @@ SPARSE = (
 Rows = list[tuple[tuple[int, ...], float]]
 
 
-def distil_latents(folder: Path, products: Products) -> Arrays:
-    """Return seconds of decodes by (heads, batch, context), and of prompts by (heads, tokens)."""
+def distil_latents(folder: Path, products: Products, cache: str) -> Arrays:
+    """Return seconds of decodes by (heads, batch, context), and of prompts by (heads, tokens).
+
+    `cache` is the dtype of the cache, as in `CACHES`.
+    """
     columns = ("num_heads", "batch_size", "step")
-    decodes = module_medians(folder / "mla_generation_module_perf.parquet", DENSE.name, columns)
+    decodes = module_medians(folder / "mla_generation_module_perf.parquet", DENSE.name, columns, cache=cache)
     columns = ("num_heads", "batch_size", "isl")
-    prompts = module_medians(folder / "mla_context_module_perf.parquet", DENSE.name, columns)
+    prompts = module_medians(folder / "mla_context_module_perf.parquet", DENSE.name, columns, cache=cache)
     prompts = [((heads, tokens), s) for (heads, batch, tokens), s in prompts if batch == 1 and tokens > 1]
     return {
-        **_arrays("latent", _cores(DENSE, decodes, products, 1, False)),
-        **_arrays("latent_prompt", _cores(DENSE, prompts, products, 1, True)),
+        **_arrays("latent" + CACHES[cache], _cores(DENSE, decodes, products, 1, False)),
+        **_arrays("latent_prompt" + CACHES[cache], _cores(DENSE, prompts, products, 1, True)),
     }
 
 
-def distil_sparse(folder: Path, products: Products) -> Arrays:
+def distil_sparse(folder: Path, products: Products, cache: str) -> Arrays:
     """Return the same of attention that chooses its keys by (place in `SPARSE`, heads, batch, context).
 
     Of prompts, seconds by (place, heads) for a token, a chosen pair and a pair.
@@ -88,18 +93,22 @@ def distil_sparse(folder: Path, products: Products) -> Arrays:
     slopes: list[list[float]] = []
     for place, module in enumerate(SPARSE):
         columns: tuple[str, ...] = ("num_heads", "batch_size", "step")
-        rows = module_medians(folder / "dsa_generation_module_perf.parquet", module.name, columns)
+        rows = module_medians(
+            folder / "dsa_generation_module_perf.parquet", module.name, columns, cache=cache
+        )
         decodes += [((place, *point), s) for point, s in _cores(module, rows, products, 1, False)]
         columns = ("num_heads", "batch_size", "isl", "step")
-        prompts = module_medians(folder / "dsa_context_module_perf.parquet", module.name, columns)
+        prompts = module_medians(
+            folder / "dsa_context_module_perf.parquet", module.name, columns, cache=cache
+        )
         for heads in sorted({point[0] for point, _ in prompts}):
             own = [(point[1:], s) for point, s in prompts if point[0] == heads]
             fits.append(((place, heads), 0.0))
             slopes.append(_prompt_slopes(module, heads, own, products))
     return {
-        **_arrays("sparse", decodes),
-        "sparse_prompt": np.array([point for point, _ in fits], dtype=np.int64),
-        "sparse_prompt_s": np.array(slopes, dtype=np.float64),
+        **_arrays("sparse" + CACHES[cache], decodes),
+        f"sparse_prompt{CACHES[cache]}": np.array([point for point, _ in fits], dtype=np.int64),
+        f"sparse_prompt{CACHES[cache]}_s": np.array(slopes, dtype=np.float64),
     }
 
 
@@ -184,13 +193,15 @@ def _arrays(name: str, rows: Sequence[tuple[tuple[int, ...], float]]) -> Arrays:
     return {name: np.array([point for point, _ in rows], dtype=np.int64), f"{name}_s": shortened(seconds)}
 
 
-def module_medians(path: Path, model: str, columns: tuple[str, ...], form: str = "bfloat16") -> Rows:
+def module_medians(
+    path: Path, model: str, columns: tuple[str, ...], form: str = "bfloat16", cache: str = "bfloat16"
+) -> Rows:
     """Distinct points of a model's module with products in a format, and their median seconds."""
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     table = pq.read_table(path)
-    for name, value in (("model", model), ("kv_cache_dtype", "bfloat16"), ("gemm_type", form)):
+    for name, value in (("model", model), ("kv_cache_dtype", cache), ("gemm_type", form)):
         table = table.filter(pc.equal(table[name], value))
     return _median_rows(table, columns)
 

@@ -12,9 +12,11 @@ import numpy as np
 from sim.cost.tables.interpolate import Floats, Lines, Points, distinct, has_tables, load, log_interp
 from sim.cost.work import Coverage, seen_pairs
 from sim.hardware.attention import GatedDelta, Heads, Latent
+from sim.hardware.formats import DTYPE_BYTES
 
 Chunks = tuple[tuple[int, int], ...]
-KV_BYTES = 2
+CACHES = {"bfloat16": "", "float16": "", "float8": "_fp8"}
+"""By the dtype of the cache, how the names of its arrays end."""
 
 
 def kinds_of(name: str) -> dict[str, Any]:
@@ -96,18 +98,23 @@ class LatentAttention(KindOfAttention):
     a key takes.
     """
 
-    def __init__(self, tables: dict[str, Any], latent: Latent, heads: int, coverage: Coverage) -> None:
-        points: Points = tables["latent"]
+    def __init__(
+        self, tables: dict[str, Any], latent: Latent, heads: int, coverage: Coverage, kv_dtype: str
+    ) -> None:
+        cache = CACHES[kv_dtype]
+        points: Points = tables[f"latent{cache}"]
         like, more = around_heads(heads, distinct(points[:, 0])[0].tolist())
         own = points[:, 0] == like
-        seconds = tables["latent_s"][own].astype(np.float64)
+        seconds = tables[f"latent{cache}_s"][own].astype(np.float64)
         self._decodes = Surface("latent decodes", points[own][:, 1:], seconds, coverage)
-        prompts: Points = tables["latent_prompt"]
+        prompts: Points = tables[f"latent_prompt{cache}"]
         rows = prompts[:, 0] == like
         self._lengths: list[float] = prompts[rows][:, 1].astype(np.float64).tolist()
-        taken_s = np.maximum.accumulate(tables["latent_prompt_s"][rows].astype(np.float64)) * max(more, 1.0)
+        taken_s = np.maximum.accumulate(tables[f"latent_prompt{cache}_s"][rows].astype(np.float64)) * max(
+            more, 1.0
+        )
         self._prompt_s: list[float] = taken_s.tolist()
-        self.row_bytes = latent.kv_values() * KV_BYTES
+        self.row_bytes = latent.kv_values() * DTYPE_BYTES[kv_dtype]
         self._coverage = coverage
         coverage.note("latent heads", heads, like, like)
 
@@ -131,22 +138,25 @@ class SparseAttention(KindOfAttention):
     Of prompts so much for a token, for a pair of a query and a key it chose, and for a pair it looked at.
     """
 
-    def __init__(self, tables: dict[str, Any], latent: Latent, heads: int, coverage: Coverage) -> None:
-        indexer = latent.indexer
+    def __init__(
+        self, tables: dict[str, Any], latent: Latent, heads: int, coverage: Coverage, kv_dtype: str
+    ) -> None:
+        indexer, cache = latent.indexer, CACHES[kv_dtype]
         assert indexer is not None
         # The models that were measured differ in the indexer's heads: DeepSeek-V3.2 has 64, GLM-5 32.
         place = 0 if indexer.num_heads > 48 else 1
-        points: Points = tables["sparse"][tables["sparse"][:, 0] == place]
-        seconds = tables["sparse_s"][tables["sparse"][:, 0] == place].astype(np.float64)
+        ours = tables[f"sparse{cache}"][:, 0] == place
+        points: Points = tables[f"sparse{cache}"][ours]
+        seconds = tables[f"sparse{cache}_s"][ours].astype(np.float64)
         like, more = around_heads(heads, distinct(points[:, 1])[0].tolist())
         own = points[:, 1] == like
         self._decodes = Surface("sparse decodes", points[own][:, 2:], seconds[own], coverage)
-        fits: Points = tables["sparse_prompt"]
+        fits: Points = tables[f"sparse_prompt{cache}"]
         row = int(np.flatnonzero((fits == (place, like)).all(axis=1))[0])
-        token_s, chosen_s, pair_s = (float(each) for each in tables["sparse_prompt_s"][row])
+        token_s, chosen_s, pair_s = (float(each) for each in tables[f"sparse_prompt{cache}_s"][row])
         self._slopes = token_s, chosen_s * max(more, 1.0), pair_s
         self._top = indexer.top
-        self.row_bytes = latent.kv_values() * KV_BYTES
+        self.row_bytes = latent.kv_values() * DTYPE_BYTES[kv_dtype]
         coverage.note("latent heads", heads, like, like)
 
     def chunks_s(self, chunks: Chunks) -> float:

@@ -56,8 +56,9 @@ LEAST_REDUCED = 128
 class TablesOfGpu:
     """The tables of a GPU that layers share, each read once."""
 
-    def __init__(self, name: str, gpu: Gpu, ranks: int, coverage: Coverage) -> None:
+    def __init__(self, name: str, gpu: Gpu, ranks: int, coverage: Coverage, kv_dtype: str) -> None:
         self.name, self.gpu, self.ranks, self.coverage = name, gpu, ranks, coverage
+        self.kv_dtype = kv_dtype
         self.tables: dict[str, Any] = load(name)
         self.plain = Products(self.tables, gpu, coverage)
         self._products: dict[str, Products] = {}
@@ -191,11 +192,11 @@ class LayerTables:
             return DeltaAttention(tables, attention, shared.ranks, shared.coverage)
         heads = math.ceil(attention.num_heads / shared.ranks)
         if attention.indexer is not None:
-            return SparseAttention(tables, attention, heads, shared.coverage)
+            return SparseAttention(tables, attention, heads, shared.coverage, shared.kv_dtype)
         linear = shared.products(model.format_of(layer, "attention"))
         up = linear.curve(heads * (attention.nope_dim + attention.value_dim), attention.kv_rank)
         self._up_latents = linear, up
-        return LatentAttention(tables, attention, heads, shared.coverage)
+        return LatentAttention(tables, attention, heads, shared.coverage, shared.kv_dtype)
 
     def _projections(self, layer: Layer, hidden: int) -> list[tuple[int, int]]:
         """(n, k) of each dense product of a rank's attention."""

@@ -19,6 +19,7 @@ from sim.cost.tables.layers import LayerTables, TablesOfGpu, check_layers, unlik
 from sim.cost.tables.left_out import left_out_error
 from sim.cost.tables.products import AllReduce, ExpertExchange, tables_of_link
 from sim.cost.work import CostModel, Coverage, Seconds, StepWork
+from sim.hardware.attention import Latent
 from sim.hardware.formats import DTYPE_BYTES
 from sim.hardware.gpu import Gpu
 from sim.hardware.memory import check_parallel
@@ -31,13 +32,18 @@ def unlike_tables(model: ModelShape, name: str) -> str | None:
     return next((lack for lack in found if lack is not None), None)
 
 
+def keeps_latents(model: ModelShape) -> bool:
+    """True if every layer keeps latents, whose kernels were measured with a cache of 8 bits as well."""
+    return all(isinstance(layer.attention, Latent) for layer, _ in model.layers)
+
+
 class TablesCost(CostModel):
     """Seconds of a step of `model` on `tensor_parallel_size` GPUs called `name`; a CostModel.
 
-    `name` is that of the GPU's tables (`has_tables`). The cache is bfloat16, and so are weights
-    that are not of a format whose kernels were measured (`unlike_tables`). Batches of up to
-    `captured_tokens` are padded to the next captured graph. With `whole_experts` all GPUs of all
-    `data_parallel_size` ranks have whole experts, and tokens are exchanged between those ranks.
+    `name` is that of the GPU's tables (`has_tables`). The cache is bfloat16, where all layers keep latents
+    perhaps float8; weights are of 16 bits or of formats whose kernels were measured (`unlike_tables`).
+    Batches of up to `captured_tokens` are padded to the next captured graph. With `whole_experts` all GPUs
+    of all `data_parallel_size` ranks have whole experts, and tokens are exchanged between those ranks.
     """
 
     def __init__(
@@ -50,6 +56,7 @@ class TablesCost(CostModel):
         captured_tokens: int = MOST_TOKENS,
         whole_experts: bool = False,
         data_parallel_size: int = 1,
+        kv_dtype: str = "bfloat16",
     ) -> None:
         check_parallel(model, tensor_parallel_size)
         check_layers(model, name)
@@ -61,7 +68,7 @@ class TablesCost(CostModel):
         self._model = model
         self._bandwidth = gpu.memory_bandwidth_bytes_per_s * gpu.efficiency.weight_bandwidth
         self._graph_sizes = graph_sizes(captured_tokens)
-        shared = TablesOfGpu(name, gpu, ranks, self.coverage)
+        shared = TablesOfGpu(name, gpu, ranks, self.coverage, kv_dtype)
         self.source = str(shared.tables["source"])
         if ranks > 1:
             shared.reduce = AllReduce(load(tables_of_link(gpu)), gpu, ranks, self.coverage)

@@ -164,6 +164,17 @@ def test_latents_and_what_the_indexer_keeps_are_whole_on_every_rank() -> None:
     assert sparse.kv_bytes_per_token(ranks=8) == 61 * (576 * 2 + 132)
 
 
+def test_a_cache_of_eight_bits_is_measured_for_latents_alone() -> None:
+    """DeepSeek-V3 and GLM-5 stay with tables, at other times; Llama goes by a roofline, and says so."""
+    work = StepWork(64, 64 * 8000, (), 64)
+    for name in ("deepseek-v3", "glm-5"):
+        sixteen, eight = (kernels(name, tensor_parallel_size=8, kv_dtype=each) for each in (None, "float8"))
+        assert 0.7 < eight.step_s(work) / sixteen.step_s(work) < 1.4
+        assert eight.step_s(work) != sixteen.step_s(work)
+    target = Target(load_model("llama-3.1-8b"), load_gpu("h200"), kv_dtype="float8")
+    assert "with a cache of 16 bits" in target.remarks[0]
+
+
 @pytest.mark.parametrize("gpu", ["h100", "h200", "b200"])
 def test_products_by_blocks_save_what_they_saved_where_a_graph_was_timed(gpu: str) -> None:
     """DeepSeek-V3's attention with 128 heads and one decode: 210 us in 16 bits, 154 by blocks on an H100."""
