@@ -79,8 +79,11 @@ class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
         max_concurrency: int | None = None,
         shall_stop: Callable[[], bool] = lambda: False,
         timeout_s: float | None = None,
+        stays: bool = False,
     ) -> None:
+        """A client that `stays` is asked whether it shall stop until its last request has ended."""
         super().__init__("client")
+        self._stays = stays
         self._shall_stop = shall_stop
         self._rows = iter(trace)
         self._llm = llm
@@ -104,7 +107,8 @@ class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
 
     @property
     def idle(self) -> bool:
-        return self._is_done and not (self._num_to_come or self._timers)
+        awaits_ends = self._stays and bool(self._unfinished)
+        return self._is_done and not (self._num_to_come or self._timers or awaits_ends)
 
     async def opened(self) -> None:
         self._expect_next()

@@ -131,9 +131,8 @@ def replay_on(
         async with open_graph(
             config, backends, vocabulary=vocabulary, listeners=[recording, *listeners], tap=tap
         ) as llm:
-            client = Client(
-                trace, llm, ask_for, recorder, on_progress, max_concurrency, shall_stop, client_timeout_s
-            )
+            asked = trace, llm, ask_for, recorder, on_progress, max_concurrency, shall_stop
+            client = Client(*asked, client_timeout_s, stays=stop_when is not None)
             recording.client = client.ref(recording.name, counted=False)
             await client.live()
 

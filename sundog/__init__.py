@@ -1,6 +1,6 @@
 """Sundog: an inference engine and its simulator in one.
 
-`sundog.replay`, `sundog.sweep`, `sundog.plan` and `sundog.read` are what the commands of these names do;
+`sundog.replay`, `sundog.sweep`, `sundog.plan`, `sundog.serve` and `sundog.read` are what the commands do;
 their results are tables and plots (docs/python.md). Commands are one file each, with one table of options.
 """
 
@@ -9,17 +9,27 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from actors.config import ConfigError
-    from sundog.library.functions import plan, read, replay, sweep
+    from sundog.library.functions import plan, read, replay, serve, sweep
     from sundog.library.results import PlanResult, RunResult, SweepResult
 
 WHERE = {
-    **dict.fromkeys(("plan", "read", "replay", "sweep"), "sundog.library.functions"),
+    **dict.fromkeys(("plan", "read", "replay", "serve", "sweep"), "sundog.library.functions"),
     **dict.fromkeys(("PlanResult", "RunResult", "SweepResult"), "sundog.library.results"),
     "ConfigError": "actors.config",
 }
 """Public names and their modules, which are imported when they are asked for: commands start without them."""
 
-__all__ = ["ConfigError", "PlanResult", "RunResult", "SweepResult", "plan", "read", "replay", "sweep"]
+__all__ = [
+    "ConfigError",
+    "PlanResult",
+    "RunResult",
+    "SweepResult",
+    "plan",
+    "read",
+    "replay",
+    "serve",
+    "sweep",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -70,6 +70,10 @@ class Metric(NamedTuple):
         figure, _, part = rest.partition(".")
         if figure in LATENCIES and (part == "mean" or percentile(part) is not None):
             return cls(name, figure, part, tenant)
+        if figure in LATENCIES:
+            raise ConfigError(
+                f"metric {name!r} has the part {part!r}: give mean, or a percentile below 100, as p99.9"
+            )
         if tenant is not None:
             if rest not in OF_TENANTS:
                 raise unknown("figure of a tenant", rest, (*OF_TENANTS, *PERCENTILES_OF_TENANTS))

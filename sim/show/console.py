@@ -6,6 +6,7 @@ that is too narrow, names of requests and tenants lose their middle; in a pipe t
 """
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO
@@ -94,11 +95,31 @@ def progress(count: Callable[[], int]) -> Iterator[Callable[[int], None] | None]
         yield update
 
 
+LINE_EVERY_S = 60.0
+
+
 @contextmanager
-def runs_progress(what: str = "runs") -> Iterator[Callable[[int, int], None] | None]:
-    """A function to call with how many runs (or `what`) are done, of how many; None without a terminal."""
+def runs_progress(
+    what: str = "runs", now_s: Callable[[], float] = time.monotonic
+) -> Iterator[Callable[[int, int], None]]:
+    """A function to call with how many runs (or `what`) are done, of how many as far as one can see.
+
+    A terminal has a bar with the time left; where stderr is a file, or a notebook's cell, a plain line a
+    minute says the same.
+    """
     if not sys.stderr.isatty():
-        yield None
+        begin_s = last_s = now_s()
+
+        def say(done: int, total: int) -> None:
+            nonlocal last_s
+            if now_s() - last_s >= LINE_EVERY_S:
+                last_s = now_s()
+                left_s = (last_s - begin_s) * max(total - done, 0) / max(done, 1)
+                print(
+                    f"{done} of {total} {what}, about {_duration(left_s)} left", file=sys.stderr, flush=True
+                )
+
+        yield say
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -107,3 +128,7 @@ def runs_progress(what: str = "runs") -> Iterator[Callable[[int, int], None] | N
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"

@@ -179,13 +179,16 @@ def _unfinished(cells: Sequence[Cell], confidence: float) -> str:
     return f" Latencies are of finished requests alone. Finished: {named}; any other, all."
 
 
-def to_json(cells: Sequence[Cell], metric: Metric, confidence: float, by: str | None = None) -> str:
+def to_json(
+    cells: Sequence[Cell], metrics: Sequence[Metric], confidence: float, by: str | None = None
+) -> str:
     """Every run's figures and the intervals, in the order asked for; what is absent is null.
 
-    `changes` are to the first setting that ran, `to_best` and `rank` by the metric; with `by` all of them are
-    among the settings that have the same value on that axis.
+    `changes` are to the first setting that ran, `to_best` and `rank` by the first of the `metrics`; with
+    `by` all of them are among the settings that have the same value on that axis.
     """
-    found: dict[str, Any] = {"confidence": confidence, "metric": metric.name}
+    metric, shown = metrics[0], [each.name for each in metrics]
+    found: dict[str, Any] = {"confidence": confidence, "metric": metric.name, "shown": shown}
     if by is not None:
         found |= {"by": by, "knees": [knee._asdict() for knee in knees(cells, by)]}
     return json.dumps(found | {"cells": as_rows(cells, metric, confidence, by)}, indent=1)

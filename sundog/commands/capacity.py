@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 from dataclasses import dataclass
 
 import click
@@ -11,6 +10,7 @@ from actors.config import ConfigError
 from sundog.fast import one_thread
 from sundog.options import Real, Switch, Whole, option
 from sundog.options.engine import EngineOptions
+from sundog.options.serving import on_ray
 from sundog.options.simulation import LoadOptions, ReadingOptions, TargetOptions, TermsOptions
 from sundog.options.takes import command, takes
 from sundog.sweeps.cell import Plan
@@ -25,6 +25,7 @@ class CapacityOptions:
     confidence: float = option(0.95, Real(0.5, 0.9999), "Confidence of the interval.")
     resolution: float = option(0.01, Real(1e-4, 0.5), "Relative precision of each largest load.")
     jobs: int | None = option(None, Whole(1, 1024), "Processes; one per core if not given.")
+    on: str | None = on_ray("Run on a cluster: ray begins one here, ray:HOST:PORT is there.", kept=False)
     as_json: bool = option(False, Switch(pair=False), "Print the same as JSON.", flag="--json", kept=False)
 
 
@@ -50,7 +51,8 @@ def capacity(
 
     from sim.figures.intervals import mean_interval
     from sim.show.console import runs_progress
-    from sundog.planning.planner import fleets, largest_loads
+    from sundog.planning.advice import largest_loads
+    from sundog.planning.fleets import fleets
 
     objectives = terms.service_level.objectives
     if not objectives:
@@ -58,10 +60,7 @@ def capacity(
     shared = Plan(workload_of(source, reading), source, engine, target, load, terms)
     check_tenants(shared, [{}], [each.metric for each in objectives])
     num_seeds = 1 if shared.is_fixed({}) else asked.replications
-    with (
-        runs_progress("trials") as on_progress,
-        fleets(shared, asked.jobs or os.cpu_count() or 1, on_progress) as made,
-    ):
+    with runs_progress("trials") as on_progress, fleets(shared, asked.jobs, on_progress, asked.on) as made:
         found = largest_loads(made, engine.replicas, num_seeds, asked.resolution)
     factors, rates = (mean_interval(np.array(each), asked.confidence) for each in zip(*found, strict=True))
     if asked.as_json:

@@ -1,21 +1,26 @@
 """`sundog plan`: the cheapest fleet that holds the objectives of a workload."""
 
-import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
+from actors.config import ConfigError
+from sundog.ends import Stopped, interrupted
 from sundog.fast import one_thread
 from sundog.options import AnyText, Real, Switch, Whole, option
 from sundog.options.engine import EngineOptions
+from sundog.options.serving import on_ray
 from sundog.options.simulation import LoadOptions, ReadingOptions, TargetOptions, TermsOptions
 from sundog.options.takes import command, takes
 from sundog.sweeps.axes import axes
 
 if TYPE_CHECKING:
-    pass
+    from sundog.planning.fleets import Fleets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +39,29 @@ class PlanOptions:
     max_gpus: int = option(128, Whole(1, 4096), "The largest fleet that is tried.")
     replications: int = option(5, Whole(1, 1000), "Draws of the workload that the fleet must hold.")
     confidence: float = option(0.95, Real(0.5, 0.9999), "Confidence of the intervals.")
+    tune: bool = option(
+        True, Switch(), "Try other token budgets and max_num_seqs with fewer replicas of the cheapest fleet."
+    )
+    resize_s: float = option(
+        600.0, Real(1, 1e7), "How often the perfect autoscaler resizes the fleet, in seconds."
+    )
     jobs: int | None = option(None, Whole(1, 1024), "Processes; one per core if not given.")
+    on: str | None = on_ray("Run on a cluster: ray begins one here, ray:HOST:PORT is there.", kept=False)
+    out: str | None = option(
+        None,
+        AnyText("DIR"),
+        "Keep every trial there; the same command goes on after a break.",
+        names=("-o",),
+        kept=False,
+    )
     manifest: str | None = option(
         None, AnyText("FILE"), "Write a Kubernetes Deployment of vLLM servers there, as YAML.", kept=False
+    )
+    llm_d: str | None = option(
+        None, AnyText("FILE"), "Write values for llm-d's chart llm-d-modelservice there, as YAML.", kept=False
+    )
+    figure: str | None = option(
+        None, AnyText("FILE"), "Draw what the fleets cost there, as .svg, .pdf or .png.", kept=False
     )
     as_json: bool = option(False, Switch(pair=False), "Print the plan as JSON.", flag="--json", kept=False)
 
@@ -60,21 +85,56 @@ def plan(
     """
     one_thread()
     from sim.show.console import runs_progress
-    from sundog.planning.planner import fleets, planned
+    from sundog.planning.fleets import fleets
+    from sundog.planning.planner import planned
     from sundog.planning.prices import read_prices
-    from sundog.planning.report import deployment, print_advice, print_commands, to_json
+    from sundog.planning.report import print_advice, to_json
+    from sundog.planning.serving import commands, deployment, llm_d_values
 
     prices = None if asked.prices is None else read_prices(asked.prices)
     gpus, varied = target.gpu.split(","), axes(asked.vary)
-    problem = planned(source, reading, engine, target, load, terms, gpus, varied, prices, asked.max_gpus)
-    objectives = problem.objectives
-    processes = asked.jobs or os.cpu_count() or 1
-    with runs_progress("trials") as progress, fleets(problem.plan, processes, progress) as made:
-        advice = problem.advise(made, asked.replications, asked.confidence)
-    if asked.manifest is not None and advice.winner is not None:
-        Path(asked.manifest).write_text(deployment(advice.winner, target.model), encoding="utf-8")
+    given = click.get_current_context().get_parameter_source("tensor_parallel_size")
+    has_ranks = given is not ParameterSource.DEFAULT
+    problem = planned(
+        *(source, reading, engine, target, load, terms, gpus, varied, prices, asked.max_gpus, has_ranks)
+    )
+    with (
+        runs_progress("trials") as progress,
+        fleets(problem.plan, asked.jobs, progress, asked.on, asked.out, reading, problem.cells) as made,
+        resumable(made, asked.out),
+    ):
+        advice = problem.advise(made, asked.replications, asked.confidence, asked.tune, asked.resize_s)
+    objectives, winner = problem.objectives, advice.winner
+    if winner is not None:
+        for file, text in ((asked.manifest, deployment), (asked.llm_d, llm_d_values)):
+            if file is not None:
+                write(file, text(winner, problem.plan))
+    if asked.figure is not None:
+        from sundog.library.results import PlanResult
+
+        drawn = PlanResult(advice, objectives, asked.confidence, prices is not None)
+        drawn.plot.costs().save(asked.figure)
     if asked.as_json:
         click.echo(to_json(advice, objectives, asked.confidence, prices is not None))
-    else:
-        print_advice(advice, objectives, asked.confidence, prices is not None)
-        print_commands(advice, target.model, source, terms.slo)
+        return
+    print_advice(advice, objectives, asked.confidence, prices is not None)
+    for line in () if winner is None else commands(winner, problem.plan, reading):
+        click.echo(f"  {line}")
+
+
+@contextmanager
+def resumable(made: "Fleets", out: str | None) -> Iterator[None]:
+    """Say how far a plan came when Ctrl-C or SIGTERM ends it."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        kept = f"; they are in {out}, and the same command goes on" if out else ""
+        raise Stopped(f"interrupted after {made.num_done} trials{kept}", interrupted(error)) from None
+
+
+def write(file: str, text: str) -> None:
+    """Write a file that was asked for; raises ConfigError."""
+    try:
+        Path(file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be written: {error.strerror or error}") from None

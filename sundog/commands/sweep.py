@@ -13,21 +13,21 @@ from actors.config import ConfigError
 from sundog.ends import Stopped, interrupted, remark
 from sundog.fast import one_thread
 from sundog.options import AnyText, Real, Switch, Whole, option
-from sundog.options.config_file import recorded
 from sundog.options.engine import EngineOptions
 from sundog.options.row import RECORDING
 from sundog.options.serving import on_ray
 from sundog.options.simulation import LoadOptions, ReadingOptions, TargetOptions, TermsOptions
 from sundog.options.takes import command, takes
-from sundog.sweeps.axes import NAMED, axes, with_fields
+from sundog.sweeps.axes import axes, with_fields
 from sundog.sweeps.cell import Plan, changed
 from sundog.sweeps.experiment import Experiment
-from sundog.sweeps.source import check_tenants, workload_of
+from sundog.sweeps.source import check_tenants, identity, workload_of
 from sundog.sweeps.sweep_folder import SweepFolder
 
 if TYPE_CHECKING:
     from sim.figures.named import Metric
     from sim.figures.sweep.cells import Cell, Rule, Settings
+    from sundog.library.results import SweepResult
 
 SHOWN = ("ttft_s.mean", "ttft_s.p99", "tpot_s.mean", "output_tokens_per_s")
 PRECISION = "Replications"
@@ -52,6 +52,12 @@ class SweepOptions:
     )
     jobs: int | None = option(None, Whole(1, 1024), "Processes; one per core if not given.")
     on: str | None = on_ray("Run on a cluster: ray begins one here, ray:HOST:PORT is there.", kept=False)
+    figure: str | None = option(
+        None,
+        AnyText("FILE"),
+        "Draw load curves (--by) or the Pareto front, as .svg, .pdf or .png.",
+        kept=False,
+    )
     as_json: bool = option(
         False, Switch(pair=False), "Every run's figures as JSON.", flag="--json", kept=False
     )
@@ -114,6 +120,7 @@ def sweep(
     from sim.figures.named import Metric
     from sim.figures.sweep.cells import Rule, grid
     from sim.show.sweep_table import as_rows, print_cells, to_json
+    from sundog.library.results import SweepResult
 
     shown = [Metric.parse(name) for name in asked.metric or SHOWN]
     workload = workload_of(source, reading, asked.resample)
@@ -135,23 +142,31 @@ def sweep(
     trouble: ConfigError | None = None
     with ExitStack() as stack:
         if plan.folder is not None:
-            stack.enter_context(plan.folder.alone())
-            plan.folder.begin(_identity(plan, reading))
+            stack.enter_context(plan.folder.kept.alone())
+            asked_of = identity(plan, reading, plan.folder.path, cells)
+            plan.folder.kept.begin({**asked_of, "resample": plan.resample, "vary": cells})
         found = _run(plan, cells, rule, asked, shown)
         _say_what_is_not_measured(plan, cells)
         if plan.folder is not None:
-            text = to_json(found, shown[0], asked.confidence, by)
+            text = to_json(found, shown, asked.confidence, by)
             try:
                 plan.folder.write_table(text, as_rows(found, shown[0], asked.confidence, by))
             except ConfigError as error:
                 trouble = error  # What hours gave is shown all the same.
     _check_any(found)
     if asked.as_json:
-        click.echo(to_json(found, shown[0], asked.confidence, by))
+        click.echo(to_json(found, shown, asked.confidence, by))
     else:
         print_cells(found, shown, asked.confidence, by)
+    _draw(SweepResult(found, shown, asked.confidence, by), asked.figure)
     if trouble is not None:
         raise trouble
+
+
+def _draw(found: "SweepResult", file: str | None) -> None:
+    """Draw the first metric over the axis of load, or the Pareto front where there is no such axis."""
+    if file is not None:
+        (found.plot.pareto() if found.by is None else found.plot.load_curve()).save(file)
 
 
 def _by(name: str | None, varied: dict[str, Sequence[Any]]) -> str | None:
@@ -189,25 +204,6 @@ def _folder(asked: SweepOptions, cells: "Sequence[Settings]") -> SweepFolder | N
             raise ConfigError("--messages needs a folder to write them to: give --out DIR")
         return None
     return SweepFolder(Path(asked.out), tuple(cells))
-
-
-def _identity(plan: Plan, reading: ReadingOptions) -> dict[str, object]:
-    """What the runs in a folder depend on, by the option's name, with paths as seen from the folder."""
-    from sim.record.run_directory import content, sundog_version
-
-    assert plan.folder is not None
-    folder = plan.folder.path
-    options = recorded((plan.engine, plan.target, plan.load, plan.terms, reading), plan.where, folder)
-    here = Path.cwd()
-    named = {value: folder for value in options.values() if isinstance(value, str)}
-    named |= {str(cell[name]): here for cell in plan.folder.cells for name in NAMED if name in cell}
-    return {
-        **options,
-        "resample": plan.resample,
-        "vary": list(plan.folder.cells),
-        "files": {name: held for name, seen in named.items() if (held := content(name, seen)) != name},
-        "sundog": sundog_version(),
-    }
 
 
 def _say_what_is_not_measured(plan: Plan, cells: "Sequence[Settings]") -> None:

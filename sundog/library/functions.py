@@ -5,13 +5,14 @@ one raises ConfigError with the line that the command would print. docs/python.m
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from tempfile import mkdtemp
-from typing import Any, TypeVar
+from tempfile import TemporaryDirectory, mkdtemp
+from typing import Any, Literal, TypeVar
 
 import trio
 
@@ -29,20 +30,28 @@ T = TypeVar("T")
 RECORDS = (TargetOptions, ReadingOptions, LoadOptions, TermsOptions, EngineOptions)
 
 
-def _records(given: Mapping[str, object]) -> tuple[Any, ...]:
+def records_of(given: Mapping[str, object], records: Sequence[type] = RECORDS) -> tuple[Any, ...]:
     """The records of options; raises ConfigError for a name or a value that no option has."""
-    known = {row.name: row for record in RECORDS for row in rows(record)}
+    known = {row.name: row for record in records for row in rows(record)}
     values: dict[str, object] = {}
     for name, value in given.items():
         if name not in known:
             raise ConfigError(f"there is no option {name}.{did_you_mean(name, known)}")
         if value is not None:
-            values[name] = _taken(known[name], value)
+            row = known[name]
+            values[name] = (
+                tuple(_taken(row, each) for each in _several(value)) if row.many else _taken(row, value)
+            )
     found = []
-    for record in RECORDS:
+    for record in records:
         make: Any = record
         found.append(make(**{row.name: values[row.name] for row in rows(record) if row.name in values}))
     return tuple(found)
+
+
+def _several(value: object) -> Sequence[object]:
+    """The values of an option that may be given often: one, or a list of them."""
+    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def _taken(row: OptionRow, value: object) -> object:
@@ -85,7 +94,7 @@ def replay(
     """
     named = {"policy": policy if isinstance(policy, str) else None}
     named["router"] = router if isinstance(router, str) else None
-    target, reading, load, terms, engine = _records({**options, **named})
+    target, reading, load, terms, engine = records_of({**options, **named})
 
     def run() -> RunResult:
         from actors.policy_file import given_policy, given_router
@@ -117,6 +126,38 @@ def replay(
         return RunResult(open_run(folder), simulated.remarks, kept)
 
     return _outside_of_loops(run)
+
+
+@contextmanager
+def serve(model: str | None = None, *, gpu: str | None = None, **options: Any) -> Iterator[str]:
+    """Serve a model for as long as a `with` lasts, and give the server's URL, which clients put `/v1` behind.
+
+    `model` is a folder with a model, or nothing for the small embedded one. With `gpu` the server is
+    emulated: canned answers at the pace of `model` on that GPU. It is a process of its own on a free port of
+    this machine, and ends with the `with` and with this process. Options are those of `sundog serve` and
+    `sundog emulate`. Raises ConfigError with the server's last words if it does not start.
+    """
+    from sundog.child import serving
+    from sundog.options.door import ConnectionOptions
+    from sundog.options.row import spelled
+    from sundog.options.serving import EmulatedServing, RealServing
+    from sundog.options.simulation import CostOptions, LoggingOptions
+
+    own: Any = RealServing if gpu is None else EmulatedServing
+    shared = (ConnectionOptions, LoggingOptions, EngineOptions)
+    records = (own, *shared) if gpu is None else (own, CostOptions, *shared)
+    if "port" in options:
+        raise ConfigError("port is chosen by the server: leave it out, and use the URL that you are given")
+    asked = records_of(options if gpu is None else {**options, "gpu": gpu}, records)
+    words = [word for record in asked for word in spelled(record)]
+    command: Literal["serve", "emulate"] = "serve" if gpu is None else "emulate"
+    if gpu is not None and "--gpu" not in words:
+        words += ["--gpu", gpu]
+    with (
+        TemporaryDirectory(prefix="sundog-") as folder,
+        serving(model, Path(folder), *words, command=command) as url,
+    ):
+        yield url
 
 
 def read(folder: str | Path) -> RunResult | SweepResult:
@@ -156,7 +197,7 @@ def sweep(
     from sundog.sweeps.experiment import Experiment
     from sundog.sweeps.source import check_tenants, workload_of
 
-    target, reading, load, terms, engine = _records(options)
+    target, reading, load, terms, engine = records_of(options)
     shown = [Metric.parse(name) for name in metrics]
     if not shown:
         raise ConfigError("metrics is empty: name one at least, as ttft_s.mean")
@@ -191,24 +232,35 @@ def plan(
     max_gpus: int = 128,
     replications: int = 5,
     confidence: float = 0.95,
+    tune: bool = True,
+    resize_s: float = 600.0,
+    out: str | Path | None = None,
     jobs: int | None = None,
     **options: Any,
 ) -> PlanResult:
     """Find the cheapest fleet that holds the objectives in `slo`, as `sundog plan` does.
 
-    `prices` maps GPUs to their price an hour, or is a TOML file that does; without it GPUs are counted. Like
-    `sweep` it makes processes. Raises ConfigError.
+    `prices` maps GPUs to their price an hour, or is a TOML file that does; without it GPUs are counted. With
+    `tune` other token budgets and `max_num_seqs` of the cheapest fleet are tried; `resize_s` is how often the
+    perfect autoscaler resizes it. Trials are kept in the folder `out`. Like `sweep` it makes processes.
+    Raises ConfigError.
     """
     from sim.show.console import runs_progress
-    from sundog.planning.planner import fleets, planned
+    from sundog.planning.fleets import fleets
+    from sundog.planning.planner import planned
     from sundog.planning.prices import read_prices
 
-    target, reading, load, terms, engine = _records({**options, "slo": slo})
+    target, reading, load, terms, engine = records_of({**options, "slo": slo})
     known = prices if prices is None or isinstance(prices, Mapping) else read_prices(str(prices))
+    has_ranks = options.get("tensor_parallel_size") is not None
     problem = planned(
-        str(source), reading, engine, target, load, terms, list(gpus), dict(vary or {}), known, max_gpus
+        *(str(source), reading, engine, target, load, terms, list(gpus), dict(vary or {}), known, max_gpus),
+        has_ranks,
     )
-    processes = jobs or os.cpu_count() or 1
-    with runs_progress("trials") as progress, fleets(problem.plan, processes, progress) as made:
-        advice = problem.advise(made, replications, confidence)
+    out_folder = None if out is None else str(out)
+    with (
+        runs_progress("trials") as progress,
+        fleets(problem.plan, jobs, progress, None, out_folder, reading, problem.cells) as made,
+    ):
+        advice = problem.advise(made, replications, confidence, tune, resize_s)
     return PlanResult(advice, problem.objectives, confidence, known is not None)

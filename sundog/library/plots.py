@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from sundog.planning.advice import Advice
+
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 """Okabe and Ito's palette."""
 STYLE: Any = {
@@ -35,6 +37,7 @@ STYLE: Any = {
 }
 SIZE_INCHES = (5.2, 3.2)
 FORMATS = (".svg", ".pdf", ".png")
+MOST_BARS = 8
 SPREAD = 30
 """Values that differ by more than this factor are drawn on a logarithmic scale."""
 
@@ -61,6 +64,10 @@ class Plot:
             raise ConfigError(f"{path} cannot be written: {error.strerror or error}") from None
 
     def _repr_svg_(self) -> str:
+        return self.svg()
+
+    def svg(self) -> str:
+        """Return it as the text of an SVG."""
         text = io.StringIO()
         with _style():
             self.figure.savefig(text, format="svg", metadata={"Date": None})
@@ -235,8 +242,48 @@ class SweepPlots:
                 axes.annotate(text, (a, b), (4, 4), textcoords="offset points", fontsize=7, color=colour)
             if _is_wide(np.array([point[1] for point in points])):
                 axes.set_yscale("log")
+            if all(point[0] >= 0 for point in points):
+                axes.set_xlim(left=max(0.0, axes.get_xlim()[0]))
             line = sorted(points[number][:2] for number in front)
             axes.plot([p[0] for p in line], [p[1] for p in line], color=COLOURS[0], linewidth=1, zorder=0)
+        return found[0]
+
+
+class PlanPlots:
+    """A plan's fleets can be drawn by what they cost."""
+
+    def __init__(self, advice: "Advice", has_prices: bool) -> None:
+        self._advice, self._has_prices = advice, has_prices
+
+    def costs(self) -> Plot:
+        """Draw the cost of the fleet that holds, and the least that each other machine would cost.
+
+        Machines that hold with no number of replicas, or cannot run, have no bar. Raises ConfigError.
+        """
+        from sundog.planning.report import named
+
+        ordered = sorted(self._advice.candidates, key=lambda each: -min(each.cost, each.bound))
+        able = [e for e in ordered if min(e.cost, e.bound) < math.inf and (e.is_verified or not e.is_variant)]
+        if not able:
+            raise ConfigError("no fleet of this plan can be drawn: none of its machines holds the objectives")
+        found: list[Plot] = []
+        label = "cost an hour" if self._has_prices else "GPUs"
+        with _drawn(found, xlabel=label, ylabel="") as axes:
+            for place, each in enumerate(able[-MOST_BARS:]):
+                holds = each.is_verified and each.holding is not None
+                count = each.holding if holds and each.holding is not None else each.failing + 1
+                value = min(each.cost, each.bound)
+                text = f"{value:,.4g}, holds" if holds else f"at least {value:,.4g}"
+                colour = COLOURS[0] if holds else "#bbbbbb"
+                axes.barh(place, value, color=colour, height=0.5)
+                axes.annotate(text, (value, place), (4, 0), textcoords="offset points", va="center")
+                axes.annotate(
+                    named(each, count), (0, place + 0.3), (2, 1), textcoords="offset points", fontsize=7
+                )
+            axes.set_axisbelow(True)
+            axes.set_yticks([])
+            axes.grid(axis="y", visible=False)
+            axes.set_xlim(right=1.25 * max(min(each.cost, each.bound) for each in able[-MOST_BARS:]))
         return found[0]
 
 

@@ -15,14 +15,14 @@ from actors.config import ConfigError
 from sim.figures.named import Metric
 from sim.figures.sweep.cells import Cell, FailedRun
 from sim.figures.sweep.ranking import blocks, ranked
-from sundog.library.plots import RunPlots, SweepPlots
+from sundog.library.plots import PlanPlots, RunPlots, SweepPlots
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from sim.figures.named import Objective
     from sim.record.run_directory import Run
-    from sundog.planning.planner import Advice
+    from sundog.planning.advice import Advice
 
 COUNTS = ("num_warmup", "num_measured", "unsettled")
 """What a run has besides its metrics."""
@@ -42,8 +42,8 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> "pa.Table":
     return pa.table(columns)
 
 
-def _html(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The same records as a table of HTML."""
+def html_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Render records with the same keys as a table of HTML."""
     names = list(rows[0]) if rows else []
     head = "".join(f"<th>{escape(name)}</th>" for name in names)
     lines = ("".join(f"<td>{escape(_text(row[name]))}</td>" for name in names) for row in rows)
@@ -120,15 +120,22 @@ class RunResult:
             for name in SHOWN
             if (value := self.figures.get(name))
         ]
-        return f"<p>{escape(repr(self))}</p>{_html(rows)}"
+        return f"<p>{escape(repr(self))}</p>{html_table(rows)}"
 
 
 class SweepResult:
     """Settings with their replications: `table` with a row per setting, `runs` with a row per run, `plot`."""
 
     def __init__(
-        self, cells: Sequence[Cell], metrics: Sequence[Metric], confidence: float, by: str | None
+        self,
+        cells: Sequence[Cell],
+        metrics: Sequence[Metric],
+        confidence: float,
+        by: str | None,
+        num_shown: int | None = None,
     ) -> None:
+        """Of all metrics the first `num_shown`, or all, are those that were asked for."""
+        self.shown = list(metrics[:num_shown])
         self.cells, self.metrics, self.confidence, self.by = list(cells), list(metrics), confidence, by
 
     @classmethod
@@ -140,11 +147,10 @@ class SweepResult:
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
             cells = [_cell(row) for row in found["cells"]]
-            names = dict.fromkeys(
-                [found["metric"], *(name for cell in cells for run in cell.runs for name in run)]
-            )
+            shown = found["shown"]
+            names = dict.fromkeys([*shown, *(name for cell in cells for run in cell.runs for name in run)])
             metrics = [Metric.parse(name) for name in names if name not in COUNTS]
-            return cls(cells, metrics, found["confidence"], found.get("by"))
+            return cls(cells, metrics, found["confidence"], found.get("by"), len(shown))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"{path} is no table of a sweep: {error}") from None
 
@@ -202,7 +208,7 @@ class SweepResult:
         ordered = sorted(self.rows, key=lambda row: row["rank"] or math.inf)
         if self.by is not None:
             ordered = self.rows
-        return f"<p>{escape(repr(self))}</p>{_html(ordered)}"
+        return f"<p>{escape(repr(self))}</p>{html_table(ordered)}"
 
 
 @dataclass(frozen=True)
@@ -231,6 +237,11 @@ class PlanResult:
         return found
 
     @property
+    def plot(self) -> PlanPlots:
+        """The kind of picture that a plan has, as a method."""
+        return PlanPlots(self.advice, self.has_prices)
+
+    @property
     def candidates(self) -> "pa.Table":
         """A row per machine and setting: with how many replicas it fails, and holds if that was found out."""
         rows = self.figures["candidates"]
@@ -247,4 +258,4 @@ class PlanResult:
         return f"PlanResult({named(winner, winner.holding)})"
 
     def _repr_html_(self) -> str:
-        return f"<p>{escape(repr(self))}</p>{_html(self.candidates.to_pylist())}"
+        return f"<p>{escape(repr(self))}</p>{html_table(self.candidates.to_pylist())}"

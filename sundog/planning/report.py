@@ -2,17 +2,17 @@
 
 import json
 import math
-import shlex
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from sundog.planning.advice import TUNED
 from sundog.planning.search import Candidate, intervals
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from sim.figures.named import Objective
-    from sundog.planning.planner import Advice
+    from sundog.planning.advice import Advice
     from sundog.planning.trial import TrialResult
 
 MOST_ROWS = 20
@@ -27,18 +27,27 @@ def named(candidate: Candidate, count: int) -> str:
     return f"{count} x {gpu}, TP {ranks}{further} ({gpus} GPU{'s' * (gpus != 1)})"
 
 
-def why(candidate: Candidate, count: int, result: "TrialResult", objectives: "Sequence[Objective]") -> str:
+def why(result: "TrialResult", objectives: "Sequence[Objective]") -> str:
     """Say in words why a fleet fails: which objectives it misses, and by how much."""
     if result.refused is not None:
         return result.refused
-    if result.share < 1 and result.num_unfinished:
-        return f"lost when {result.share:.0%} of the requests had ended"
+    if result.is_lost_early:
+        return f"{_missed(result, objectives)} lost after {result.share:.0%} of the requests"
     missed = [
         f"{each.text} is {result.values[each.metric.name]:.3g} s"
         for each in objectives
-        if not result.values.get(each.metric.name, math.inf) <= each.below_s
+        if not result.values.get(each.metric.name, 0.0) <= each.below_s
     ]
+    if result.num_unfinished:
+        missed.append(f"{result.num_unfinished:,} requests did not finish")
     return "; ".join(missed) or "holds each draw, and its interval reaches beyond the limit"
+
+
+def _missed(result: "TrialResult", objectives: "Sequence[Objective]") -> str:
+    """Name the objectives that the requests which ended missed; all of them if none had."""
+    values = result.values
+    missed = [e.text for e in objectives if not values.get(e.metric.name, 0.0) <= e.below_s]
+    return " and ".join(missed or [each.text for each in objectives])
 
 
 def print_advice(
@@ -49,43 +58,49 @@ def print_advice(
 
     console = console_for()
     print_table(console, _table(advice, objectives, has_prices))
+    if (further := len(_shown(advice)) - MOST_ROWS) > 0:
+        console.print(f"and {further} more, which cost more or cannot run")
     if advice.winner is None:
         console.print("No fleet holds the objectives: allow a larger one (--max-gpus), or other settings.")
         return
-    if (further := len(advice.candidates) - MOST_ROWS) > 0:
-        console.print(f"and {further} more, which cost more or cannot run")
     for line in _lines(advice, objectives, confidence, has_prices):
         console.print(line, markup=False, soft_wrap=True)
 
 
-def print_commands(advice: "Advice", model: str, source: str, slo: str | None) -> None:
-    """To stdout: the commands that simulate the winner, and serve it."""
-    if advice.winner is not None:
-        for command in commands(advice.winner, model, source, slo):
-            print(f"  {command}")
+def _shown(advice: "Advice") -> list[Candidate]:
+    """The fleets that a table shows: those that were asked for, and the winner."""
+    ordered = sorted(advice.candidates, key=lambda each: min(each.cost, each.bound))
+    return [each for each in ordered if each is advice.winner or not each.is_variant]
 
 
 def _table(advice: "Advice", objectives: "Sequence[Objective]", has_prices: bool) -> "Table":
     from rich import box
     from rich.table import Table
 
+    def amount(value: float) -> str:
+        return f"{value:,.2f}" if has_prices else f"{value:,.0f}"
+
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("fleet")
     table.add_column("cost/h" if has_prices else "GPUs", justify="right")
     table.add_column("")
-    ordered = sorted(advice.candidates, key=lambda each: min(each.cost, each.bound))
-    for each in ordered[:MOST_ROWS]:
+    for each in _shown(advice)[:MOST_ROWS]:
         if each.is_verified and each.holding is not None:
-            table.add_row(named(each, each.holding), f"{each.cost:,.2f}", "holds")
+            table.add_row(named(each, each.holding), amount(each.cost), "holds")
             continue
-        reason = "not looked at: it costs more"
+        count, reason = min(each.failing + 1, each.most), "not looked at: it costs more"
         if each.refused is not None:
-            reason = each.refused.partition(": ")[0]
+            count, reason = 1, each.refused.partition(": ")[0]
+        elif each.alone is not None and each.is_hopeless:
+            count, reason = (
+                1,
+                f"no number holds: requests that are alone miss {_missed(each.alone, objectives)}",
+            )
         elif each.failing:
             last = next(r for (n, _), r in each.tried.items() if n == each.failing and not r.is_held)
-            reason = f"{each.failing} too few: {why(each, each.failing, last, objectives)}"
-        bound = "" if math.isinf(each.bound) else f">= {each.bound:,.2f}"
-        table.add_row(named(each, min(each.failing + 1, each.most)), bound, reason)
+            count, reason = each.failing, why(last, objectives)
+        bound = "" if math.isinf(each.bound) else f">= {amount(each.bound)}"
+        table.add_row(named(each, count), bound, reason)
     return table
 
 
@@ -120,63 +135,25 @@ def _lines(
         yield f"  Headroom: one draw holds up to {advice.headroom:.2f} times this load."
     if advice.cheaper is not None:
         candidate, count, result = advice.cheaper
-        reason = why(candidate, count, result, objectives)
+        reason = why(result, objectives)
         yield f"The next cheaper fleet fails. {named(candidate, count)}: {reason}."
     if advice.at_means is not None and advice.at_means.holding is not None:
         mean = advice.at_means
         yield f"At mean lengths one would have bought {named(mean, mean.holding or 0)}" + (
             f", {mean.cost:,.2f} an hour." if has_prices else "."
         )
-
-
-def commands(winner: Candidate, model: str, source: str, slo: str | None) -> Iterator[str]:
-    """The commands that simulate the fleet, and serve it."""
-    settings = dict(winner.settings)
-    words = ["sundog", "sweep", source, "--model", model]
-    for name, value in settings.items():
-        words += ["--" + name.replace("_", "-"), str(value)]
-    words += ["--replicas", str(winner.holding)]
-    words += [] if slo is None else ["--slo", slo]
-    yield shlex.join(words)
-    yield f"{shlex.join(serving(winner, model))}  # {winner.holding} times, behind a router"
-
-
-def serving(winner: Candidate, model: str) -> list[str]:
-    """The command of one replica; `model` is the name by which vLLM is to load it."""
-    settings = winner.settings
-    words = ["vllm", "serve", model, "--tensor-parallel-size", str(settings["tensor_parallel_size"])]
-    for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size"):
-        if name in settings:
-            words += ["--" + name.replace("_", "-"), str(settings[name])]
-    return words
-
-
-def deployment(winner: Candidate, model: str) -> str:
-    """A Kubernetes Deployment of the winner's replicas; a Service or a router goes in front of it."""
-    program, verb, *arguments = serving(winner, model)
-    listed = "\n".join(f"            - {json.dumps(each)}" for each in arguments)
-    return f"""apiVersion: apps/v1
-kind: Deployment
-metadata:
-  name: vllm
-spec:
-  replicas: {winner.holding}
-  selector:
-    matchLabels: {{app: vllm}}
-  template:
-    metadata:
-      labels: {{app: vllm}}
-    spec:
-      containers:
-        - name: vllm
-          image: vllm/vllm-openai
-          command: [{program}, {verb}]
-          args:
-{listed}
-          ports: [{{containerPort: 8000}}]
-          resources:
-            limits: {{nvidia.com/gpu: {winner.num_gpus}}}
-"""
+    if advice.tuned:
+        values = "; ".join(f"{name} {', '.join(map(str, TUNED[name]))}" for name in advice.tuned)
+        verb = "Chosen among" if winner.is_variant else "No fewer replicas hold with"
+        yield f"{verb} other settings ({values})."
+    if (resized := advice.resized) is not None:
+        hours, whole = resized.replica_hours, winner.holding * resized.span_s / 3600
+        yield (
+            f"A perfect autoscaler, which resizes the fleet every {resized.window_s:g} s and knows what"
+            f" comes, takes {hours * winner.num_gpus:,.2f} GPU-hours where this fleet takes"
+            f" {whole * winner.num_gpus:,.2f} ({hours / whole:.0%}):"
+            f" {min(resized.replicas)} to {max(resized.replicas)} replicas."
+        )
 
 
 def to_json(advice: "Advice", objectives: "Sequence[Objective]", confidence: float, has_prices: bool) -> str:
@@ -200,6 +177,8 @@ def to_json(advice: "Advice", objectives: "Sequence[Objective]", confidence: flo
         "objectives": [],
         "headroom": advice.headroom,
         "at_mean_lengths": fleet(advice.at_means, advice.at_means.holding if advice.at_means else None),
+        "tuned": {name: TUNED[name] for name in advice.tuned},
+        "autoscaler": None,
         "next_cheaper": None,
         "candidates": [],
     }
@@ -209,10 +188,17 @@ def to_json(advice: "Advice", objectives: "Sequence[Objective]", confidence: flo
             found["objectives"].append(
                 {"objective": each.text, "mean_s": interval.mean, "half_width_s": half}
             )
+    if winner is not None and (resized := advice.resized) is not None:
+        found["autoscaler"] = {
+            "window_s": resized.window_s,
+            "replicas": list(resized.replicas),
+            "gpu_hours": resized.replica_hours * winner.num_gpus,
+            "gpu_hours_of_winner": (winner.holding or 0) * winner.num_gpus * resized.span_s / 3600,
+        }
     if advice.cheaper is not None:
         candidate, count, result = advice.cheaper
         found["next_cheaper"] = (fleet(candidate, count) or {}) | {
-            "why": why(candidate, count, result, objectives),
+            "why": why(result, objectives),
             "values_s": result.values,
         }
     for one in advice.candidates:
@@ -222,6 +208,7 @@ def to_json(advice: "Advice", objectives: "Sequence[Objective]", confidence: flo
                 "fails_with": one.failing,
                 "holds_with": one.holding if one.is_verified else None,
                 "refused": one.refused,
+                "is_hopeless": one.is_hopeless,
                 "trials": len(one.tried),
             }
         )

@@ -4,6 +4,10 @@ A candidate is a machine and its settings; what is searched is its number of rep
 taken never to do worse, so that one that fails is a bound for all smaller ones. Example, at a price of 1 a
 replica: A fails with 4, so it costs 5 at least. B holds with 8 and fails with 7: it costs 8. A is tried with
 7, and when it fails, B has won without a look at what A would need.
+
+A candidate that has failed once is asked whether any number could hold: its requests are played one after
+another on one replica. If they miss an objective there, no fleet of this machine holds it. That is not asked
+where prompts are named, because a larger fleet may keep more of their prefixes.
 """
 
 import math
@@ -40,13 +44,22 @@ class Candidate:
     is_found: bool = False
     """True once the number for one draw was found: from then on one more is looked at each time."""
     is_verified: bool = False
+    is_variant: bool = False
+    """True for a setting that nobody asked for, which is tried because it may take fewer replicas."""
     refused: str | None = None
+    alone: TrialResult | None = None
+    """The result of requests that have a replica to themselves, if they were tried."""
     tried: dict[tuple[int, int], TrialResult] = field(default_factory=dict)
+
+    @property
+    def is_hopeless(self) -> bool:
+        """True if no number of replicas holds, because requests alone on one do not."""
+        return self.alone is not None and not self.alone.is_held
 
     @property
     def bound(self) -> float:
         """The least that it can cost; infinite if it cannot be."""
-        if self.refused is not None or self.failing >= self.most:
+        if self.refused is not None or self.is_hopeless or self.failing >= self.most:
             return math.inf
         return (self.failing + 1) * self.price
 
@@ -58,15 +71,17 @@ class Candidate:
     def next_replicas(self, below: float) -> int:
         """The number of replicas to look at: twice as many until one holds, then between the two.
 
-        No fleet is looked at that costs as much as `below`: the largest that does not says all.
+        No fleet is looked at that costs as much as `below`: the largest that does not comes first, because if
+        it fails, so do all others.
         """
+        largest = self.most if below == math.inf else min(self.most, math.ceil(below / self.price) - 1)
         if self.is_found:
             count = self.failing + 1
         elif self.holding is not None:
             count = (self.failing + self.holding + 1) // 2
         else:
-            count = min(max(2 * self.failing, 1), self.most)
-        return count if below == math.inf else min(count, math.ceil(below / self.price) - 1)
+            count = max(2 * self.failing, 1) if below == math.inf else largest
+        return min(count, largest)
 
     def tell(self, num_replicas: int, seed: int, result: TrialResult) -> None:
         """Take note of a trial."""
@@ -111,7 +126,8 @@ class Search:
     results: Results
     at_means: bool = False
     num_at_once: int = 1
-    on_trial: Callable[[], None] = lambda: None
+    on_trials: Callable[[int], None] = lambda expected: None
+    """Told before each round how many trials may follow it, as far as that can be seen."""
 
     def cheapest(self, candidates: Sequence[Candidate]) -> Candidate | None:
         """Search until no candidate can be cheaper than the best that holds; None if none can hold."""
@@ -124,12 +140,23 @@ class Search:
             )
             if not going:
                 return best if most < math.inf else None
+            self.on_trials(self._expected(going, most))
             self._advance(going[: self.num_at_once], most)
+
+    def _expected(self, going: Sequence[Candidate], most: float) -> int:
+        """How many trials are left if the first candidate holds, and each other one fails once."""
+        first = going[0]
+        between = (first.holding or min(2 * first.failing + 1, first.most)) - first.failing
+        return math.ceil(math.log2(max(between, 1))) + self.num_seeds + len(going) - 1
 
     def _advance(self, chosen: Sequence[Candidate], below: float) -> None:
         """One look at each of these candidates, or at all draws of one whose number of replicas is found."""
         trials: list[tuple[Candidate, FleetTrial]] = []
         for candidate in chosen:
+            if candidate.failing and candidate.holding is None and candidate.alone is None:
+                alone = FleetTrial(candidate.settings, 1, at_means=self.at_means, is_alone=True)
+                trials.append((candidate, alone))
+                continue
             count = candidate.next_replicas(below)
             seeds = [seed for seed in range(self.num_seeds) if (count, seed) not in candidate.tried]
             if (count, 0) not in candidate.tried:
@@ -141,8 +168,10 @@ class Search:
             if not seeds:
                 self._verify(candidate, count)
         for (candidate, trial), result in zip(trials, self.results([t for _, t in trials]), strict=True):
-            candidate.tell(trial.num_replicas, trial.seed, result)
-            self.on_trial()
+            if trial.is_alone:
+                candidate.alone = result
+            else:
+                candidate.tell(trial.num_replicas, trial.seed, result)
 
     def _verify(self, candidate: Candidate, count: int) -> None:
         """Every draw held: so must the upper end of each interval over the draws."""

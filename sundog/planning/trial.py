@@ -18,7 +18,9 @@ class FleetTrial(NamedTuple):
     """A fleet to try: its settings, how many replicas, the seed of the draw, and how the traffic is changed.
 
     `load` divides the instants of arrival. With `at_means` every request has the mean lengths of all. A
-    `to_the_end` trial goes on when it has lost, so that its figures are those of all requests.
+    `to_the_end` trial goes on when it has lost, so that its figures are those of all requests. With
+    `is_alone` the longest requests are asked one after another, so that each has a replica to itself.
+    `window_s` takes the requests whose sessions begin between two instants.
     """
 
     settings: "Settings"
@@ -27,6 +29,8 @@ class FleetTrial(NamedTuple):
     load: float = 1.0
     at_means: bool = False
     to_the_end: bool = False
+    is_alone: bool = False
+    window_s: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,16 @@ class TrialResult:
     refused: str | None = None
     bug: str | None = None
 
+    @property
+    def is_lost_early(self) -> bool:
+        """True if the trial ended when it could not hold any more, before its last request."""
+        return self.share < 1 and self.num_unfinished > 0
+
+
+def refusal(reason: str) -> TrialResult:
+    """The result of a trial that could not be made."""
+    return TrialResult(False, {}, refused=reason)
+
 
 class TrialRunner(CellRunner):
     """Runs trials, one after another; a copy of it is in every process of a search."""
@@ -59,8 +73,8 @@ class TrialRunner(CellRunner):
         except Exception as error:  # noqa: BLE001  # it ends one trial and not the search
             cause = next(leaves(error))
             if isinstance(cause, ConfigError):
-                return TrialResult(False, {}, refused=" ".join(str(cause).split()))
-            return TrialResult(False, {}, refused=str(cause), bug="".join(traceback.format_exception(error)))
+                return refusal(" ".join(str(cause).split()))
+            return replace(refusal(str(cause)), bug="".join(traceback.format_exception(error)))
 
     def _tried(self, trial: FleetTrial) -> TrialResult:
         from sim.figures.sweep.losing import loses
@@ -72,23 +86,31 @@ class TrialRunner(CellRunner):
         plan, settings = self._plan, trial.settings
         engine = changed(plan.engine, settings)
         engine = replace(engine, seed=engine.seed + trial.seed, replicas=trial.num_replicas)
-        run = CellRun(settings, engine, changed(plan.target, settings), changed(plan.load, settings))
+        load = changed(plan.load, settings)
+        load = replace(load, max_concurrency=1) if trial.is_alone else load
+        run = CellRun(settings, engine, changed(plan.target, settings), load)
+        requests = changed_traffic(self._arriving(run), trial)
+        if not requests or (trial.is_alone and any(row.hash_ids is not None for row in requests)):
+            return TrialResult(True, {})
+        played = worst(requests, trial.at_means) if trial.is_alone else requests
         simulated = Simulated.of(run.engine, run.target)
         terms = simulated.terms(plan.terms)
-        requests = changed_traffic(self._arriving(run), trial)
         question = loses(terms.objectives, requests, simulated.front_end_s)
-        recorder = self._replayed(run, requests, simulated, Unkept(), None if trial.to_the_end else question)
+        recorder = self._replayed(run, played, simulated, Unkept(), None if trial.to_the_end else question)
         rows = Rows.of(recorder.columns)
         values = percentiles(
             (each.metric for each in terms.objectives), rows, latencies(rows, simulated.front_end_s)
         )
         done = int(rows.is_done.sum())
-        unfinished = len(requests) - done
+        unfinished = len(played) - done
+        if trial.is_alone and not trial.at_means:
+            held = not loses(terms.objectives, requests, simulated.front_end_s, every=1)(recorder)
+        else:
+            held = all(values[each.metric.name] <= each.below_s for each in terms.objectives)
         return TrialResult(
-            is_held=not unfinished
-            and all(values[each.metric.name] <= each.below_s for each in terms.objectives),
+            is_held=not unfinished and held,
             values={name: value for name, value in values.items() if not math.isnan(value)},
-            share=done / len(requests) if unfinished else 1.0,
+            share=done / len(played) if unfinished else 1.0,
             num_unfinished=unfinished,
             num_requests=len(requests),
             prompt_tokens=int(rows.num_prompt_tokens.sum()),
@@ -98,7 +120,9 @@ class TrialRunner(CellRunner):
 
 
 def changed_traffic(requests: "list[TraceRequest]", trial: FleetTrial) -> "list[TraceRequest]":
-    """The requests at another load, or of mean lengths."""
+    """The requests of a window, at another load, or of mean lengths."""
+    if trial.window_s is not None:
+        requests = within(requests, *trial.window_s)
     if trial.at_means:
         count = len(requests)
         prompt = round(sum(row.num_prompt_tokens for row in requests) / count)
@@ -112,3 +136,25 @@ def changed_traffic(requests: "list[TraceRequest]", trial: FleetTrial) -> "list[
     if trial.load != 1.0:
         requests = [row._replace(arrival_s=row.arrival_s / trial.load) for row in requests]
     return requests
+
+
+def within(requests: "list[TraceRequest]", begin_s: float, end_s: float) -> "list[TraceRequest]":
+    """The sessions that begin from one instant to before another, whole, on a clock that begins with it."""
+    kept: set[str] = set()
+    found = []
+    for row in requests:
+        if row.after in kept if row.after is not None else begin_s <= row.arrival_s < end_s:
+            kept.add(row.request_id)
+            found.append(row._replace(arrival_s=row.arrival_s - begin_s))
+    return found
+
+
+def worst(requests: "list[TraceRequest]", are_equal: bool) -> "list[TraceRequest]":
+    """The requests that show whether a replica of one's own is enough: the longest, one after another.
+
+    They are a sixth of all, so that a percentile above the 84th can be lost; that none is lost shows nothing.
+    Of equal requests one shows everything.
+    """
+    longest = sorted(requests, key=lambda row: -row.num_prompt_tokens)
+    chosen = longest[: 1 if are_equal else math.ceil(len(requests) / 6)]
+    return [row._replace(arrival_s=0.0, after=None, session=None) for row in chosen]

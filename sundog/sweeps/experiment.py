@@ -9,7 +9,8 @@ import os
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from sundog.fast import one_thread
 from sundog.options.serving import parse_on
@@ -23,43 +24,53 @@ if TYPE_CHECKING:
     from sim.figures.sweep.played import Played
 
 
-class RemoteRunner:
-    """A Runner in a process elsewhere."""
+J = TypeVar("J")
+R = TypeVar("R")
 
-    def __init__(self, plan: Plan) -> None:
-        self._runner = CellRunner(plan)
+
+class RemoteRunner(Generic[J, R]):
+    """Calls `run` in a process elsewhere; `refused` makes a result of why a node cannot."""
+
+    def __init__(self, run: Callable[[J], R], refused: Callable[[str], R], folder: Path | None) -> None:
+        self._run, self._refused = run, refused
         self._versions = _versions()
-        self._folder = None if plan.folder is None else plan.folder.path.absolute()
+        self._folder = None if folder is None else folder.absolute()
 
-    def __call__(self, job: "Job") -> "Played | FailedRun":
+    def __call__(self, job: J) -> R:
         """One run, or why there can be none on this node."""
-        from sim.figures.sweep.cells import FailedRun
-
         one_thread()
         if (refusal := self._refusal()) is not None:
-            return FailedRun(f"node {platform.node()} {refusal}")
-        return self._runner(job)
+            return self._refused(f"node {platform.node()} {refusal}")
+        return self._run(job)
 
     def _refusal(self) -> str | None:
         ours = _versions()
         if ours != self._versions:
-            return f"has {ours}, and the sweep {self._versions}: install one on all"
+            return f"has {ours}, and the command {self._versions}: install one on all"
         if self._folder is not None and not (self._folder / ASKED).exists():
             return f"does not see {self._folder}: --out is for a folder that all nodes share"
         return None
 
 
 def on_cluster(
-    plan: Plan, on: str, num_processes: int, stack: ExitStack
-) -> "tuple[Crew[Job, Played | FailedRun], int]":
-    """A crew on the cluster until `stack` ends, and how many it has: all CPUs if `num_processes` is 0."""
+    run: Callable[[J], R],
+    refused: Callable[[str], R],
+    folder: Path | None,
+    on: str,
+    num_processes: int,
+    stack: ExitStack,
+) -> tuple[Crew[J, R], int]:
+    """A crew on the cluster until `stack` ends, and how many it has: all CPUs if `num_processes` is 0.
+
+    Each node must see `folder`, if there is one.
+    """
     from runtime.ray.cluster import joined
 
     cluster = stack.enter_context(joined(parse_on(on), num_processes or os.cpu_count() or 1))
     from runtime.ray.jobs import RayWorker, wait
 
-    run = RemoteRunner(plan)
-    crew: Crew[Job, Played | FailedRun] = Crew(lambda: RayWorker(run, Died), wait)
+    remote = RemoteRunner(run, refused, folder)
+    crew: Crew[J, R] = Crew(lambda: RayWorker(remote, Died), wait)
     return crew, num_processes or max(int(cluster.num("CPU")), 1)
 
 
@@ -99,13 +110,15 @@ class Experiment:
         on: str | None = None,
     ) -> "list[Cell]":
         """All cells, in as many processes, here or `on` a cluster; there 0 takes all of its CPUs."""
-        from sim.figures.sweep.cells import sweep
+        from sim.figures.sweep.cells import FailedRun, sweep
         from sim.figures.sweep.played import measured
 
         with ExitStack() as stack:
-            crew = here(CellRunner(self._plan))
+            runner, folder = CellRunner(self._plan), self._plan.folder
+            crew = here(runner)
             if on is not None:
-                crew, num_processes = on_cluster(self._plan, on, num_processes, stack)
+                path = None if folder is None else folder.path
+                crew, num_processes = on_cluster(runner, FailedRun, path, on, num_processes, stack)
             workers = stack.enter_context(Workers(crew, num_processes))
 
             def run_all(jobs: "Sequence[Job]") -> "Iterator[Measures | FailedRun]":

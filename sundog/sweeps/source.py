@@ -1,11 +1,13 @@
 """The traffic that a sweep or a plan is for: a trace, or a description in a TOML file."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actors.config import ConfigError
+from sundog.options.config_file import recorded
 from sundog.options.simulation import ReadingOptions
-from sundog.sweeps.axes import with_fields
+from sundog.sweeps.axes import NAMED, with_fields
 from sundog.sweeps.cell import Plan
 
 if TYPE_CHECKING:
@@ -42,3 +44,20 @@ def check_tenants(plan: Plan, cells: "Sequence[Settings]", metrics: "Sequence[Me
         if tenant not in known:
             has = f"it has {', '.join(sorted(known))}" if known else "its requests have no tenant"
             raise ConfigError(f"{name}: {plan.where} has no tenant {tenant}; {has}")
+
+
+def identity(
+    plan: Plan, reading: ReadingOptions | None, folder: Path, cells: "Sequence[Settings]"
+) -> dict[str, object]:
+    """Return what the runs of these settings depend on, by the option's name; paths are relative to `folder`.
+
+    Of files it is the contents that count, also of those that a setting's policy or router names.
+    """
+    from sim.record.run_directory import content, sundog_version
+
+    records = (plan.engine, plan.target, plan.load, plan.terms, *([reading] if reading else []))
+    options = recorded(records, plan.where, folder)
+    seen_from = {value: folder for value in options.values() if isinstance(value, str)}
+    seen_from |= {str(cell[name]): Path.cwd() for cell in cells for name in NAMED if name in cell}
+    files = {name: held for name, seen in seen_from.items() if (held := content(name, seen)) != name}
+    return {**options, "files": files, "sundog": sundog_version()}

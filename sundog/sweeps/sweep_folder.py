@@ -7,19 +7,16 @@ table.json table.csv  written when all is done
 """
 
 import csv
-import fcntl
 import io
-import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from actors.config import ConfigError
 from sundog.sweeps.axes import WORKLOAD
+from sundog.sweeps.kept_folder import KeptFolder
 
 if TYPE_CHECKING:
     from sim.figures.sweep.cells import Settings
@@ -35,60 +32,10 @@ class SweepFolder:
     path: Path
     cells: "tuple[Settings, ...]"
 
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Make the folder, and keep other sweeps out of it until the end; raises ConfigError."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            folder = os.open(self.path, os.O_RDONLY)
-        except FileExistsError:
-            raise self._stranger() from None
-        except OSError as error:
-            raise self._trouble(error) from None
-        try:
-            self._lock(folder)
-            yield
-        finally:
-            os.close(folder)
-
-    def _lock(self, folder: int) -> None:
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(
-                f"another sweep is writing to {self.path}: wait for its end, or give another --out"
-            ) from None
-        except OSError as error:
-            raise self._trouble(error) from None
-
-    def begin(self, asked: Mapping[str, object]) -> None:
-        """Say in the empty folder what is asked for, or go on with the same sweep; raises ConfigError."""
-        text = json.dumps(asked, indent=1, default=str) + "\n"
-        file = self.path / ASKED
-        try:
-            if file.exists():
-                before = json.loads(file.read_text(encoding="utf-8"))
-                return self._check(before, json.loads(text))
-            if any(self.path.iterdir()):
-                raise self._stranger()
-            self._write(ASKED, text)
-        except ConfigError:
-            raise
-        except ValueError as error:
-            raise ConfigError(f"{file} is not JSON: {error}") from None
-        except OSError as error:
-            raise self._trouble(error) from None
-
-    def _check(self, before: object, now: dict[str, object]) -> None:
-        if not isinstance(before, dict):
-            raise ConfigError(f"{self.path / ASKED} is no record of a sweep")
-        for name in dict.fromkeys([*now, *before]):
-            was, is_now = (each.get(name) for each in (before, now))
-            if was != is_now:
-                change = f"{name} {json.dumps(was)}, not {json.dumps(is_now)}"
-                raise ConfigError(
-                    f"{self.path} holds another sweep ({change}): give another --out, or remove it"
-                )
+    @property
+    def kept(self) -> KeptFolder:
+        """The folder, and the question that is asked of it."""
+        return KeptFolder(self.path, "sweep", ASKED)
 
     def run(self, settings: "Settings", seed: int) -> Path:
         """Return the folder of a run."""
@@ -112,25 +59,14 @@ class SweepFolder:
     def write_table(self, text: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """The results: JSON as printed, and a line of CSV for each cell."""
         try:
-            self._write(TABLE_JSON, text + "\n")
-            self._write(TABLE_CSV, _csv(rows))
+            self.kept.write(TABLE_JSON, text + "\n")
+            self.kept.write(TABLE_CSV, _csv(rows))
         except OSError as error:
-            raise self._trouble(error) from None
+            raise self.kept.trouble(error) from None
 
     def _name(self, settings: "Settings") -> str:
         texts = ",".join(f"{name}={value}" for name, value in settings.items()) or "as-given"
         return f"{self.cells.index(settings)}-{re.sub(r'[^A-Za-z0-9=.,_-]+', '_', texts)[:100]}"
-
-    def _write(self, name: str, text: str) -> None:
-        begun = self.path / f".{name}"
-        begun.write_text(text, encoding="utf-8")
-        begun.replace(self.path / name)
-
-    def _stranger(self) -> ConfigError:
-        return ConfigError(f"--out is {self.path}, which is no sweep's folder: give an empty one")
-
-    def _trouble(self, error: OSError) -> ConfigError:
-        return ConfigError(f"cannot write results to {self.path}: {error.strerror or error}")
 
 
 def _csv(rows: Sequence[Mapping[str, Any]]) -> str:

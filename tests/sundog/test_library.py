@@ -5,6 +5,8 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from urllib.error import URLError
+from urllib.request import Request, urlopen
 from xml.etree import ElementTree
 
 import pytest
@@ -15,6 +17,7 @@ from actors.core.policies import Policy
 from actors.core.policies.guard import PolicyError
 from actors.core.routers import RouterPolicy
 from tests import warm
+from tests.patience import HANGS_S
 
 TRACE = "traces/chat-poisson-2rps-5min.jsonl.gz"
 SPEC = """
@@ -197,6 +200,24 @@ def test_figures_are_drawn_from_a_shell(spec: Path, tmp_path: Path) -> None:
     for folder, kind, reason in refused:
         done = warm.run("sundog", "figure", str(tmp_path / folder), kind, "-o", str(tmp_path / "x.svg"))
         assert done.returncode == 2 and reason in done.stderr, done.stderr
+
+
+@pytest.mark.wall_clock
+def test_a_server_lasts_as_long_as_its_with() -> None:
+    """An emulated one, whose URL a test asks; what is wrong is refused as the command refuses it."""
+    body = json.dumps({"prompt": "Hi", "max_tokens": 3}).encode()
+    with sundog.serve("llama-3.1-8b", gpu="h100", max_num_seqs=8, time_scale=0.1) as url:
+        asked = Request(f"{url}/v1/completions", body, {"content-type": "application/json"})
+        with urlopen(asked, timeout=HANGS_S) as answer:
+            assert json.load(answer)["usage"]["completion_tokens"] == 3
+    with pytest.raises(URLError):
+        urlopen(f"{url}/health", timeout=HANGS_S)
+    with pytest.raises(sundog.ConfigError, match="unknown model 'nope'"), sundog.serve("nope", gpu="h100"):
+        pass
+    with pytest.raises(sundog.ConfigError, match="Did you mean max_num_seqs"), sundog.serve(max_num_sqs=8):
+        pass
+    with pytest.raises(sundog.ConfigError, match="port is chosen"), sundog.serve(port=1):
+        pass
 
 
 def test_importing_sundog_is_cheap_and_lists_its_names() -> None:

@@ -97,9 +97,10 @@ def children_of(begun: "subprocess.Popen[str]") -> list[psutil.Process]:
 def test_a_node_that_does_not_see_the_folder_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its runs fail, by the node's name and the folder's; nothing is kept where nobody looks for it."""
     pytest.importorskip("ray")
+    from sim.figures.sweep.cells import FailedRun
     from sundog.options.engine import EngineOptions
     from sundog.options.simulation import LoadOptions, TargetOptions, TermsOptions
-    from sundog.sweeps.cell import Plan
+    from sundog.sweeps.cell import CellRunner, Plan
     from sundog.sweeps.experiment import RemoteRunner
     from sundog.sweeps.sweep_folder import SweepFolder
 
@@ -113,9 +114,19 @@ def test_a_node_that_does_not_see_the_folder_says_so(tmp_path: Path, monkeypatch
         TermsOptions(),
         folder=folder,
     )
-    failed = RemoteRunner(plan)(({}, 0))
+    failed = RemoteRunner(CellRunner(plan), FailedRun, folder.path)(({}, 0))
     assert f"node {os.uname().nodename} does not see {folder.path}" in str(failed)
     assert not folder.path.exists()
+
+
+@pytest.mark.ray
+def test_a_plan_on_a_cluster_is_the_plan_here(tmp_path: Path) -> None:
+    """stdout and every trial that the folder keeps."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    asked = ("plan", TRACE, "--limit", "60", "-tp", "1", "--slo", "p95(ttft)<1", "--json", "--jobs", "1")
+    done = sundog(*asked, "--out", here)
+    assert done.returncode == 0 and sundog(*asked, "--out", there, "--on", "ray").stdout == done.stdout
+    assert files(there) == files(here)
 
 
 @pytest.mark.ray

@@ -7,7 +7,7 @@ import numpy as np
 
 from sim.figures.named import Objective
 from sim.record.recorder import Recorder
-from sim.record.rows import Rows, latencies
+from sim.record.rows import Floats, Rows, latencies
 from sim.trace.record import TraceRequest
 
 EVERY = 100
@@ -26,12 +26,13 @@ def most_above(percent: float, count: int) -> int:
 
 
 def loses(
-    objectives: Sequence[Objective], requests: Iterable[TraceRequest], front_end_s: float
+    objectives: Sequence[Objective], requests: Iterable[TraceRequest], front_end_s: float, every: int = EVERY
 ) -> Callable[[Recorder], bool]:
-    """Return a question whether the requests that have ended make an objective impossible.
+    """Return a question whether what is known of the requests makes an objective impossible.
 
     It is exact: a run that is stopped would have missed it at the end. Mean latencies are lost when their sum
-    so far is more than all requests may take together.
+    so far is more than all requests may take together. A request that waits counts with the time that it has
+    waited. The question looks at all requests when it is asked for the `every`th time.
     """
     tenants = [row.tenant for row in requests]
     counts = [
@@ -43,20 +44,34 @@ def loses(
     def question(recorder: Recorder) -> bool:
         nonlocal calls, is_lost
         calls += 1
-        if not is_lost and calls % EVERY == 0:
+        if not is_lost and calls % every == 0:
             rows = Rows.of(recorder.columns)
-            times = latencies(rows, front_end_s)
-            owner = np.array(rows.tenant, dtype=object)
-            for objective, count in zip(objectives, counts, strict=True):
-                metric, limit_s = objective.metric, objective.below_s
-                # A first token is final, and what it waited for; other times are known at the end.
-                known = np.ones(len(owner), dtype=bool) if metric.figure in EARLY else rows.is_done
-                own = known if metric.tenant is None else known & (owner == metric.tenant)
-                values = getattr(times, metric.figure)[own]
-                if metric.percent is None:
-                    is_lost = is_lost or float(np.nansum(values)) > limit_s * count
-                else:
-                    is_lost = is_lost or int((values > limit_s).sum()) > most_above(metric.percent, count)
+            pairs = zip(objectives, counts, strict=True)
+            is_lost = any(_is_lost(each, count, rows, front_end_s) for each, count in pairs)
         return is_lost
 
     return question
+
+
+def _is_lost(objective: Objective, count: int, rows: Rows, front_end_s: float) -> bool:
+    """True if the rows so far make an objective over `count` requests impossible."""
+    metric, limit_s = objective.metric, objective.below_s
+    values = getattr(latencies(rows, front_end_s), metric.figure)
+    if metric.figure in EARLY:
+        # A first token is final, and what it waited for; one that is awaited has waited until now at least.
+        now_s = np.nanmax([rows.arrival_s.max(), *map(_latest, (rows.first_token_s, rows.finish_s))])
+        awaits = np.isnan(values) & np.isnan(rows.finish_s)
+        values = np.where(awaits, now_s - rows.arrival_s, values)
+    else:
+        values = values[rows.is_done]
+    if metric.tenant is not None:
+        own = np.array(rows.tenant, dtype=object) == metric.tenant
+        values = values[own if metric.figure in EARLY else own[rows.is_done]]
+    if metric.percent is None:
+        return float(np.nansum(values)) > limit_s * count
+    return int((values > limit_s).sum()) > most_above(metric.percent, count)
+
+
+def _latest(times_s: Floats) -> float:
+    known = times_s[~np.isnan(times_s)]
+    return float(known.max()) if len(known) else 0.0

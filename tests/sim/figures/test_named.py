@@ -28,6 +28,8 @@ def test_a_name_that_is_none_is_refused(name: str) -> None:
     """The error names it."""
     with pytest.raises(ConfigError, match=name.rpartition(".")[2]):
         Metric.parse(name)
+    with pytest.raises(ConfigError, match="a percentile below 100, as p99.9"):
+        Metric.parse("ttft_s.p101")
 
 
 def test_an_objective_is_a_metric_and_a_limit() -> None:

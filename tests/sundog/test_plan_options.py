@@ -1,0 +1,170 @@
+"""`sundog plan`: its options, what it writes, what it keeps; each through the command line."""
+
+import json
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sundog.options.engine import EngineOptions
+from sundog.options.simulation import LoadOptions, ReadingOptions, TargetOptions, TermsOptions
+from sundog.planning.trial import FleetTrial, TrialRunner
+from sundog.sweeps.cell import Plan
+from sundog.sweeps.source import workload_of
+from tests import warm
+from tests.patience import HANGS_S
+
+SPEC = """
+duration_s = 40
+arrivals = {kind = "on-off", on_rate_per_s = 120, mean_on_s = 5, mean_off_s = 15}
+prompt = {kind = "fixed", tokens = 1000}
+output = {kind = "fixed", tokens = 60}
+"""
+SLO = "p90(ttft)<0.3"
+FEW = ("--gpu", "l40s", "-tp", "1", "--max-gpus", "16", "--slo", SLO, "--replications", "1", "--jobs", "1")
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    path = tmp_path / "bursts.toml"
+    path.write_text(SPEC)
+    return path
+
+
+def plan(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return warm.run("sundog", "plan", *map(str, arguments))
+
+
+def runner(spec: Path, **target: str) -> TrialRunner:
+    options = TargetOptions(**target), LoadOptions(), TermsOptions(slo=SLO)
+    return TrialRunner(Plan(workload_of(str(spec), ReadingOptions()), str(spec), EngineOptions(), *options))
+
+
+def test_a_fleet_that_is_asked_for_is_the_only_one_that_is_tried(spec: Path) -> None:
+    """`-tp 1` is the default of a server, and asked for all the same; its commands name what was asked."""
+    done = plan(spec, *FEW, "--max-num-seqs", "32", "--max-model-len", "8000", "--no-tune", "--json")
+    found = json.loads(done.stdout)
+    assert {each["settings"]["tensor_parallel_size"] for each in found["candidates"]} == {1}
+    shown = plan(spec, *FEW, "--max-num-seqs", "32", "--max-model-len", "8000", "--no-tune").stdout
+    lines = [line.strip() for line in shown.splitlines()]
+    (again,) = (shlex.split(line) for line in lines if line.startswith("sundog "))
+    (served,) = (line.partition("  #")[0] for line in lines if line.startswith("vllm serve"))
+    for words in (again, shlex.split(served)):
+        assert words[words.index("--max-num-seqs") + 1] == "32"
+        assert words[words.index("--max-model-len") + 1] == "8000"
+    figures = json.loads(warm.run(*again, "--replications", "2", "--warmup-s", "0", "--json").stdout)
+    assert figures["cells"][0]["runs"][0]["slo_held"] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--gpu", "h1000,l40s"), "Did you mean h100?"),
+        (("--gpu", "h100,"), "names an empty GPU"),
+        (("--vary", "workload.duration_s=1,2"), "a plan is for one workload"),
+        (("-tp", "8", "--max-gpus", "4"), "--max-gpus is 4"),
+        (("--prices", "nowhere.toml"), "nowhere.toml cannot be read"),
+        (("--on", "here"), "--on is here"),
+    ],
+)
+def test_what_is_wrong_is_said_before_any_trial(spec: Path, words: tuple[str, ...], reason: str) -> None:
+    """In one line, whatever else stands beside it."""
+    done = plan(spec, "--slo", SLO, *words)
+    assert done.returncode == 2 and reason in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_a_context_that_does_not_fit_is_that_of_the_traffic(spec: Path) -> None:
+    """An L4 lacks the memory for the model's whole context: it is given what requests need, in 1024s."""
+    found = json.loads(plan(spec, *FEW[2:], "--gpu", "l4", "--no-tune", "--json").stdout)
+    assert found["candidates"][0]["settings"]["max_model_len"] == 2048
+    assert found["candidates"][0]["refused"] is None
+
+
+def test_no_number_of_replicas_helps_a_request_that_is_too_slow_alone(spec: Path) -> None:
+    """It is known after two trials, and said."""
+    done = plan(spec, *FEW, "--slo", "p90(ttft)<0.01")
+    assert "no number holds: requests that are alone miss p90(ttft)<0.01" in " ".join(done.stdout.split())
+    found = json.loads(plan(spec, *FEW, "--slo", "p90(ttft)<0.01", "--json").stdout)
+    assert found["winner"] is None and found["candidates"][0]["is_hopeless"]
+    assert found["candidates"][0]["trials"] == 1
+
+
+def test_a_lost_trial_ends_when_only_its_queue_is_left(tmp_path: Path) -> None:
+    """All requests arrive at once: what is lost is known after the last arrival, long before the last end."""
+    path = tmp_path / "flood.toml"
+    path.write_text(SPEC.replace("120, mean_on_s", "4000, mean_on_s").replace("= 40\n", "= 1\n"))
+    run = runner(path, gpu="l40s")
+    early, whole = (run.trial(FleetTrial({}, 1, to_the_end=end)) for end in (False, True))
+    assert not early.is_held and not whole.is_held
+    assert early.share < 0.9 and whole.share == 1
+
+
+def test_an_autoscaler_is_bounded_by_its_windows(spec: Path) -> None:
+    """Windows of bursts need more replicas than windows without; none needs more than the whole fleet."""
+    found = json.loads(plan(spec, *FEW, "--resize-s", "5", "--no-tune", "--json").stdout)
+    bound, winner = found["autoscaler"], found["winner"]
+    assert len(bound["replicas"]) == 7 and max(bound["replicas"]) <= winner["replicas"]
+    assert min(bound["replicas"]) == 0 < max(bound["replicas"])
+    assert 0 < bound["gpu_hours"] < bound["gpu_hours_of_winner"]
+    assert "A perfect autoscaler" in plan(spec, *FEW, "--resize-s", "5", "--no-tune").stdout
+    assert json.loads(plan(spec, *FEW, "--no-tune", "--json").stdout)["autoscaler"] is None
+
+
+def test_settings_are_tuned_where_that_saves_a_replica(spec: Path) -> None:
+    """Unless the question names them; the JSON says what was tried."""
+    found = json.loads(plan(spec, *FEW, "--max-num-seqs", "32", "--json").stdout)
+    assert list(found["tuned"]) == ["max_num_batched_tokens"]
+    assert json.loads(plan(spec, *FEW, "--no-tune", "--json").stdout)["tuned"] == {}
+
+
+def test_manifests_say_what_the_plan_says(spec: Path, tmp_path: Path) -> None:
+    """A Deployment and llm-d's values: replicas, ranks, GPUs and the options of vLLM."""
+    import yaml
+
+    files = tmp_path / "k8s.yaml", tmp_path / "llmd.yaml"
+    words = ("--manifest", files[0], "--llm-d", files[1], "--max-num-seqs", "32", "--policy", "priority")
+    done = plan(spec, *FEW, "--no-tune", *words, "--json")
+    winner = json.loads(done.stdout)["winner"]
+    deployment, values = (yaml.safe_load(file.read_text()) for file in files)
+    container = deployment["spec"]["template"]["spec"]["containers"][0]
+    assert deployment["spec"]["replicas"] == values["decode"]["replicas"] == winner["replicas"]
+    asked = "--max-num-seqs 32 --tensor-parallel-size 1 --scheduling-policy priority"
+    assert container["args"][1:] == asked.split()
+    assert values["decode"]["parallelism"] == {"tensor": 1} and not values["prefill"]["create"]
+    assert values["decode"]["containers"][0]["args"] == [
+        each for each in container["args"][1:] if each not in ("--tensor-parallel-size", "1")
+    ]
+    done = plan(spec, *FEW, "--no-tune", "--manifest", tmp_path / "none" / "k8s.yaml")
+    assert done.returncode == 2 and "cannot be written" in done.stderr
+
+
+def test_a_plan_goes_on_where_it_was_broken_off(spec: Path, tmp_path: Path) -> None:
+    """The trials of a killed command are not made again; another question is refused by name."""
+    out, words = tmp_path / "kept", (spec, *FEW, "--json")
+    whole = plan(*words).stdout
+    begun = subprocess.Popen(
+        [sys.executable, "-m", "sundog", "plan", *map(str, words), "--out", str(out)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    trials, deadline_s = out / "trials.jsonl", time.monotonic() + HANGS_S
+    while not (trials.exists() and trials.read_text()) and begun.poll() is None:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.005)
+    begun.send_signal(signal.SIGINT)
+    said = begun.communicate(timeout=HANGS_S)[1]
+    assert begun.returncode in (0, 130) and (begun.returncode == 0 or "the same command goes on" in said)
+    kept = trials.read_text()
+    assert plan(*words, "--out", out).stdout == whole
+    assert trials.read_text().startswith(kept)
+    complete = trials.read_text()
+    assert plan(*words, "--out", out).stdout == whole and trials.read_text() == complete
+    refused = plan(*words, "--out", out, "--max-num-seqs", "7")
+    assert refused.returncode == 2 and "holds another plan (max_num_seqs null, not 7)" in refused.stderr
+    trials.write_text("{}\n")
+    assert "is damaged" in plan(*words, "--out", out).stderr
