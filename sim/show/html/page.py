@@ -114,7 +114,8 @@ def _seen_by_clients(run: Run) -> Series:
 
 def _limits_s(run: Run, requests: "pa.Table") -> dict[str, list[float]]:
     """The limits that the run was held against, by latency: requests' own, and the run's for the others."""
-    pairs = (part.partition("=") for part in str(run.config.get("slo") or "").split(",") if part)
+    parts = str(run.config.get("slo") or "").split(",")
+    pairs = (part.strip().partition("=") for part in parts if "=" in part and "<" not in part)
     of_run = {f"{name}_s": float(limit_s) for name, _, limit_s in pairs}
     limits = {}
     for name in LATENCIES:
