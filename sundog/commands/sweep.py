@@ -56,6 +56,7 @@ class SweepOptions:
         None,
         AnyText("FILE"),
         "Draw load curves (--by) or the Pareto front, as .svg, .pdf or .png.",
+        section=RECORDING,
         kept=False,
     )
     as_json: bool = option(
