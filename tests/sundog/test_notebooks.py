@@ -35,6 +35,7 @@ def test_a_notebook_runs_and_shows_what_it_shows(name: str) -> None:
     for ours, theirs in zip(kept.cells, notebook.cells, strict=True):
         found, expected = theirs.get("outputs", []), ours.get("outputs", [])
         assert "\x1b" not in str(found)
+        found = [each for each in found if "data" in each]  # A slow cell says how far it is.
         assert [sorted(each["data"]) for each in found] == [sorted(each["data"]) for each in expected]
         assert [*map(texts, found)] == [*map(texts, expected)]
 
