@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from sundog.planning.fleets import Fleets
 
 
+SEARCH, FILES = "Search, further", "Files to write"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOptions:
     """Options of the search for a fleet."""
@@ -38,12 +41,15 @@ class PlanOptions:
     )
     max_gpus: int = option(128, Whole(1, 4096), "The largest fleet that is tried.")
     replications: int = option(5, Whole(1, 1000), "Draws of the workload that the fleet must hold.")
-    confidence: float = option(0.95, Real(0.5, 0.9999), "Confidence of the intervals.")
+    confidence: float = option(0.95, Real(0.5, 0.9999), "Confidence of the intervals.", section=SEARCH)
     tune: bool = option(
-        True, Switch(), "Try other token budgets and max_num_seqs with fewer replicas of the cheapest fleet."
+        True,
+        Switch(),
+        "Try other token budgets and max_num_seqs with fewer replicas of the cheapest fleet.",
+        section=SEARCH,
     )
     resize_s: float = option(
-        600.0, Real(1, 1e7), "How often the perfect autoscaler resizes the fleet, in seconds."
+        600.0, Real(1, 1e7), "How often the perfect autoscaler resizes the fleet, in seconds.", section=SEARCH
     )
     jobs: int | None = option(None, Whole(1, 1024), "Processes; one per core if not given.")
     on: str | None = on_ray("Run on a cluster: ray begins one here, ray:HOST:PORT is there.", kept=False)
@@ -55,13 +61,25 @@ class PlanOptions:
         kept=False,
     )
     manifest: str | None = option(
-        None, AnyText("FILE"), "Write a Kubernetes Deployment of vLLM servers there, as YAML.", kept=False
+        None,
+        AnyText("FILE"),
+        "Write a Kubernetes Deployment of vLLM servers there, as YAML.",
+        section=FILES,
+        kept=False,
     )
     llm_d: str | None = option(
-        None, AnyText("FILE"), "Write values for llm-d's chart llm-d-modelservice there, as YAML.", kept=False
+        None,
+        AnyText("FILE"),
+        "Write values for llm-d's chart llm-d-modelservice there, as YAML.",
+        section=FILES,
+        kept=False,
     )
     figure: str | None = option(
-        None, AnyText("FILE"), "Draw what the fleets cost there, as .svg, .pdf or .png.", kept=False
+        None,
+        AnyText("FILE"),
+        "Draw what the fleets cost there, as .svg, .pdf or .png.",
+        section=FILES,
+        kept=False,
     )
     as_json: bool = option(False, Switch(pair=False), "Print the plan as JSON.", flag="--json", kept=False)
 
