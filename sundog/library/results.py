@@ -245,8 +245,12 @@ class PlanResult:
     def candidates(self) -> "pa.Table":
         """A row per machine and setting: with how many replicas it fails, and holds if that was found out."""
         rows = self.figures["candidates"]
+        named = dict.fromkeys(name for row in rows for name in row["settings"])
         return _table(
-            [{**row["settings"], **{n: v for n, v in row.items() if n != "settings"}} for row in rows]
+            [
+                {**named, **row["settings"], **{n: v for n, v in row.items() if n != "settings"}}
+                for row in rows
+            ]
         )
 
     def __repr__(self) -> str:
