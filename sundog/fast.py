@@ -36,6 +36,7 @@ MODULES = (
     "actors/core/acceptance.py",
     "actors/core/batch.py",
     "actors/core/blocks/block_pool.py",
+    "actors/core/blocks/runs.py",
     "actors/core/step/commit.py",
     "actors/core/config.py",
     "actors/core/blocks/kv_cache.py",

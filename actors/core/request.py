@@ -88,7 +88,6 @@ class Request:
         "num_tokens_planned",
         "order",
         "request_id",
-        "residue",
         "shown",
         "status",
         "stop_tokens",
@@ -130,8 +129,6 @@ class Request:
         """While it runs: how many of its first blocks may have a key in the pool, or other readers."""
         self.num_named_blocks = 0
         """How many of its first blocks have keys that others may look up; the rest are its own."""
-        self.residue: dict[int, list[int]] = {}
-        """Of its own blocks, those that preemptions left behind: by index, the oldest first."""
         self.decodes_on_wire = False
         """Whether the runner counts it in its decoding set (see `core/batch.py`)."""
         self.in_lockstep = False

@@ -173,7 +173,8 @@ class WorkFold:
         """Whether any request has hit what others left; one that resumes finds its own."""
         self._num_shared_blocks = 0
         """How many more readers blocks have than one each."""
-        self._num_readers: dict[int, int] = {}
+        self._num_readers: list[int] = []
+        """How many decodes read each block, by its number."""
         self._tables: dict[str, tuple[int, ...]] = {}
         """The blocks of each request's first chunk, with those it shares in front."""
         self._clock = 0
@@ -249,22 +250,23 @@ class WorkFold:
 
     def _read(self, table: tuple[int, ...]) -> None:
         """One more decode reads these blocks."""
-        readers = self._num_readers
+        readers, num_shared = self._num_readers, 0
+        num_new = max(table, default=0) + 1 - len(readers)
+        if num_new > 0:
+            readers += [0] * num_new
         for block in table:
-            count = readers.get(block, 0)
+            count = readers[block]
             readers[block] = count + 1
-            if count:
-                self._num_shared_blocks += 1
+            num_shared += count > 0
+        self._num_shared_blocks += num_shared
 
     def _read_no_more(self, table: tuple[int, ...]) -> None:
-        readers = self._num_readers
+        readers, num_shared = self._num_readers, 0
         for block in table:
-            count = readers[block] - 1
-            if count:
-                readers[block] = count
-                self._num_shared_blocks -= 1
-            else:
-                del readers[block]
+            count = readers[block]
+            readers[block] = count - 1
+            num_shared += count > 1
+        self._num_shared_blocks -= num_shared
 
     def _num_shared_blocks_without(self, idle: tuple[str, ...]) -> int:
         """The shared blocks that are read while these requests are idle."""

@@ -226,7 +226,7 @@ def test_in_debug_mode_a_leaked_block_is_found_when_the_engine_falls_idle(
     replay(rows, replace(config, debug=True), COST, Capacity(40, 16))
 
     def leaking_release(self: KVCache, request: Request, *, returns: bool = False) -> None:
-        self.pool.release(request.block_ids[:-1])
+        self.pool.release(request.block_ids[:-1], 0)
         request.block_ids = []
 
     monkeypatch.setattr(KVCache, "release", leaking_release)

@@ -1,259 +1,258 @@
 """The pool of KV blocks: who holds them, the order of reuse, and what each block holds.
 
 Law: every block but the null block 0 is either free (in the free queue once) or held. Freeing never forgets
-what a block holds; only reuse does. Every operation costs O(1) per block, averaged over a run, and one slice
-where nothing is shared. The order of reuse is vLLM V1's, as the golden logs show it.
+what a block holds; only reuse does. The order of reuse is vLLM V1's, as the golden logs show it.
 
-Only what can be found is written down by block: its key, its readers while requests share it, and its
-place in the free queue. Any other block has one holder or none, which its holder's table says.
+Blocks that are registered, shared, let go and reused together are one run. A run becomes two where a part of
+it has another fate, so that cost follows the number of runs: a prompt that shares nothing is one run, however
+long, and its blocks are only copied.
 
-The free queue is an array with a head: what is taken or put back at the front only moves the head. From
-`_kept_from` on lie the blocks that hold something, before it the empty ones. A block that is shared out of
-the middle leaves the null block in its place, which is skipped when the head comes to it. Of 8 blocks, with
-`|` for the head and `:` for `_kept_from`:
+The free queue is a stack of blocks that hold nothing, and behind it the free runs. Both are reused from their
+last block on, so that prefixes survive longest. Of 8 blocks, with `(…)` for a run:
 
-    at first                                               | 1 2 3 4 5 6 7 :
-    A takes three, keys "a" and "b" are kept in 1 and 2    1 2 3 | 4 5 6 7 :
-    A releases: 3 is empty, 2 and 1 are kept, tail first   1 2 | 3 4 5 6 7 : 2 1
-    B finds "a" and shares block 1                         1 2 | 3 4 5 6 7 : 2 0
-    B takes six: block 2 forgets "b", the hole is left     1 2 3 4 5 6 7 : 2 | 0
+                                              stack, top last   free runs   held by A     by B
+    at first                                  7 6 5 4 3 2 1
+    A takes four, registers three as a, b, c  7 6 5                         (1 2 3) 4
+    A lets go                                 7 6 5 4           (1 2 3)
+    B finds and shares a, b of a, b, x        7 6 5 4           (3)                       (1 2)
+    B takes one and registers it as x         7 6 5             (3)                       (1 2 4)
+    A takes four: block 3 forgets c                                         5 6 7 3       (1 2 4)
+
+A key that several runs hold is found in the oldest. Runs that share one key share all: they are copies, and
+become two together.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from actors.core.blocks.kv_events import KvChanges
+from actors.core.blocks.runs import BlockRun, FreeRuns, Key, OwnKey
 
-Key = object
 NULL = 0
 
 
 class BlockPool:
     """Blocks 1 to `num_blocks - 1`; block 0 is the null block, which is never given out."""
 
-    __slots__ = (
-        "_cached",
-        "_head",
-        "_kept_from",
-        "_keys",
-        "_num_holes",
-        "_place",
-        "_queue",
-        "_readers",
-        "changes",
-        "num_blocks",
-        "num_free",
-    )
+    __slots__ = ("_copies", "_empty", "_free", "_runs", "changes", "num_blocks", "num_free")
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
         self.num_free = num_blocks - 1
-        self._queue = list(range(1, num_blocks))
-        self._head = 0
-        self._kept_from = num_blocks - 1
-        self._num_holes = 0
-        self._keys: dict[int, Key] = {}
-        self._readers: dict[int, int] = {}
-        """How many requests hold a block that has, or had while they took it, a key for all."""
-        self._place: dict[int, int] = {}
-        """Where the free blocks lie that have a key."""
-        self._cached: dict[Key, dict[int, None]] = {}
+        self._empty = list(range(num_blocks - 1, NULL, -1))
+        self._free = FreeRuns()
+        self._runs: dict[int, BlockRun] = {}
+        """The runs that are held or can be found, by their first block."""
+        self._copies: dict[Key, list[BlockRun]] = {}
+        """The runs that hold the same keys, by the first of these, the oldest first."""
         self.changes: KvChanges | None = None
         """What can be found anew or no more, if anybody asks."""
 
     @property
     def free_order(self) -> list[int]:
         """The free blocks, the next to be reused first. O(blocks)."""
-        free = self._queue[self._head :]
-        return [block for block in free if block != NULL] if self._num_holes else free
+        return self._empty[::-1] + [block for run in self._free for block in reversed(run.blocks)]
 
     @property
     def num_cached(self) -> int:
-        """Blocks that hold what a lookup, or their last owner, could have found again. O(blocks)"""
-        kept = self._queue[max(self._head, self._kept_from) :]
-        held = [block for block in self._keys if block not in self._place]
-        return len(kept) - kept.count(NULL) + len(held)
+        """Blocks that hold what a lookup, or their last owner, could have found again. O(runs)"""
+        held = [run for run in self._runs.values() if run.keys and run.num_holders]
+        return sum([len(run.blocks) for run in [*self._free, *held]])
 
     def take(self, count: int) -> list[int]:
         """The next `count` free blocks, which forget what they held; at least `count` must be free."""
         if count > self.num_free:
             raise KeyError(f"{count} blocks are asked for, {self.num_free} are free")
         self.num_free -= count
-        start = self._head
-        self._head = start + count
-        blocks = self._queue[start : self._head]
-        if self._num_holes:
-            blocks = self._without_holes(blocks, count)
-        if self._place:
-            for block in blocks:
-                if block in self._place:
-                    del self._place[block]
-                    self.forget(block)
+        start = max(len(self._empty) - count, 0)
+        blocks = self._empty[start:]
+        del self._empty[start:]
+        blocks.reverse()
+        while len(blocks) < count:
+            blocks += self._reuse(count - len(blocks))
         return blocks
 
-    def _without_holes(self, blocks: list[int], count: int) -> list[int]:
-        """Replace the holes in `blocks` with further free blocks; return `count` blocks."""
-        while NULL in blocks:
-            blocks = [block for block in blocks if block != NULL]
-            missing, start = count - len(blocks), self._head
-            self._num_holes -= missing
-            self._head = start + missing
-            blocks += self._queue[start : self._head]
+    def _reuse(self, most: int) -> list[int]:
+        """Take up to `most` blocks from the end of the next run to be reused."""
+        run = self._free.first
+        start = max(len(run.blocks) - most, 0)
+        if run.keys:
+            if start:
+                self._split(run, start)
+                run, start = self._free.first, 0
+            self._forget(run, run.keys[::-1])
+            del self._runs[run.blocks[0]]
+        blocks = run.blocks[start:]
+        del run.blocks[start:]
+        if not start:
+            self._free.remove(run)
+        blocks.reverse()
         return blocks
 
-    def share(self, blocks: Iterable[int]) -> None:
+    def find(self, keys: list[Key], most: int) -> list[int]:
+        """The blocks that hold the first keys, at most `most`; the oldest where several do. O(runs)"""
+        blocks: list[int] = []
+        while (start := len(blocks)) < most:
+            copies = self._copies.get(keys[start])
+            if copies is None:
+                break
+            blocks += copies[0].blocks[: copies[0].num_equal(keys, start, most)]
+        return blocks
+
+    def runs(self, table: list[int], start: int, end: int) -> list[BlockRun]:
+        """The runs of which blocks of a table consist, all of them found or registered. O(runs)
+
+        A run of which only the beginning is there becomes two.
+        """
+        runs = []
+        while start < end:
+            run = self._runs[table[start]]
+            stop = start + len(run.blocks)
+            if stop > end or table[stop - 1] != run.blocks[-1]:
+                pairs = zip(run.blocks, table[start:end], strict=False)
+                stop = start + sum([its == block for its, block in pairs])
+                self._split(run, stop - start)
+            runs.append(run)
+            start = stop
+        return runs
+
+    def share(self, blocks: list[int]) -> None:
         """Hold blocks once more that were found; free ones leave the free queue."""
-        for block in blocks:
-            place = self._place.pop(block, None)
-            if place is not None:
-                self._queue[place] = NULL
-                self._num_holes += 1
-                self.num_free -= 1
-            if block in self._readers:
-                self._readers[block] += 1
+        for run in self.runs(blocks, 0, len(blocks)):
+            if not run.num_holders:
+                self._free.remove(run)
+                self.num_free -= len(run.blocks)
+            run.num_holders += 1
 
-    def release(self, table: list[int], num_kept: int = 0, num_known: int | None = None) -> None:
+    def release(self, table: list[int], num_known: int, num_kept: int = 0) -> None:
         """Release a request's blocks, tail first, so that prefixes survive longest.
 
-        Blocks that no request holds any more join the free queue: empty ones at its front, with the tail
-        block first, those that hold something at its back. These are the first `num_kept`, and all that
-        have a key. Only the first `num_known` can have a key or readers; by default any.
+        The first `num_known` were found or registered; those from there to `num_kept` hold what no other
+        request could find. Free blocks join the back of the queue if they hold something, else its front.
         """
-        if num_known is None:
-            num_known = len(table)
         kept, empty = table[num_known:num_kept], table[max(num_known, num_kept) :]
-        kept.reverse()
-        empty.reverse()
-        if num_known:
-            self._let_go(table[:num_known], num_kept, kept, empty)
         self.num_free += len(kept) + len(empty)
-        self._queue += kept
-        if empty:
-            self._put_in_front(empty)
-        if len(self._queue) > 4 * self.num_blocks:
-            self._tidy()
+        if kept:
+            self._free.add(BlockRun(kept, [], 0))
+        for run in reversed(self.runs(table, 0, num_known)):
+            run.num_holders -= 1
+            if not run.num_holders:
+                self.num_free += len(run.blocks)
+                if run.keys:
+                    self._free.add(run)
+                else:
+                    del self._runs[run.blocks[0]]
+                    empty = run.blocks + empty
+        self._empty += empty
 
-    def _let_go(self, table: list[int], num_kept: int, kept: list[int], empty: list[int]) -> None:
-        """Add the blocks that no request holds any more: those that hold something, and empty ones."""
-        keys, readers, end = self._keys, self._readers, len(self._queue)
-        for index in range(len(table) - 1, -1, -1):
-            block = table[index]
-            num_readers = readers.get(block)
-            if num_readers is not None:
-                readers[block] = num_readers - 1
-                if num_readers > 1:
-                    continue
-                if block not in keys:
-                    del readers[block]
-                    empty.append(block)
-                    continue
-            if block in keys:
-                self._place[block] = end + len(kept)
-            elif index >= num_kept:
-                empty.append(block)
-                continue
-            kept.append(block)
+    def register(self, table: list[int], keys: list[Key], start: int, end: int) -> list[tuple[int, int]]:
+        """Remember that the blocks of a table from `start` to before `end` hold what their keys stand for.
 
-    def _put_in_front(self, blocks: list[int]) -> None:
-        if self._head < len(blocks):
-            self._tidy()
-        end = self._head
-        self._kept_from = max(self._kept_from, end)
-        self._head = end - len(blocks)
-        self._queue[self._head : end] = blocks
-
-    def _tidy(self) -> None:
-        """Drop what was taken or left its place, and make room for every block in front. O(blocks)."""
-        num_empty = max(self._kept_from - self._head, 0)
-        free = self.free_order
-        self._head = self.num_blocks
-        self._kept_from = self._head + num_empty
-        self._num_holes = 0
-        self._queue = [NULL] * self.num_blocks + free
-        if self._place:
-            for place, block in enumerate(free, self.num_blocks):
-                if block in self._place:
-                    self._place[block] = place
-
-    def register(self, block: int, key: Key) -> None:
-        """Remember that a held block holds the tokens that `key` stands for."""
-        self._keys[block] = key
-        if self.changes is not None and key not in self._cached:
-            self.changes.is_stored[key] = True
-        self._cached.setdefault(key, {})[block] = None
-        self._readers.setdefault(block, 1)
-
-    def own(self, blocks: Iterable[int], owner: object) -> None:
-        """Remember that held blocks hold tokens that only `owner` can have.
-
-        No lookup finds them: the owner remembers where they are, and asks whether they still are.
+        They are held once, and those before them were found or registered. Returns, from where to where, what
+        no block held before. O(runs), and one look for each key.
         """
-        for block in blocks:
-            self._keys[block] = owner
+        last = self.runs(table, 0, start)[-1] if start else None
+        if last is not None and not last.keys:
+            self._cut_before(keys[start])
+        added = []
+        while start < end:
+            copies = self._copies.get(keys[start])
+            if copies is not None:
+                stop = start + copies[0].num_equal(keys, start, end)
+                if stop - start < len(copies[0].keys):
+                    self._split(copies[0], stop - start)
+            else:
+                stop = self._end_of_unknown(keys, start, end)
+                added.append((start, stop))
+            if copies is None and last is not None and self._is_alone(last, keys[start]):
+                last.blocks += table[start:stop]
+                last.keys += keys[start:stop]
+            else:
+                last = self._runs[table[start]] = BlockRun(table[start:stop], keys[start:stop], 1)
+                self._copies.setdefault(keys[start], []).append(last)
+            start = stop
+        if self.changes is not None:
+            self.changes.stores([key for first, stop in added for key in keys[first:stop]])
+        return added
 
-    def is_owned(self, block: int, owner: object) -> bool:
-        """True while the block still holds what `owner` left in it."""
-        return self._keys.get(block) is owner
+    def _end_of_unknown(self, keys: list[Key], start: int, end: int) -> int:
+        """Return where, after the one at `start`, the first key comes with which a known run begins."""
+        if self._copies.keys().isdisjoint(keys[start:end]):
+            return end
+        return next(index for index in range(start, end) if keys[index] in self._copies)
 
-    def find(self, key: Key) -> int | None:
-        """The oldest block that holds `key`."""
-        blocks = self._cached.get(key)
-        return None if blocks is None else next(iter(blocks))
+    def _is_alone(self, run: BlockRun, key: Key) -> bool:
+        """True if one request holds the run, which has no copy, and that may go on with the key."""
+        is_alone = run.num_holders == 1 and bool(run.keys) and len(self._copies[run.keys[0]]) == 1
+        return is_alone and isinstance(run.keys[0], OwnKey) is isinstance(key, OwnKey)
 
-    def is_free(self, block: int) -> bool:
-        """True if no request holds a block that was found."""
-        return block in self._place
+    def _cut_before(self, key: Key) -> None:
+        """Have a run that holds the key begin with it, where the one before it was forgotten. O(runs)"""
+        for copies in list(self._copies.values()):
+            if key in copies[0].keys[1:]:
+                self._split(copies[0], copies[0].keys.index(key))
 
-    def num_refs(self, block: int) -> int:
-        """Return the number of requests that hold the block, of which at least one does."""
-        return self._readers.get(block, 1)
+    def _split(self, run: BlockRun, start: int) -> None:
+        """Make two runs of this one, and of each of its copies: what is before `start`, and the rest."""
+        rests = []
+        for copy in self._copies[run.keys[0]]:
+            rest = BlockRun(copy.blocks[start:], copy.keys[start:], copy.num_holders)
+            del copy.blocks[start:], copy.keys[start:]
+            self._runs[rest.blocks[0]] = rest
+            if not copy.num_holders:
+                self._free.insert(rest, copy)
+            rests.append(rest)
+        self._copies[rests[0].keys[0]] = rests
 
-    def forget(self, block: int) -> None:
-        """Forget the key and the content of a block: it is no longer found."""
-        key = self._keys.pop(block)
-        blocks = self._cached.get(key)
-        if blocks is None:
-            return
-        if len(blocks) == 1:
-            del self._cached[key]
+    def forget(self, table: list[int], start: int, end: int) -> None:
+        """Forget what blocks of a table hold that were registered: they are no longer found."""
+        self.runs(table, 0, start)
+        for run in self.runs(table, start, end):
+            self._forget(run, run.keys)
+            run.keys = []
+
+    def _forget(self, run: BlockRun, keys: list[Key]) -> None:
+        """Have no lookup find the run any more; note its keys, in their order, if it has no copy."""
+        copies = self._copies[run.keys[0]]
+        copies.remove(run)
+        if not copies:
+            del self._copies[run.keys[0]]
             if self.changes is not None:
-                self.changes.forgets(key)
-        else:
-            del blocks[block]
-        if self._readers[block] <= 1:
-            del self._readers[block]
+                self.changes.forgets(keys)
 
     def forget_all(self) -> bool:
         """Forget all cached prefixes; does nothing and returns False while any block is held."""
         if self.num_free != self.num_blocks - 1:
             return False
-        self._tidy()
         if self.changes is not None:
-            self.changes.forgets_all(list(self._cached))
-        self._cached.clear()
-        self._keys.clear()
-        self._readers.clear()
-        self._place.clear()
-        self._kept_from = len(self._queue)
+            self.changes.forgets_all([key for copies in self._copies.values() for key in copies[0].keys])
+        self._empty = self.free_order[::-1]
+        self._free = FreeRuns()
+        self._runs.clear()
+        self._copies.clear()
         return True
 
     def check(self, tables: Iterable[Sequence[int]]) -> None:
         """Verify every invariant against the block tables of all requests. O(blocks)."""
         held = Counter(block for table in tables for block in table)
-        wrong = [block for block in held if held[block] != self._readers.get(block, 1)]
-        wrong += [block for block, count in self._readers.items() if count != held[block]]
+        num_holders = {block: run.num_holders for run in self._runs.values() for block in run.blocks}
+        wrong = [block for block in held if held[block] != num_holders.get(block, 1)]
+        wrong += [block for block, count in num_holders.items() if count != held[block]]
         if wrong:
             raise AssertionError(f"blocks whose reference counts are wrong: {sorted(wrong)[:10]}")
-        order = self.free_order
-        queued, free = set(order), set(range(1, self.num_blocks))
-        free.difference_update(held)
-        if leaked := free - queued:
+        order, free = self.free_order, set(range(1, self.num_blocks)).difference(held)
+        if leaked := free.difference(order):
             raise AssertionError(f"blocks that are neither held nor free: {sorted(leaked)[:10]}")
-        if len(free) != len(queued) or len(order) != len(free) or len(free) != self.num_free or NULL in held:
+        if len(order) != len(free) or len(order) != self.num_free or NULL in held:
             raise AssertionError("the free queue is not the set of blocks that no request holds")
-        cached = {block: key for key, blocks in self._cached.items() for block in blocks}
-        found = {block: key for block, key in self._keys.items() if key in self._cached}
-        places = {block: self._place.get(block, -1) for block in self._keys if block not in held}
-        lie = [place >= self._head and self._queue[place] == block for block, place in places.items()]
-        if cached != found or places != self._place or not all(lie):
+        unheld = {run.blocks[0]: run for run in self._free if run.keys}
+        num_found = sum(len(copies) for copies in self._copies.values())
+        for first, run in self._runs.items():
+            copies = self._copies.get(run.keys[0], []) if run.keys else [run]
+            is_whole = run.blocks[0] == first and run in copies and run.keys == copies[0].keys
+            is_placed = (unheld.pop(first, None) is run) is not bool(run.num_holders)
+            num_found -= bool(run.keys)
+            if not (is_whole and is_placed and len(run.keys) in (0, len(run.blocks))):
+                raise AssertionError("the cache does not agree with the blocks' keys")
+        if unheld or num_found:
             raise AssertionError("the cache does not agree with the blocks' keys")

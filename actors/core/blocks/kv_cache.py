@@ -6,12 +6,12 @@ so that a request admitted in the same step may already share them.
 """
 
 from collections import Counter
-from collections.abc import Callable
-from itertools import takewhile
+from collections.abc import Callable, Iterable
 
 from actors.core.batch import Batch
-from actors.core.blocks.block_pool import BlockPool, Key
+from actors.core.blocks.block_pool import BlockPool
 from actors.core.blocks.kv_events import KvBlocks, KvChanges, KvEvents
+from actors.core.blocks.runs import BlockRun, Key, OwnKey
 from actors.core.config import SchedulerConfig
 from actors.core.params.sampling import Adapter
 from actors.core.request import Request
@@ -42,26 +42,10 @@ class KVCache:
         """
         if not self.caching or request.submit.sampling.prompt_logprobs is not None:
             return []
-        hit: list[int] = []
-        num_named = request.num_named_blocks = self._num_named_blocks(request)
-        for index in range((request.num_tokens - 1) // self.block_size):
-            if index < num_named:
-                block = self.pool.find(self._key(request, index))
-            else:
-                block = self._find_own(request, index)
-            if block is None:
-                break
-            hit.append(block)
-        return hit
-
-    def _find_own(self, request: Request, index: int) -> int | None:
-        """The oldest block that still holds the tokens of a block of the request's own."""
-        blocks = request.residue.get(index)
-        if blocks is not None:
-            for block in blocks:
-                if self.pool.is_owned(block, request):
-                    return block
-        return None
+        request.num_named_blocks = self._num_named_blocks(request)
+        most = (request.num_tokens - 1) // self.block_size
+        self._name(request, min(most, request.num_named_blocks))
+        return self.pool.find(request.block_keys, min(most, len(request.block_keys)))
 
     def _num_named_blocks(self, request: Request) -> int:
         """How many of the request's first blocks have keys that others may look up.
@@ -70,7 +54,7 @@ class KVCache:
         the request.
         """
         if request.token_ids is None or self.hash_block is None:
-            return len(request.block_keys)
+            return len(request.submit.block_hashes or ())
         return request.length_limit
 
     def num_blocks(self, num_tokens: int) -> int:
@@ -84,25 +68,31 @@ class KVCache:
         """
         needed = max(self.num_blocks(num_tokens) - len(hit), 0)
         if hit:
-            needed += sum([self.pool.is_free(block) for block in hit])
+            needed += _num_blocks([run for run in self.pool.runs(hit, 0, len(hit)) if not run.num_holders])
         return needed + reserved_blocks <= self.pool.num_free
 
     def fits_without(
         self, victims: list[Request], hit: list[int], num_tokens: int, reserved_blocks: int
     ) -> bool:
-        """Return True if the request would fit without all of `victims`. O(their blocks)."""
-        pool = self.pool
-        counts = Counter(block for victim in victims for block in victim.block_ids)
-        freed = {block for block, count in counts.items() if pool.num_refs(block) == count}
-        reused = sum(block in freed or pool.is_free(block) for block in hit)
-        needed = max(self.num_blocks(num_tokens) - len(hit), 0) + reused
-        return needed + reserved_blocks <= pool.num_free + len(freed)
+        """Return True if the request would fit without all of `victims`. O(their runs)."""
+        found = self.pool.runs(hit, 0, len(hit))
+        held, num_freed = Counter[BlockRun](), 0
+        for victim in victims:
+            held.update(self.pool.runs(victim.block_ids, 0, victim.num_known_blocks))
+            num_freed += len(victim.block_ids) - victim.num_known_blocks
+        freed = {run for run, count in held.items() if run.num_holders == count}
+        reused = [run for run in found if run in freed or not run.num_holders]
+        needed = max(self.num_blocks(num_tokens) - len(hit), 0) + _num_blocks(reused)
+        return needed + reserved_blocks <= self.pool.num_free + num_freed + _num_blocks(freed)
 
     def num_shared_blocks(self, request: Request) -> int:
         """Return the number of a running request's blocks that others hold too: always its first ones."""
-        num_refs = self.pool.num_refs
-        shared = takewhile(lambda block: num_refs(block) > 1, request.block_ids)
-        return sum(1 for _ in shared)
+        num_shared = 0
+        for run in self.pool.runs(request.block_ids, 0, request.num_known_blocks):
+            if run.num_holders == 1:
+                break
+            num_shared += len(run.blocks)
+        return num_shared
 
     def admit(self, request: Request, hit: list[int], num_tokens: int) -> None:
         """Give an admitted request its shared blocks and new ones for `num_tokens` in all."""
@@ -131,38 +121,34 @@ class KVCache:
         num_full = num_tokens // self.block_size
         if not self.caching or num_full <= request.num_registered_blocks:
             return
-        first, num_named = request.num_registered_blocks, min(num_full, request.num_named_blocks)
-        if self.pool.changes is not None and self.pool.changes.publishes:
-            self._publish(self.pool.changes, request, first, num_named)
-        for index in range(first, num_named):
-            self.pool.register(request.block_ids[index], self._key(request, index))
-        request.num_known_blocks = max(request.num_known_blocks, num_named)
+        first, end = request.num_registered_blocks, min(num_full, request.num_named_blocks)
+        if first < end:
+            self._name(request, end)
+            added = self.pool.register(request.block_ids, request.block_keys, first, end)
+            request.num_known_blocks = end
+            if self.pool.changes is not None and self.pool.changes.publishes:
+                self._publish(self.pool.changes, request, added)
         request.num_registered_blocks = num_full
 
-    def _publish(self, changes: KvChanges, request: Request, first: int, end: int) -> None:
-        """Note which of the blocks from `first` to before `end` hold what no block held before, and what."""
+    def _publish(self, changes: KvChanges, request: Request, added: list[tuple[int, int]]) -> None:
+        """Note which of the request's blocks hold what no block held before, and what."""
         assert request.token_ids is not None, "tokens that are only counted are not published"
-        size, submit = self.block_size, request.submit
-        run: list[Key] = []
-        for index in range(first, end + 1):
-            key = self._key(request, index) if index < end else None
-            if key is not None and self.pool.find(key) is None:
-                run.append(key)
-            elif run:
-                start = index - len(run)
-                parent = self._key(request, start - 1) if start else None
-                tokens = tuple(request.token_ids[start * size : index * size])
-                salt = None if start else submit.cache_salt
-                blocks = KvBlocks(True, tuple(run), parent, tokens, submit.adapter, salt, submit.session)
-                changes.blocks.append(blocks)
-                run = []
+        size, submit, keys = self.block_size, request.submit, request.block_keys
+        for start, end in added:
+            parent = keys[start - 1] if start else None
+            tokens = tuple(request.token_ids[start * size : end * size])
+            salt = None if start else submit.cache_salt
+            stored = KvBlocks(
+                True, tuple(keys[start:end]), parent, tokens, submit.adapter, salt, submit.session
+            )
+            changes.blocks.append(stored)
 
     def unregister(self, request: Request, num_tokens: int) -> None:
         """Forget the request's blocks beyond those that its first `num_tokens` tokens fill."""
         num_full = num_tokens // self.block_size
         num_named = min(request.num_registered_blocks, request.num_named_blocks)
-        for block in request.block_ids[num_full:num_named]:
-            self.pool.forget(block)
+        if num_full < num_named:
+            self.pool.forget(request.block_ids, num_full, num_named)
         request.num_registered_blocks = min(request.num_registered_blocks, num_full)
 
     def take_events(self, batch: Batch, has_ended: bool) -> KvEvents | None:
@@ -180,32 +166,26 @@ class KVCache:
 
     def release(self, request: Request, *, returns: bool = False) -> None:
         """Take back all of the request's blocks; if it `returns`, it may find some again."""
-        num_known = request.num_known_blocks
-        if returns and request.num_registered_blocks > request.num_named_blocks:
-            self._own(request)
-            num_known = max(num_known, request.num_registered_blocks)
-        self.pool.release(request.block_ids, request.num_registered_blocks, num_known)
+        num_kept, num_known = request.num_registered_blocks, request.num_known_blocks
+        if returns and num_known < num_kept:
+            keys = request.block_keys
+            keys += [OwnKey() for _ in range(len(keys), num_kept)]
+            self.pool.register(request.block_ids, keys, num_known, num_kept)
+            num_known = num_kept
+        self.pool.release(request.block_ids, num_known, num_kept)
         request.block_ids = []
-        request.num_registered_blocks = 0
+        request.num_registered_blocks = request.num_known_blocks = 0
 
-    def _own(self, request: Request) -> None:
-        """Mark the request's own full blocks as its own, and remember where they are."""
-        pool, first, residue = self.pool, request.num_named_blocks, request.residue
-        own = request.block_ids[first : request.num_registered_blocks]
-        for index, blocks in residue.items():
-            residue[index] = [block for block in blocks if pool.is_owned(block, request)]
-        for index, block in enumerate(own, first):
-            if not pool.is_owned(block, request):
-                residue.setdefault(index, []).append(block)
-        pool.own(own, request)
-
-    def _key(self, request: Request, index: int) -> Key:
-        """The key of a full block of known tokens that others may look up; made once."""
+    def _name(self, request: Request, count: int) -> None:
+        """Make the keys of the request's first `count` blocks, of known tokens that others may look up."""
         keys = request.block_keys
-        while len(keys) <= index:
+        while len(keys) < count:
             assert request.token_ids is not None and self.hash_block is not None
             start = len(keys) * self.block_size
             tokens = tuple(request.token_ids[start : start + self.block_size])
             parent = keys[-1] if keys else None
             keys.append(self.hash_block(parent, tokens, request.submit.cache_salt, request.submit.adapter))
-        return keys[index]
+
+
+def _num_blocks(runs: Iterable[BlockRun]) -> int:
+    return sum([len(run.blocks) for run in runs])

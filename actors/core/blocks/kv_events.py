@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from actors.core.blocks.runs import OwnKey
 from actors.core.params.sampling import Adapter
 
 
@@ -37,7 +38,7 @@ class KvEvents:
 class KvChanges:
     """The changes of a pool since they were last taken: of each key, whether it is there now.
 
-    With `publishes`, each of them in order, too.
+    With `publishes`, each of them in order, too. Keys that one request alone has are passed over.
     """
 
     __slots__ = ("blocks", "is_stored", "publishes")
@@ -47,15 +48,22 @@ class KvChanges:
         self.publishes = publishes
         self.blocks: list[KvBlocks] = []
 
-    def forgets(self, key: object) -> None:
-        """Note that the key is no longer found."""
-        self.is_stored[key] = False
+    def stores(self, keys: list[object]) -> None:
+        """Note that these keys are found from now on."""
+        if keys and not isinstance(keys[0], OwnKey):
+            self.is_stored.update(dict.fromkeys(keys, True))
+
+    def forgets(self, keys: list[object]) -> None:
+        """Note that these keys are no longer found."""
+        if isinstance(keys[0], OwnKey):
+            return
+        self.is_stored.update(dict.fromkeys(keys, False))
         if self.publishes:
-            self.blocks.append(KvBlocks(False, (key,)))
+            self.blocks += [KvBlocks(False, (key,)) for key in keys]
 
     def forgets_all(self, keys: list[object]) -> None:
         """Note that none of these keys, which are all there were, is found any longer."""
-        self.is_stored.update(dict.fromkeys(keys, False))
+        self.is_stored.update((key, False) for key in keys if not isinstance(key, OwnKey))
         if self.publishes:
             self.blocks.append(KvBlocks(False))
 
