@@ -1,6 +1,6 @@
 """Whether the working tree is slower than a commit: `python -m tests.bench gate BASE`.
 
-With `--cases NAME,…` only some of the cases run, and with `--plain` nothing is compiled. Twelve commands run
+With `--cases NAME,…` only some cases run, and with `--plain` nothing is compiled. Thirteen commands run
 in both, in turn, for up to five rounds, and what counts is the CPU time of the whole process: a busy machine
 disturbs both sides of a pair alike. A case fails if it takes more than a tenth longer in four rounds of five;
 its rounds end as soon as that is decided, for equal trees after two. One failure is enough to fail. Where the
@@ -18,7 +18,18 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from tests.bench.runs import A100, H100, ROOT, committed, copied, is_commit, long_answers, poisson, took
+from tests.bench.runs import (
+    A100,
+    H100,
+    ROOT,
+    committed,
+    copied,
+    is_commit,
+    long_answers,
+    long_prompts,
+    poisson,
+    took,
+)
 
 ROUNDS, ENOUGH = 5, 4
 SLOWER = 1.10
@@ -51,6 +62,7 @@ def cases(folder: Path) -> dict[str, str]:
         "overload": f"replay {busy} --json {A100}",
         "vtc": f"replay {busy} --json {A100} --limit 1500 --policy vtc",
         "long-answers": f"replay {long} --json {H100} --replicas 2",
+        "long-prompts": f"replay {long_prompts(folder)} --json {H100} --replicas 2 --num-gpu-blocks 20000",
         "prefixes": f"replay {SESSIONS} --json {SMALL}",
         "roofline": f"{replay} --limit 2000 --cost roofline",
     }

@@ -1,6 +1,7 @@
 """What the benchmarks of replays share: traces, copies of the source, and what a command takes as a whole."""
 
 import compileall
+import json
 import os
 import shutil
 import subprocess
@@ -39,6 +40,28 @@ def poisson(rate_per_s: float, folder: Path, count: int = 10_000) -> Path:
 def long_answers(folder: Path, count: int = 600) -> Path:
     """The same with 500 to 8,000 tokens of output: runs of hundreds of steps."""
     return generated(folder / "long_answers.csv", 2.0, count, (500, 8001))
+
+
+def long_prompts(folder: Path, count: int = 1_000) -> Path:
+    """Conversations in Mooncake's form: prompts of up to 60,000 tokens, each behind one before it."""
+    rng, rows, num_ids = np.random.default_rng(42), list[str](), 0
+    told: list[list[int]] = [[] for _ in range(count // 8)]
+    for index in range(count):
+        ids = told[rng.integers(len(told))]
+        num_new = int(rng.integers(2, 30))
+        ids += range(num_ids, num_ids + num_new)
+        num_ids += num_new
+        row = {
+            "timestamp": index * 300,
+            "input_length": 512 * len(ids),
+            "output_length": int(rng.integers(20, 300)),
+        }
+        rows.append(json.dumps({**row, "hash_ids": ids}))
+        if len(ids) > 90:
+            ids.clear()
+    path = folder / "long_prompts.jsonl"
+    path.write_text("\n".join(rows) + "\n")
+    return path
 
 
 def generated(path: Path, rate_per_s: float, count: int, outputs: tuple[int, int]) -> Path:
