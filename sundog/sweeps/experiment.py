@@ -88,12 +88,15 @@ class Experiment:
     """Cells to run; `num_done` runs are over."""
 
     def __init__(self, plan: Plan, cells: "Sequence[Settings]", on_progress: Progress | None = None) -> None:
+        from sim.figures.sweep.played import Shelf
+
         self._plan, self._cells = plan, cells
         self._fixed = [plan.is_fixed(settings) for settings in cells]
-        self._kept: dict[int, Played | FailedRun] = {}
-        """What came of fixed cells, and of cells that cannot run: the same for every seed."""
-        self._first: dict[int, Played] = {}
-        """The first run of each cell that may draw something."""
+        self._shelf = Shelf()
+        self._kept: dict[int, int | FailedRun] = {}
+        """What came of fixed cells, on the shelf, and of cells that cannot run: the same for every seed."""
+        self._first: dict[int, bytes] = {}
+        """The fates of the first run of each cell that may draw something."""
         self._compared: set[int] = set()
         """Cells that have more than one run."""
         self._varies: set[int] = set()
@@ -138,31 +141,39 @@ class Experiment:
         numbers = [self._cells.index(settings) for settings, _ in jobs]
         new = [p for p, (_, seed) in enumerate(jobs) if seed == 0 or not self._fixed[numbers[p]]]
         self.num_asked += len(new)
-        results = workers.results(
-            [jobs[p] for p in new], lambda job: self._kept.get(self._cells.index(job[0]))
-        )
+        results = workers.results([jobs[p] for p in new], lambda job: self._known(self._cells.index(job[0])))
         done: dict[int, Played | FailedRun] = {}
         for place, number in enumerate(numbers):
             if self._fixed[number] and jobs[place][1] > 0:
-                yield self._kept[number]
+                known = self._known(number)
+                assert known is not None, "seed 0 comes first"
+                yield known
                 continue
             while place not in done:
                 which, result = next(results)
                 done[new[which]] = self._taken(numbers[new[which]], result)
             yield done.pop(place)
 
+    def _known(self, number: int) -> "Played | FailedRun | None":
+        """What came of a cell whose every run is the same."""
+        kept = self._kept.get(number)
+        return self._shelf.get(kept) if isinstance(kept, int) else kept
+
     def _taken(self, number: int, result: "Played | FailedRun | Died") -> "Played | FailedRun":
         """What came of a job of this cell, as text if its process died."""
         from sim.figures.sweep.cells import FailedRun
 
         outcome = FailedRun(str(result)) if isinstance(result, Died) else result
-        if isinstance(outcome, FailedRun) or self._fixed[number]:
+        if isinstance(outcome, FailedRun):
             self._kept.setdefault(number, outcome)
+        elif self._fixed[number]:
+            if number not in self._kept:
+                self._kept[number] = self._shelf.put(outcome)
         elif number not in self._first:
-            self._first[number] = outcome
+            self._first[number] = outcome.fates
         else:
             self._compared.add(number)
-            if not self._first[number].is_same_run(outcome):
+            if self._first[number] != outcome.fates:
                 self._varies.add(number)
         self.num_done += 1
         self._on_progress(self.num_done, self.num_asked)

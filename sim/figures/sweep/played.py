@@ -12,6 +12,10 @@ part in it, because their ids name other requests, and a run that never settles 
 
 import hashlib
 import math
+import os
+import pickle
+import tempfile
+import weakref
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -153,12 +157,13 @@ class Played:
             *(busy_s, block_seconds, last_end_s, load),
         )
 
-    def is_same_run(self, other: "Played") -> bool:
-        """True if every request met the same fate at the same instants."""
-        return self.request_ids == other.request_ids and all(
-            np.array_equal(getattr(self.rows, name), getattr(other.rows, name), equal_nan=True)
-            for name in ("arrival_s", "first_scheduled_s", "first_token_s", "finish_s")
-        )
+    @property
+    def fates(self) -> bytes:
+        """A digest of what each request met at which instants: equal for equal runs."""
+        found = hashlib.blake2b("\n".join(self.request_ids).encode(), digest_size=16)
+        for name in ("arrival_s", "first_scheduled_s", "first_token_s", "finish_s"):
+            found.update(np.asarray(getattr(self.rows, name), dtype=np.float64).tobytes())
+        return found.digest()
 
     def kept(self, left_out: Collection[str]) -> NDArray[np.bool_]:
         """Return a mask of the requests that are none of these."""
@@ -229,35 +234,66 @@ def measured(
     `metrics` are wanted besides those that every run has: other percentiles, and percentiles of tenants.
     """
     seed: int | None = None
-    group: list[Played | FailedRun] = []
+    group = _OneSeed(warmup_s)
     for job, outcome in zip(jobs, outcomes, strict=True):
-        if group and job[1] != seed:
-            yield from _of_one_seed(group, warmup_s, metrics)
-            group = []
-        seed = job[1]
-        group.append(outcome)
-    yield from _of_one_seed(group, warmup_s, metrics)
+        if job[1] != seed:
+            yield from group.measured(metrics)
+            seed, group = job[1], _OneSeed(warmup_s)
+        group.add(outcome)
+    yield from group.measured(metrics)
 
 
-def _of_one_seed(
-    outcomes: Sequence[Played | FailedRun], warmup_s: float | None, metrics: Sequence[Metric]
-) -> Iterator[Measures | FailedRun]:
-    early = {
-        number: warm_up(each, warmup_s)
-        for number, each in enumerate(outcomes)
-        if not isinstance(each, FailedRun)
-    }
-    shared: dict[bytes, set[str]] = {}
-    for number, each in enumerate(outcomes):
-        if not isinstance(each, FailedRun):
-            shared.setdefault(each.load, set()).update(early[number].request_ids)
-    for number, each in enumerate(outcomes):
-        if isinstance(each, FailedRun):
-            yield each
-            continue
-        own, is_settled = early[number]
-        # A time that was asked for is that time in every run, also where clients wait for answers.
-        yield measure(each, shared[each.load] if warmup_s is None else own, is_settled, metrics)
+class Shelf:
+    """Runs that lie on disk, so that memory does not grow with their number."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115  # closed when the shelf is forgotten
+        weakref.finalize(self, self._file.close)
+
+    def put(self, run: Played) -> int:
+        """Put a run down; returns its place."""
+        place = self._file.seek(0, os.SEEK_END)
+        pickle.dump(run, self._file, pickle.HIGHEST_PROTOCOL)
+        return place
+
+    def get(self, place: int) -> Played:
+        """The run that was put down at this place."""
+        self._file.seek(place)
+        run = pickle.load(self._file)
+        assert isinstance(run, Played), run
+        return run
+
+
+class _OneSeed:
+    """The runs of one seed, of which none can be measured before the warm-up of all is known."""
+
+    def __init__(self, warmup_s: float | None) -> None:
+        self._warmup_s = warmup_s
+        self._shelf = Shelf()
+        self._runs: list[FailedRun | tuple[int, bool]] = []
+        """Where each run lies, and whether it settled."""
+        self._early: dict[bytes, set[str]] = {}
+
+    def add(self, outcome: Played | FailedRun) -> None:
+        if isinstance(outcome, FailedRun):
+            self._runs.append(outcome)
+            return
+        own, is_settled = warm_up(outcome, self._warmup_s)
+        self._early.setdefault(outcome.load, set()).update(own)
+        self._runs.append((self._shelf.put(outcome), is_settled))
+
+    def measured(self, metrics: Sequence[Metric]) -> Iterator[Measures | FailedRun]:
+        for each in self._runs:
+            if isinstance(each, FailedRun):
+                yield each
+                continue
+            place, is_settled = each
+            run = self._shelf.get(place)
+            # A time that was asked for is that time in every run, also where clients wait for answers.
+            early = (
+                self._early[run.load] if self._warmup_s is None else warm_up(run, self._warmup_s).request_ids
+            )
+            yield measure(run, early, is_settled, metrics)
 
 
 class Early(NamedTuple):

@@ -1,16 +1,19 @@
 """What is left out of one run of a seed is left out of all."""
 
+import gc
 import math
+import weakref
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from sim.figures.sweep.cells import FailedRun, Measures
+from sim.figures.sweep.cells import FailedRun, Job, Measures
 from sim.figures.sweep.played import Played, StepSpans, measure, measured, warm_up
 from sim.figures.totals import RunTerms
 from sim.record.columns import KvUse
-from sim.record.rows import Rows
+from sim.record.rows import Floats, Rows
 
 COUNT = 400
 
@@ -63,7 +66,7 @@ def test_each_figure_is_of_what_came_after_the_warm_up() -> None:
     assert found["busy_fraction"] == pytest.approx(150 / stepped_s)
     assert found["kv_use_mean"] == pytest.approx(299.5 / stepped_s / 10, rel=1e-3)
     rising = np.where(np.arange(COUNT) < 100, 0.0, 5.0)
-    jobs = [({}, 0), ({}, 1)]
+    jobs: list[Job] = [({}, 0), ({}, 1)]
     counts = [each for each in measured(jobs, [run(steady), run(rising)], None)]
     assert [each["num_warmup"] for each in counts if not isinstance(each, FailedRun)] == [0, 100]
 
@@ -117,3 +120,19 @@ def test_blocks_in_use_are_summed_as_the_recorder_does() -> None:
     assert spans.block_seconds_before(at_samples) == pytest.approx(sums, rel=1e-9)
     between = np.sort(rng.uniform(0, end_s[-1], 1000))
     assert (np.diff(spans.block_seconds_before(between)) >= 0).all()
+
+
+def test_a_sweep_holds_few_runs_at_a_time() -> None:
+    """Runs lie on disk until the warm-up of their seed is known: memory does not grow with their number."""
+    alive: list[weakref.ref[Floats]] = []
+
+    def outcomes() -> Iterator[Played]:
+        for _ in range(12):
+            one = run(np.full(COUNT, 0.5))
+            alive.append(weakref.ref(one.busy_s))
+            yield one
+            del one
+            gc.collect()
+            assert sum(each() is not None for each in alive) <= 2
+
+    assert len(list(measured([({"x": x}, 0) for x in range(12)], outcomes(), None))) == 12
