@@ -42,14 +42,14 @@ def largest_graph(
 
 @dataclass(frozen=True, slots=True)
 class HostOverhead:
-    """Seconds the host adds to every step, to a token, to a step without a graph, and to a request.
+    """Seconds the host adds to every step, to a token, to a layer without a graph, and to a request.
 
     `gap_s` is what lies between the layers of two steps whatever the host does meanwhile: sampling,
     the copies of a batch's indices, launching a graph. `step_s`, `token_s` and `chunk_s` are scheduling,
     taking in the token of each request that samples, and chunks of prompts; with `overlaps` the host
     does that while the GPU works, and a step takes the longer of the two. Where the batch is too large
-    for a captured graph `eager_step_s` is added, and launching a layer's kernels takes the host
-    `eager_layer_s` (`eager_rank_layer_s` with all-reduces between ranks): no such step is shorter.
+    for a captured graph launching a layer's kernels takes the host `eager_layer_s`
+    (`eager_rank_layer_s` with all-reduces between ranks): no such step is shorter.
     `request_s` is spent on each request at the front end (HTTP, tokenising, the first detokenising):
     the client sees it and the GPU does not.
     """
@@ -58,7 +58,6 @@ class HostOverhead:
     step_s: float = 0.0
     token_s: float = 0.0
     chunk_s: float = 0.0
-    eager_step_s: float = 0.0
     eager_layer_s: float = 0.0
     eager_rank_layer_s: float = 0.0
     request_s: float = 0.0
@@ -75,7 +74,6 @@ ASYNC_OVERHEAD = HostOverhead(
     gap_s=0.00043,
     step_s=0.0008,
     token_s=12e-6,
-    eager_step_s=0.001,
     eager_layer_s=EAGER_LAYER_S,
     eager_rank_layer_s=EAGER_RANK_LAYER_S,
     request_s=0.007,
@@ -84,7 +82,6 @@ ASYNC_OVERHEAD = HostOverhead(
 SYNC_OVERHEAD = HostOverhead(
     gap_s=0.00043,
     token_s=12e-6,
-    eager_step_s=0.001,
     eager_layer_s=EAGER_LAYER_S,
     eager_rank_layer_s=EAGER_RANK_LAYER_S,
     request_s=0.0185,
@@ -94,9 +91,8 @@ SYNC_OVERHEAD = HostOverhead(
 def host_overhead(async_scheduling: bool) -> HostOverhead:
     """The host's share as fitted to one run: vLLM 0.23, Qwen3-14B on an H100, 2 requests a second.
 
-    Its steps of 1, 2, 4, 8, 9 and 10 decodes take 0.37 to 0.50 ms longer than their kernels, those
-    that prefill 986 tokens with 3 decodes 1.6 ms; 7 ms a request are left at the front end. The
-    run was asynchronous. No synchronous server was measured: the run played synchronously needs
+    Its steps of 1, 2, 4, 8, 9 and 10 decodes take 0.37 to 0.50 ms longer than their kernels; 7 ms a request are
+    left at the front end. The run was asynchronous. No synchronous server was measured: the run played synchronously needs
     18.5 ms a request, for nothing waits for a step that is planned already, and what a token costs the
     host is added to its step. These 12 microseconds are not fitted: vLLM 0.32's scheduler took 3.1
     ms a step for 256 requests on a 2-core machine.
@@ -129,7 +125,7 @@ class WithOverhead(CostModel):
             return seconds
         seconds += overhead.gap_s
         if num_tokens > self.captured_tokens:
-            seconds = max(seconds + overhead.eager_step_s, self.launches_s)
+            seconds = max(seconds, self.launches_s)
         host_s = overhead.step_s + overhead.token_s * work.num_samples
         host_s += overhead.chunk_s * len(work.chunks)
         return max(seconds, host_s) if overhead.overlaps else seconds + host_s
@@ -137,7 +133,7 @@ class WithOverhead(CostModel):
     def few_s(self, work: StepWork, num_steps: int) -> list[float]:
         """Seconds of each of a few steps of a decode run."""
         overhead, num_tokens = self.overhead, work.num_tokens
-        gap_s, eager_s, launches_s = overhead.gap_s, overhead.eager_step_s, self.launches_s
+        gap_s, launches_s = overhead.gap_s, self.launches_s
         host_s, overlaps = overhead.step_s + overhead.token_s * work.num_samples, overhead.overlaps
         steps_s = self.model.few_s(work, num_steps)
         if not num_tokens:
@@ -145,7 +141,7 @@ class WithOverhead(CostModel):
         for index, seconds in enumerate(steps_s):
             seconds += gap_s
             if num_tokens > self.captured_tokens:
-                seconds = max(seconds + eager_s, launches_s)
+                seconds = max(seconds, launches_s)
             steps_s[index] = max(seconds, host_s) if overlaps else seconds + host_s
         return steps_s
 
@@ -153,6 +149,6 @@ class WithOverhead(CostModel):
         """Seconds of each step of a decode run."""
         seconds: Seconds = self.model.run_s(work, num_steps) + self.overhead.gap_s
         if work.num_tokens > self.captured_tokens:
-            seconds = np.maximum(seconds + self.overhead.eager_step_s, self.launches_s)
+            seconds = np.maximum(seconds, self.launches_s)
         host_s = self.overhead.step_s + self.overhead.token_s * work.num_samples
         return np.maximum(seconds, host_s) if self.overhead.overlaps else seconds + host_s

@@ -13,9 +13,13 @@ context alone, so no step is shorter than its longest context takes; it launches
 `TILE_ROWS` queries of the longest chunk in every request, empty or not; and the query heads of a
 group share what they read only while the L2 cache holds one key head of all requests.
 
-FlashAttention 3 (compute capability 9) puts the query heads of a group into one tile and splits
-long contexts in either kernel: there decodes take what they take alone, less the launch, and each
-key head of each one tile more.
+FlashAttention 3 (compute capability 9) puts the query heads of a group into one tile, so that a decode is
+a tile for each key head. Up to `NARROW_ROWS` rows of the longest chunk it runs the kernel of decodes, with
+one group of warps, which splits long contexts: there decodes take what they take alone, less the launch,
+and half a tile more. Beyond, two groups of warps compute tiles of `WIDE_ROWS`, of which a decode uses one for
+each head of the group, and contexts are not split: a multiprocessor computes all rows as fast as those of a
+prompt, and waits for keys and values, which no other tile has brought into the cache (`use_one_mma_wg`,
+`tile_size_fwd_sm90` and `num_splits_heuristic` of vLLM's flash-attention).
 """
 
 import math
@@ -192,8 +196,11 @@ TILE_ROWS: Final = 64
 TILE_S: Final = 4.4e-6
 """What a tile takes whatever its context: 5.0 and 3.9 microseconds of a multiprocessor."""
 PIPELINED: Final = 0.5
-"""As much of it FlashAttention 3 leaves, whose next tile is loaded meanwhile; fitted to one server
-(Llama-2-7b on an H100, 20 requests a second)."""
+"""As much of it FlashAttention 3 leaves in its narrow kernel, whose next tile is loaded meanwhile; fitted to
+one server (Llama-2-7b on an H100, 20 requests a second)."""
+NARROW_ROWS: Final = 64
+WIDE_ROWS: Final = 128
+"""Rows of a tile: query heads of a group times tokens."""
 TILE_SPEED: Final = 0.83
 """A row of such a tile against a row of a prompt: 0.85 and 0.81 of its time."""
 EMPTY_TILE_S: Final = 0.3e-6
@@ -206,6 +213,10 @@ SPILL: Final = 1.5
 read 3.0 and 4 times their keys, at 2.1 and 3.7 times the cache)."""
 
 
+HOPPER: Final = 9
+"""The compute capability for which the wide kernel is; later GPUs run decodes in a kernel of their own."""
+
+
 class MixedAttention:
     """Attention of chunks and decodes together in one layer; `heads` are a rank's query heads."""
 
@@ -215,6 +226,7 @@ class MixedAttention:
         self.context, self.generation = context, generation
         self.heads, self.kv_heads = heads, kv_heads
         self.splits_contexts, self.num_sms, self.l2_bytes = gpu.splits_contexts, gpu.num_sms, gpu.l2_bytes
+        self.is_hopper = int(gpu.compute_capability) == HOPPER
 
     def seconds(self, chunks: tuple[tuple[int, int], ...], num_decodes: int, context_tokens: float) -> float:
         """`context_tokens` are those of all decodes, which are taken to be equally long."""
@@ -222,12 +234,7 @@ class MixedAttention:
         for new, before in chunks:
             work_s += self.context.seconds(new, before)
         if self.splits_contexts:
-            if num_decodes:
-                alone_s = self.generation.seconds(num_decodes, context_tokens / num_decodes)
-                work_s += max(alone_s - self.context.launch_s, 0.0)
-                tile_s = TILE_S * PIPELINED
-                work_s += num_decodes * self.kv_heads * tile_s / self.num_sms
-            return work_s
+            return work_s + (self._beside_s(chunks, num_decodes, context_tokens) if num_decodes else 0.0)
         longest = float(max([new + before for new, before in chunks]))
         if num_decodes:
             work_s += max(self._tiles_s(num_decodes, context_tokens), self._read_s(context_tokens))
@@ -236,6 +243,19 @@ class MixedAttention:
             longest = max(longest, context_tokens / num_decodes)
         tile_s = LONE_TILE * TILE_ROWS * self.context.pair_s / self.heads * self.num_sms
         return max(work_s, self.context.launch_s + longest * tile_s)
+
+    def _beside_s(
+        self, chunks: tuple[tuple[int, int], ...], num_decodes: int, context_tokens: float
+    ) -> float:
+        """Decodes beside chunks where a tile holds the query heads of a group."""
+        alone_s = self.generation.seconds(num_decodes, context_tokens / num_decodes) - self.context.launch_s
+        group = self.heads / self.kv_heads
+        tiles_s = num_decodes * self.kv_heads * TILE_S / self.num_sms
+        if not self.is_hopper or max([new for new, _ in chunks]) * group <= NARROW_ROWS:
+            return max(alone_s, 0.0) + PIPELINED * tiles_s
+        rows_s = WIDE_ROWS / group * self.context.pair_s * context_tokens
+        read_s = context_tokens * self.generation.row_bytes / self.generation.bytes_per_s
+        return max(alone_s, tiles_s + rows_s + read_s)
 
     def _tiles_s(self, num_decodes: int, context_tokens: float) -> float:
         """All tiles of the decodes, spread over the multiprocessors."""

@@ -18,6 +18,12 @@ lie within 4 % of this law for few tokens, from 17 MB to 1 GB of weights (profil
 LLMServingSim project, MIT). Tables repeat one product and find small weights in the L2 cache, where
 a server never finds them."""
 
+SUSTAINED = {"h100": 741e12, "h200": 741e12}
+"""FLOP/s in 16 bits that a server's products reach at most, by GPU. Tables repeat a product a few times at full
+clock and reach 800e12 and more on these two; cuBLAS takes 741e12 for 6,144 x 6,144 x 6,144 normal random
+numbers on an H100 SXM, and 798e12 for 8,192 cubed (the fast.cu project). A server computes prompts as long
+as they come, at its power limit, in layers of the smaller size. Of other GPUs the tables are believed."""
+
 
 class Products:
     """Dense products of (m, k) with (k, n): `curve(n, k)` is seconds at each of `ms`.
@@ -33,6 +39,8 @@ class Products:
         self._coverage = coverage
         self._bandwidth = gpu.memory_bandwidth_bytes_per_s * STREAMED
         self._flops = gpu.peak("bfloat16" if form is None or form.units is None else form.units)
+        if form is None or form.units is None:
+            self._flops = SUSTAINED.get(gpu.key, self._flops)
         self._weight_bytes = WEIGHT_BYTES if form is None else form.bits / 8
         self.ms, m_index = distinct(points[:, 0])
         self._ns, n_index = distinct(points[:, 1])

@@ -261,6 +261,8 @@ FITTED = {
     ("20260217-231439-llama-2-7b-tp1-general", "1"): "tiles beside chunks",
 }
 """(experiment, stage) that a part of the simulator was fitted to."""
+STAGED = "experiment"
+"""The column by which a summary in stages is known."""
 STAGE_COLUMNS = {
     "ttft mean": "ttft_mean_ms",
     "ttft p50": "ttft_median_ms",
@@ -275,14 +277,20 @@ STAGE_COLUMNS = {
 
 
 def read_stages(path: Path) -> list[MeasuredServer]:
-    """A server per experiment; raises MeasuredError naming file, line and column."""
+    """A server per experiment; raises MeasuredError naming file, line and column.
+
+    A table without experiments is a summary of something else, and has none.
+    """
     try:
         with path.open(encoding="utf-8", newline="") as file:
-            rows = [(number, row) for number, row in enumerate(csv.DictReader(file), 2)]
+            reader = csv.DictReader(file)
+            if STAGED not in (reader.fieldnames or ()):
+                return []
+            rows = [(number, row) for number, row in enumerate(reader, 2)]
     except (OSError, ValueError) as error:
         raise MeasuredError(f"{path}: {error}") from None
     servers = []
-    for experiment, group in groupby(rows, key=lambda pair: pair[1].get("experiment", "")):
+    for experiment, group in groupby(rows, key=lambda pair: pair[1][STAGED]):
         stages = [pair for pair in group if pair[1].get("stage") != "-1"]
         if stages:
             servers.append(_server(path, experiment, stages))

@@ -13,7 +13,7 @@ from sim.cost.roofline import Roofline
 from sim.cost.tables.attention import ContextAttention, GenerationAttention, MixedAttention
 from sim.cost.tables.interpolate import Lines, around, has_tables, load, log_interp, rising
 from sim.cost.tables.model import TablesCost, unlike_tables
-from sim.cost.tables.products import LATEST, SKEW_S, AllReduce, Products
+from sim.cost.tables.products import LATEST, SKEW_S, SUSTAINED, AllReduce, Products
 from sim.cost.work import Coverage, StepWork
 from sim.hardware.gpu import known_gpus, load_gpu
 from sim.hardware.model import known_models, load_model
@@ -37,17 +37,18 @@ def test_the_data_centre_gpus_have_tables() -> None:
 
 
 def test_a_measured_product_comes_out_as_measured_or_as_more_tokens_were() -> None:
-    """At every m of a measured shape, it takes the least of what that many tokens or more took."""
+    """At every m of a measured shape: the least of what that many tokens or more took, above the floor."""
     products = Products(H100, GPU, Coverage())
     points, seconds = H100["gemm"], H100["gemm_s"]
     for n, k in ((4096, 4096), (6144, 4096), (16384, 5120)):
         rows = (points[:, 1] == n) & (points[:, 2] == k)
         curve = dict(zip(products.ms.tolist(), products.curve(n, k), strict=True))
         measured = dict(zip(points[rows][:, 0].tolist(), seconds[rows].tolist(), strict=True))
+        floor = dict(zip(products.ms.tolist(), products.floor(n, k), strict=True))
         assert len(measured) > 50
         for m in measured:
             least_s = min(s for other, s in measured.items() if other >= m)
-            assert curve[m] == pytest.approx(least_s, rel=1e-6)
+            assert curve[m] == pytest.approx(max(least_s, floor[m]), rel=1e-6)
 
 
 def test_a_product_is_bounded_by_bandwidth_and_arithmetic_wherever_it_was_measured() -> None:
@@ -172,15 +173,48 @@ STEPS = {1: 11.23, 2: 11.34, 4: 11.56, 8: 11.85, 9: 12.07, 10: 12.05}
 PREFILLS = {1: 39.8, 3: 40.4, 7: 41.1}
 
 
-def test_steps_of_the_fitted_server_are_met_within_one_and_three_percent() -> None:
-    """Fitted: medians of Qwen3-14B on an H100, decodes alone and beside a prefill of 986 tokens."""
+def test_steps_of_the_fitted_server_are_met_within_one_and_five_percent() -> None:
+    """Medians of Qwen3-14B on an H100: decodes alone (fitted), and beside 986 tokens at full clock (not)."""
     cost = WithOverhead(model("qwen3-14b", "h100"), host_overhead(async_scheduling=True))
     for decodes, ms in STEPS.items():
         step = StepWork(decodes, decodes * 1050, (), decodes)
         assert cost.step_s(step) * 1e3 == pytest.approx(ms, rel=0.01)
     for decodes, ms in PREFILLS.items():
         step = StepWork(decodes, decodes * 1050, ((986, 0),), decodes + 1)
-        assert cost.step_s(step) * 1e3 == pytest.approx(ms, rel=0.03)
+        assert cost.step_s(step) * 1e3 == pytest.approx(ms, rel=0.05)
+
+
+def beside_s(chunk: int, heads: int, kv_heads: int, gpu: str = "h100") -> tuple[float, float]:
+    """Seconds that 16 decodes of 1,024 tokens add to a chunk in one layer, and that they take alone."""
+    tables, described = load(gpu), load_gpu(gpu)
+    context = ContextAttention(tables, heads, kv_heads, 128, Coverage())
+    generation = GenerationAttention(tables, heads, kv_heads, 128, described, Coverage())
+    mixed = MixedAttention(context, generation, described, heads, kv_heads)
+    with_s, without_s = (mixed.seconds(((chunk, 0),), n, n * 1024.0) for n in (16, 0))
+    return with_s - without_s, generation.seconds(16, 1024) - context.launch_s
+
+
+def test_a_wide_chunk_makes_decodes_of_few_key_heads_dearer_and_a_narrow_one_does_not() -> None:
+    """FlashAttention 3 takes its wide kernel from 64 rows of a tile on: 16 tokens of four heads, not 17."""
+    (narrow_s, alone_s), (wide_s, _) = (beside_s(chunk, 32, 8) for chunk in (16, 17))
+    assert 1.0 < narrow_s / alone_s < 1.25
+    assert 1.6 < wide_s / alone_s < 2.5
+    assert beside_s(2048, 32, 8)[0] == pytest.approx(wide_s)
+    assert beside_s(64, 32, 32)[0] < 1.3 * beside_s(64, 32, 32)[1] < beside_s(65, 32, 32)[0]
+
+
+def test_gpus_that_run_decodes_in_a_kernel_of_their_own_have_no_wide_tiles() -> None:
+    """A B200 adds both kernels, whatever the chunk."""
+    assert beside_s(16, 32, 8, "b200") == pytest.approx(beside_s(2048, 32, 8, "b200"))
+
+
+def test_products_of_long_prompts_take_what_the_power_limit_allows() -> None:
+    """On an H100, whose tables were measured at full clock; few tokens are bound by memory as before."""
+    products = Products(H100, GPU, Coverage())
+    curve, ms = products.curve(34816, 5120), products.ms
+    rates = 2.0 * ms * 34816 * 5120 / curve
+    assert rates.max() <= SUSTAINED["h100"] * (1 + 1e-9)
+    assert curve[ms == 64][0] < 1.1 * products.floor(34816, 5120)[ms == 64][0]
 
 
 @pytest.mark.parametrize("gpu", ["h100", "a100"])

@@ -133,7 +133,7 @@ def test_what_cannot_be_predicted_is_a_line(tmp_path: Path) -> None:
     done = sundog("validate", tmp_path, "--json", "--no-host-overhead")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
-    assert len(told["stages"]) == 1
+    assert not {stage["server"] for stage in told["stages"]} & set(map(str, range(len(REFUSED))))
     reasons = {refusal["server"]: refusal["reason"] for refusal in told["refused"]}
     assert sorted(reasons) == [str(number) for number in range(len(REFUSED))]
     for number, (_, key, words) in enumerate(REFUSED):

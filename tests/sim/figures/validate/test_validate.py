@@ -1,6 +1,7 @@
 """Validation: a simulated server is predicted without error, and records are read strictly."""
 
 import gzip
+import itertools
 import json
 import shutil
 from dataclasses import replace
@@ -191,18 +192,25 @@ def test_arrivals_take_exactly_as_long_as_the_rate_says() -> None:
     assert gaps.min() > 0 and gaps.std() / gaps.mean() == pytest.approx(1, abs=0.05)
 
 
-def test_the_record_that_comes_with_sundog_is_predicted_within_two_percent() -> None:
-    """Mean latencies of the server that the host's share was fitted to."""
+def test_the_records_that_come_with_sundog_are_predicted_within_three_percent() -> None:
+    """Mean latencies of the server that the host's share was fitted to, and of a load that nothing was."""
     from sim.cost.overhead import host_overhead
 
-    (real,) = find_servers(OWN)
-    row = ValidationRow(real, real.stages[0], predict(real, host_overhead(True), "auto")[0])
-    for name in ("ttft mean", "tpot mean", "e2e mean", "e2e p99", "ttft p99"):
+    held_out, fitted = (
+        ValidationRow(real, real.stages[0], predict(real, host_overhead(True), "auto")[0])
+        for real in find_servers(OWN)
+    )
+    most = {"ttft mean": 0.035, "tpot mean": 0.01, "e2e mean": 0.01, "e2e p99": 0.06, "ttft p99": 0.1}
+    for row, name in itertools.product((held_out, fitted), most):
         error = row.error(name)
-        assert error is not None and abs(error) < 0.025, (name, error)
-    text = to_json([row], [])
-    assert json.loads(text)["stages"][0]["server"] == "qwen3-14b-h100"
-    assert summary([row])["below the knee, fitted"]["stages"] == 1
+        assert error is not None and abs(error) < most[name], (row.server.name, name, error)
+    text = to_json([held_out, fitted], [])
+    assert [stage["server"] for stage in json.loads(text)["stages"]] == [
+        "qwen3-14b-h100-8rps",
+        "qwen3-14b-h100",
+    ]
+    for group in ("fitted", "held out"):
+        assert summary([held_out, fitted])[f"below the knee, {group}"]["stages"] == 1
 
 
 def test_the_table_shows_real_predicted_and_error(tmp_path: Path) -> None:
@@ -297,6 +305,13 @@ def test_a_record_that_is_damaged_is_one_clear_error(
     (tmp_path / name).write_text(text)
     with pytest.raises(MeasuredError, match=reason.replace("(", r"\(")):
         list(find_servers(tmp_path))
+
+
+def test_a_summary_of_something_else_is_passed_over(tmp_path: Path) -> None:
+    """Only one with experiments is of a server, and the others beside it are still found."""
+    (tmp_path / "summary.csv").write_text("load,ttft_mean_ms\n2rps,66.9\n")
+    (tmp_path / "one.server.toml").write_text(WRITTEN.format(rate=5.0, seqs=64))
+    assert [found.name for found in find_servers(tmp_path)] == ["one"]
 
 
 def test_a_directory_without_records_says_what_it_looked_for(tmp_path: Path) -> None:
