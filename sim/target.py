@@ -11,14 +11,12 @@ from sim.cost.profile import read_cost
 from sim.cost.roofline import LINK_EFFICIENCY, Roofline
 from sim.cost.work import CostModel
 from sim.hardware.formats import DTYPE_BYTES
-from sim.hardware.gpu import Gpu
+from sim.hardware.gpu import MACHINE_GPUS, Gpu
 from sim.hardware.memory import plan_memory, stages_of
 from sim.hardware.shape import ModelShape
 
 COST_MODELS = ("auto", "tables", "roofline")
 LARGE_GPU_BYTES = 70 * 2**30
-MACHINE_GPUS = 8
-"""The most GPUs that one machine links to each other, in most."""
 HUGE_GPU_BYTES = 160 * 2**30
 
 
@@ -48,10 +46,17 @@ class Target:
     captured_tokens: int = MOST_TOKENS
     """Of the largest batch with a captured graph."""
 
+    def __post_init__(self) -> None:
+        """Take what vLLM takes for weights in 32 bits where `dtype` is the model's own."""
+        if self.dtype is None and self.model.dtype == "float32":
+            object.__setattr__(self, "dtype", "bfloat16" if self.gpu.compute_capability >= 8 else "float16")
+
     @property
     def remarks(self) -> tuple[str, ...]:
         """Return what the cost of steps rests on where that is not measured kernels of this very model."""
         model, found = self.model, list(self.model.remarks)
+        if model.dtype == "float32" and self.dtype in ("bfloat16", "float16"):
+            found.append(f"weights in float32 are cast to {self.dtype}, as vLLM does; --dtype says otherwise")
         lack = None if self.cost_model == "roofline" else self._lacks_tables()
         by_roofline = self.cost_model == "roofline" or lack is not None
         if self.cost_model == "auto" and lack:

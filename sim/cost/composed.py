@@ -175,6 +175,8 @@ def scaled(model: CostModel, factor: float) -> CostModel:
     """`model` with every step `factor` times as long."""
     if factor == 1:
         return model
+    if isinstance(model, InStep):
+        return InStep(scaled(model.model, factor), model.num_ranks)
     return model.scaled(factor) if isinstance(model, Pipeline) else ScaledCost(model, factor)
 
 

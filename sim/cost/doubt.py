@@ -1,6 +1,7 @@
 """The doubt of a predicted step: what was measured, and how far outside of it the model was asked.
 
-The parts are not fitted server by server; they are errors of whole kinds of prediction, rounded up.
+A doubt of d says that a step takes from 1 / (1 + d) to 1 + d times as long as predicted. Its parts are
+not fitted server by server; they are errors of whole kinds of prediction, rounded up.
 """
 
 import math
@@ -11,6 +12,7 @@ from sim.cost.overhead import WithOverhead
 from sim.cost.roofline import Roofline
 from sim.cost.tables.model import TablesCost
 from sim.cost.work import CostModel
+from sim.hardware.gpu import MACHINE_GPUS
 
 TABLES = 0.03
 """Steps of servers that nothing was fitted to are within 2 %; two runs of one server differ by 0.7."""
@@ -25,10 +27,17 @@ WALKED = 0.02
 """Where a kernel walks through contexts alone (FlashAttention 2), the rule for decodes with chunks is
 within 12 % of two profiles, and they are up to a sixth of a step."""
 ROOFLINE = 0.10
-"""The efficiencies were fitted on an H100 alone."""
+"""The efficiencies were fitted on an H100 alone, to dense models in 16 bits."""
 UNFITTED = 0.30
 """Of other GPUs, formats and kinds of layers: products in fp8 as measured on five GPUs take 0.97 to
 1.38 of what a roofline says, in three batches of Qwen3-32B."""
+ROUTED = 0.30
+EXCHANGED = 0.30
+"""For experts by a roofline, and for each doubling of the ranks that they are split over: their many small
+kernels, uneven loads and the tokens' way to them were not measured. Two such servers take 1.2 times as long
+as predicted for a token (Qwen3-30B-A3B on two RTX PRO 6000) and 2.3 times (MiniMax-M2.5, fp8, eight H200)."""
+BETWEEN_MACHINES = 1.0
+"""Ranks of several machines are priced by the link of one, which is several times faster than a network."""
 CALIBRATED = 0.05
 """On machines that were nearly quiet, shapes that were not fitted were explained to 3 to 5 % (median,
 docs/measuring.md). A file that says more of itself is doubted as much."""
@@ -60,7 +69,7 @@ def outside_measured(cost: CostModel) -> dict[str, float]:
 
 
 def step_doubt(cost: CostModel) -> float:
-    """The share by which a step may take longer or shorter; after a run, for what it asked."""
+    """The doubt of a step; after a run, for what it asked."""
     if isinstance(cost, Pipeline):
         return max(step_doubt(stage) for stage in cost.stages)
     model = kernels_of(cost)
@@ -69,8 +78,15 @@ def step_doubt(cost: CostModel) -> float:
     if isinstance(model, InRange):
         doublings = sum(math.log2(factor) for factor in model.coverage.factors.values())
         return max(CALIBRATED, model.doubt) + PER_DOUBLING_OF_A_LOG * doublings
+    if isinstance(model, Roofline):
+        doubt = ROOFLINE if model.was_fitted else UNFITTED
+        if model.has_experts:
+            doubt += ROUTED + EXCHANGED * math.log2(model.num_ranks)
+        return doubt + BETWEEN_MACHINES * (model.num_ranks > MACHINE_GPUS)
     if not isinstance(model, TablesCost):
-        return UNFITTED if isinstance(model, Roofline) and not model.was_fitted else ROOFLINE
-    doubt = TABLES + WALKED * (not model.splits_contexts)
+        return ROOFLINE
+    doubt = (
+        TABLES + WALKED * (not model.splits_contexts) + BETWEEN_MACHINES * (model.num_ranks > MACHINE_GPUS)
+    )
     doubt += EXPERTS * model.has_experts + HOST_LINK * model.reduces_through_host
     return doubt + PER_DOUBLING * sum(math.log2(f) for f in model.coverage.factors.values())

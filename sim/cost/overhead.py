@@ -91,11 +91,11 @@ SYNC_OVERHEAD = HostOverhead(
 def host_overhead(async_scheduling: bool) -> HostOverhead:
     """The host's share as fitted to one run: vLLM 0.23, Qwen3-14B on an H100, 2 requests a second.
 
-    Its steps of 1, 2, 4, 8, 9 and 10 decodes take 0.37 to 0.50 ms longer than their kernels; 7 ms a request are
-    left at the front end. The run was asynchronous. No synchronous server was measured: the run played synchronously needs
-    18.5 ms a request, for nothing waits for a step that is planned already, and what a token costs the
-    host is added to its step. These 12 microseconds are not fitted: vLLM 0.32's scheduler took 3.1
-    ms a step for 256 requests on a 2-core machine.
+    Its steps of 1, 2, 4, 8, 9 and 10 decodes take 0.37 to 0.50 ms longer than their kernels; 7 ms a request
+    are left at the front end. The run was asynchronous. No synchronous server was measured: the run played
+    synchronously needs 18.5 ms a request, for nothing waits for a step that is planned already, and what a
+    token costs the host is added to its step. These 12 microseconds are not fitted: vLLM 0.32's scheduler
+    took 3.1 ms a step for 256 requests on a 2-core machine.
 
     Launching layers without a graph is fitted to the p99 of two servers whose first hundred prompts
     miss the prefix cache, the other ones hit it: Llama-2-70b on four H100 takes 72 ms for such a

@@ -246,8 +246,9 @@ def _is_plain(model: ModelShape) -> bool:
 class Roofline(CostModel):
     """The roofline cost model of `model` on `tensor_parallel_size` GPUs.
 
-    `was_fitted` says that the efficiencies were fitted to models of this kind on this GPU.
-    The experts are split over the GPUs of all `data_parallel_size` ranks; everything else is of one rank.
+    `num_ranks` are all GPUs that layers are split over; `was_fitted` says that the efficiencies were fitted
+    to models of this kind on this GPU. The experts are split over the GPUs of all `data_parallel_size` ranks;
+    everything else is of one rank.
     `dtype` is of activations and of weights that are not quantised, `kv_dtype` of the cache; both
     default to the model's.
     """
@@ -263,7 +264,9 @@ class Roofline(CostModel):
         "_ranks",
         "_rates",
         "_windows",
+        "has_experts",
         "layers",
+        "num_ranks",
         "was_fitted",
     )
 
@@ -282,7 +285,8 @@ class Roofline(CostModel):
         efficiency, ranks = gpu.efficiency, tensor_parallel_size
         self._model, self._gpu, self._ranks = model, gpu, ranks
         self._act_bytes, self._groups = DTYPE_BYTES[dtype], data_parallel_size
-        experts = ranks * data_parallel_size
+        experts = self.num_ranks = ranks * data_parallel_size
+        self.has_experts = model.has_experts
         # Attention computes in 16 bits (or more) whatever the weights are stored in.
         attention_peak = gpu.peak("bfloat16" if dtype == "float8" else dtype)
         self._rates = Rates(

@@ -111,30 +111,48 @@ def regime_of(saturation: float) -> Regime:
 def of_capacity(saturation: float) -> str:
     """In words; a share of 978 % says less than 9.8 times."""
     share = f"{saturation:.0%} of" if saturation < 1 else f"{saturation:,.1f} times"
-    return f"{share} what can run at once"
+    return f"{share} what can run at once" if saturation < 1 else f"{share} what can be served"
 
 
 def saturation(parts: Parts, max_num_running: int, num_blocks: int, block_size: int) -> float | None:
     """Mean requests in the server over how many it can run, by the scarcer of running slots and blocks.
 
-    By Little's law; None without requests. They are taken to hold the blocks of their prompts and
-    half of their answers; prompts that hit the prefix cache share blocks, which this leaves out.
+    By Little's law; None without requests. Where TTFT grows all the time, requests pile up however many slots
+    are free: then it is 1 and what TTFT grows by in a second, if that is more. Requests are taken to hold the
+    blocks of their prompts and half of their answers; prompts that hit the prefix cache share blocks, which
+    this leaves out.
     Sums are exact, so that it does not matter how the requests are cut into parts.
     """
     spans: list[tuple[float, float]] = []
-    spent, held = list[Floats](), list[Floats]()
+    spent, held, arrivals, ttfts = list[Floats](), list[Floats](), list[Floats](), list[Floats]()
     for rows, chosen in parts():
         if chosen.any():
             arrival_s = rows.arrival_s[chosen]
             spans.append((float(arrival_s.min()), float(arrival_s.max())))
             spent.append(_spent_s(rows)[chosen])
             held.append(_held_token_s(rows)[chosen])
+            arrivals.append(arrival_s)
+            ttfts.append(rows.first_token_s[chosen] - arrival_s)
     spent_s = _total(spent)
     if not spent_s:
         return None
     span_s = max(last for _, last in spans) - min(first for first, _ in spans)
     held_blocks = max(_total(held) / spent_s / block_size, 1.0)
-    return spent_s / (span_s or 1.0) / min(max_num_running, (num_blocks - 1) / held_blocks)
+    share = spent_s / (span_s or 1.0) / min(max_num_running, (num_blocks - 1) / held_blocks)
+    growth = _growth(np.concatenate(arrivals), np.concatenate(ttfts))
+    return max(share, 1 + growth) if growth >= PILES else share
+
+
+PILES = 0.1
+"""Seconds of TTFT for each second of load, from which on requests pile up."""
+
+
+def _growth(arrival_s: Floats, ttft_s: Floats) -> float:
+    """The slope of TTFT over time, by least squares; 0 where nothing is known of it."""
+    known = ~np.isnan(ttft_s)
+    off_s = arrival_s[known] - arrival_s[known].mean() if known.any() else np.zeros(1)
+    spread = float((off_s * off_s).sum())
+    return float((off_s * ttft_s[known]).sum() / spread) if spread > 0 else 0.0
 
 
 def _total(parts: list[Floats]) -> float:

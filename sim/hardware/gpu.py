@@ -21,6 +21,8 @@ ALIASES = {
 }
 
 LINKS = ("nvlink", "pcie", "pcie-p2p")
+MACHINE_GPUS = 8
+"""The most GPUs that one machine links to each other, in most."""
 INNER = ("efficiency", "peak_flops_per_s")
 UNITS = (*DTYPE_BYTES, "int8", "float4")
 """What a GPU may have a peak of."""

@@ -12,6 +12,7 @@ from sim.figures.engine import ReplicaFigures
 from sim.figures.metrics import ClientFigures, Summary
 from sim.figures.tenants import TenantFigures
 from sim.figures.totals import KNEE, of_capacity, regime_of
+from sim.figures.validate.predict import Ranges
 from sim.show import words
 from sim.show.console import console_for, print_table
 
@@ -41,6 +42,23 @@ def print_summary(
     if summary.replicas:
         print_table(console, _replicas(summary.replicas))
     print_table(console, _totals(summary, doubt))
+
+
+RANGED = ("ttft mean", "ttft p99", "tpot mean", "tpot p99", "e2e mean", "e2e p99")
+
+
+def print_ranges(ranges: Ranges, file: IO[str] | None = None) -> None:
+    """From where to where figures may be, and what one percent of a step does to E2E."""
+    console = console_for(file)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("milliseconds may be", "from", "to"):
+        table.add_column(name, justify="left" if name == "milliseconds may be" else "right")
+    for name in RANGED:
+        if name in ranges.low:
+            title = name.replace("ttft", "TTFT").replace("tpot", "TPOT").replace("e2e", "E2E")
+            table.add_row(title, _ms(ranges.low[name]), _ms(ranges.high[name]))
+    print_table(console, table)
+    console.print(f"steps 1 % longer make E2E {ranges.amplification:.1f} % longer", markup=False)
 
 
 def _replicas(replicas: Sequence[ReplicaFigures]) -> Table:
@@ -135,10 +153,10 @@ def _regime(summary: Summary, saturation: float, doubt: float | None) -> str:
 def _regime_of_served(summary: Summary, saturation: float, doubt: float | None) -> str:
     regime = regime_of(saturation)
     if regime == "below the knee":
-        return regime if doubt is None else f"{regime}; step times within {doubt:.0%}"
-    off = "" if doubt is None else f" ±{doubt:.0%}"
+        return regime if doubt is None else f"{regime}; {words.steps_within(doubt)}"
+    off = "" if doubt is None else f" ±{doubt:.0%}" if doubt <= words.MOST_PERCENT else " or much less"
     if regime == "near the knee":
-        off = "" if doubt is None else f"; steps {doubt:.0%} longer may multiply waiting"
+        off = "" if doubt is None else f"; {words.steps_within(doubt)}, which may multiply waiting"
         return f"{regime}: {summary.requests_per_s:,.2f} requests/s are served{off}"
     return (
         f"{regime}: {summary.output_tokens_per_s:,.0f} output tokens/s{off} is what it can;"

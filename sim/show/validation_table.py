@@ -2,25 +2,27 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from sim.figures.validate.measured import THROUGHPUT, MeasuredServer, Stage
-from sim.figures.validate.predict import Prediction
+from sim.cost.doubt import BETWEEN_MACHINES, EXCHANGED, ROOFLINE, ROUTED, TABLES, UNFITTED
+from sim.figures.validate.errors import (
+    COMPARED,
+    MEANS,
+    SHOWN,
+    TARGET,
+    ValidationRow,
+    by_family,
+    counts,
+    coverages,
+    summary,
+)
+from sim.figures.validate.measured import THROUGHPUT, MeasuredServer
+from sim.figures.validate.predict import FRONT_END_DOUBT, RARE
 from sim.show.console import print_table
-
-SHOWN = ("ttft mean", "tpot mean", "e2e mean", "ttft p99", THROUGHPUT)
-ACHIEVED = 0.9
-"""A server that serves less of what arrives than this was beyond its knee."""
-HELD_OUT = "below the knee, held out"
-FITTED = "below the knee, fitted"
-BEYOND = "near and beyond the knee"
-GAVE_UP = "clients gave up (not counted)"
-GROUPS = (HELD_OUT, FITTED, BEYOND, GAVE_UP)
 
 
 class ShownRefusal(NamedTuple):
@@ -30,43 +32,13 @@ class ShownRefusal(NamedTuple):
     reason: str
 
 
-class ValidationRow(NamedTuple):
-    """A stage of a server with its prediction."""
-
-    server: MeasuredServer
-    stage: Stage
-    prediction: Prediction
-
-    def error(self, name: str) -> float | None:
-        """Predicted over real, less 1; None where it was not measured."""
-        real, predicted = self.stage.figures.get(name), self.prediction.figures.get(name)
-        return None if real is None or predicted is None else predicted / real - 1
-
-    @property
-    def group(self) -> str:
-        """The group in which this row's errors are summed up."""
-        if self.stage.num_gave_up:
-            return GAVE_UP
-        if self.prediction.is_beyond_knee:
-            return BEYOND
-        return FITTED if self.stage.fitted else HELD_OUT
-
-    @property
-    def is_regime_right(self) -> bool | None:
-        """True if the queue is predicted to grow where it did; None where throughput was not measured."""
-        real = self.stage.figures.get(THROUGHPUT)
-        if real is None:
-            return None
-        return (real < ACHIEVED * self.stage.rate_per_s) == (self.prediction.regime == "beyond the knee")
-
-
 def print_validation(
     rows: Sequence[ValidationRow], refusals: Sequence[ShownRefusal], console: Console
 ) -> None:
     """Milliseconds (and requests a second), real, predicted, error; near the knee the range instead."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("server, load")
-    table.add_column("full", justify="right")
+    table.add_column("of the knee", justify="right")
     for name in SHOWN:
         table.add_column(title(name), justify="right")
     for row in rows:
@@ -74,13 +46,18 @@ def print_validation(
             f"{short(row.server)}, {row.stage.rate_per_s:.3g}/s"
             + (f"\n  fitted: {row.stage.fitted}" if row.stage.fitted else "")
             + (f"\n  {row.stage.num_gave_up:,} gave up" if row.stage.num_gave_up else ""),
-            f"{row.prediction.saturation:.0%}",
+            f"{row.prediction.load:.0%}",
             *("\n".join(cell(row, name)) for name in SHOWN),
         )
     print_table(console, table)
     for refusal in refusals:
         console.print(f"{refusal.server}: refused: {refusal.reason}", markup=False)
     print_table(console, _summary(rows))
+    for heads, lines in (FAMILIES, families(rows)), (RANGES, ranges(rows)):
+        further = Table(*heads, box=box.SIMPLE_HEAD, pad_edge=False)
+        for cells in lines:
+            further.add_row(*cells)
+        print_table(console, further)
     for line in counts(rows):
         console.print(line)
 
@@ -141,41 +118,6 @@ def error_cell(error: dict[str, float] | None) -> tuple[str, ...]:
     return f"{error['mape']:.1%}", f"({error['median']:.1%}; {error['bias']:+.1%})"
 
 
-def counts(rows: Sequence[ValidationRow]) -> Iterator[str]:
-    """Count the held-out figures within their ranges, and the regimes that are right."""
-    held = [
-        row.prediction.holds(name, real)
-        for row in rows
-        if not row.stage.fitted and not row.stage.num_gave_up
-        for name, real in row.stage.figures.items()
-        if name in row.prediction.figures
-    ]
-    if held:
-        yield f"{sum(held)} of {len(held)} held-out figures within their ranges ({sum(held) / len(held):.0%})"
-    right = [row.is_regime_right for row in rows if row.is_regime_right is not None]
-    if right:
-        yield f"{sum(right)} of {len(right)} regimes right"
-
-
-def summary(rows: Sequence[ValidationRow]) -> dict[str, Any]:
-    """For each group the mean and median absolute error and the bias of every figure."""
-    found: dict[str, Any] = {}
-    for group in GROUPS:
-        chosen = [row for row in rows if row.group == group]
-        names = dict.fromkeys(name for row in chosen for name in row.stage.figures)
-        by_name = {}
-        for name in names:
-            errors = np.array([e for row in chosen if (e := row.error(name)) is not None])
-            if len(errors):
-                by_name[name] = {
-                    "mape": float(np.abs(errors).mean()),
-                    "median": float(np.median(np.abs(errors))),
-                    "bias": float(errors.mean()),
-                }
-        found[group] = {"stages": len(chosen), "errors": by_name}
-    return found
-
-
 def to_json(rows: Sequence[ValidationRow], refusals: Sequence[ShownRefusal]) -> str:
     """Everything in the tables and more; seconds."""
     stages = [
@@ -185,7 +127,10 @@ def to_json(rows: Sequence[ValidationRow], refusals: Sequence[ShownRefusal]) -> 
             "rate_per_s": row.stage.rate_per_s,
             "fitted": row.stage.fitted,
             "num_gave_up": row.stage.num_gave_up,
+            "family": row.family,
             "saturation": row.prediction.saturation,
+            "load": row.prediction.load,
+            "amplification": row.prediction.amplification,
             "regime": row.prediction.regime,
             "regime_right": row.is_regime_right,
             "beyond_knee": row.prediction.is_beyond_knee,
@@ -201,9 +146,38 @@ def to_json(rows: Sequence[ValidationRow], refusals: Sequence[ShownRefusal]) -> 
         "stages": stages,
         "refused": [refusal._asdict() for refusal in refusals],
         "groups": summary(rows),
+        "families": {name: each._asdict() | {"rise": each.rise} for name, each in by_family(rows).items()},
+        "coverage": [{"kind": kind, "name": name, **each._asdict()} for kind, name, each in coverages(rows)],
         "counts": list(counts(rows)),
     }
     return json.dumps(found, indent=1)
+
+
+FAMILIES = ("family", "loads", *map(title, MEANS), "E2E, lightest load", "heaviest", "rise")
+RANGES = ("left out", "figures", "within", "within those of the others", "their width")
+
+
+def families(rows: Sequence[ValidationRow]) -> Iterator[tuple[str, ...]]:
+    """Write the cells of `FAMILIES`."""
+    for name, found in by_family(rows).items():
+        errors = (found.errors.get(figure) for figure in MEANS)
+        over = (found.light, found.heavy, found.rise)
+        yield (
+            name,
+            str(found.num_loads),
+            *("–" if error is None else f"{error:.1%}" for error in errors),
+            *("–" if error is None else f"{error:+.1%}" for error in over),
+        )
+
+
+def ranges(rows: Sequence[ValidationRow]) -> Iterator[tuple[str, ...]]:
+    """Write the cells of `RANGES`."""
+    for kind, name, found in coverages(rows):
+        shown = name.split("-", 2)[-1] if name[:8].isdigit() else name.rpartition("/")[2]
+        others = ("–", "–")
+        if found.left_out is not None and found.scale is not None:
+            others = (f"{found.left_out:.0%}", f"{found.scale:.2f}")
+        yield f"{kind} {shown}", str(found.num_figures), f"{found.as_is:.0%}", *others
 
 
 HEAD = """# How exact predictions are
@@ -216,22 +190,39 @@ loads that no constant was fitted to, though their errors were seen while mechan
 constant was fitted, or the form of a part chosen, the row names it. Near and beyond the knee waiting
 hangs on the last percent of a step's time: there only the range counts, and throughput.
 """
-KNOWN = """## What is predicted, and what is refused
+FAMILY_WORDS = f"""## Families, and errors over load
+
+Mean absolute errors of the means, loads at the knee included; and the error of E2E at the lightest and at
+the heaviest load up to {COMPARED:.0%} of the knee. An error that grows with load is a part of a step that is
+priced wrong."""
+RANGE_WORDS = f"""## What ranges hold
+
+Figures within their ranges, one server, GPU or model at a time; and within ranges that were made without it:
+as wide as {TARGET:.0%} of all the others' figures need (their width, of the ranges as they are)."""
+SERVER_WORDS = """Milliseconds, and requests a second. *Of the knee* is 1 - 1 / a, where E2E is predicted to
+be a % longer with steps 1 % longer, or, if that is more, the share of running slots that are taken."""
+KNOWN = f"""## What is predicted, and what is refused
 
 - Step times come from measured kernels of one layer where there are any: A100 80 GB, H100, H200, L40S, RTX
   PRO 6000 (tables of aiconfigurator-core, Apache-2.0), and RTX 4090 (fits to a profile of
-  LLMServingSim, MIT); else from a roofline, whose steps are taken to be within 10 %.
-- Fitted to servers are 0.43 ms between two steps, 1 ms more where a batch is too large for a captured
-  graph, 7 ms of a front end (all: Qwen3-14B on an H100); 2 microseconds of skew between ranks
-  (Llama-2-70b on four H100); 0.5 and 0.83 ms to launch a layer without a graph, on one rank and on
-  several (p99 of Llama-2 on H100); half a tile for each key head of a decode beside a chunk, and that
-  bandwidth bounds the attention of decodes from above (Llama-2-7b; all its loads were looked at).
-  Fitted to kernels are tiles of decodes beside chunks (profiles of two RTX cards) and what an
-  all-reduce takes through the host's memory (two tables of a pair of RTX PRO 6000).
-- The range is the run with steps shorter and longer by what is not known of them (3 % of a dense model
-  with tables; more for experts, ranks without peer access, kernels that do not split contexts, sizes
-  outside the measured ones), two standard deviations of each figure's estimate, what two identical
-  runs differ by, 30 % of a front end, and for p99 what rare things add (35 % of TTFT, 20 % of E2E).
+  LLMServingSim, MIT); else from a roofline.
+- Fitted to servers are 0.43 ms between two steps and 7 ms of a front end (both: Qwen3-14B on an H100, 2
+  requests a second); 2 microseconds of skew between ranks (Llama-2-70b on four H100); 0.5 and 0.83 ms to
+  launch a layer without a graph, on one rank and on several (p99 of Llama-2 on H100); half a tile for
+  each key head of a decode beside a chunk of at most 64 rows, and that bandwidth bounds the attention of
+  decodes from above (Llama-2-7b; all its loads were looked at). Fitted to kernels are tiles of decodes
+  beside chunks (profiles of two RTX cards) and what an all-reduce takes through the host's memory (two
+  tables of a pair of RTX PRO 6000). Not fitted are decodes beside longer chunks on an H100 (whole tiles
+  of 128 rows, then reading) and the 741 TFLOP/s that its products are bounded by (published); what they
+  moved was seen on Qwen3-14B at 8 requests a second before they were chosen.
+- The range is the run with steps shorter and longer by what is not known of them, two standard deviations
+  of each figure's estimate, what two identical runs differ by, {FRONT_END_DOUBT:.0%} of a front end, and for
+  p99 what rare things add ({RARE["ttft p99"]:.0%} of TTFT, {RARE["e2e p99"]:.0%} of E2E). Not known of steps
+  are {TABLES:.0%} of a dense model with tables (more for experts, ranks without peer access, kernels that do
+  not split contexts, sizes outside the measured ones), {ROOFLINE:.0%} by the roofline of a dense model in 16
+  bits on an H100, {UNFITTED:.0%} by any other, {ROUTED:.0%} more with experts, {EXCHANGED:.0%} for each
+  doubling of the ranks that they are split over, and {BETWEEN_MACHINES:.0%} across machines. A step that may
+  be 100% longer may be half as long.
 - Near the knee the draw of arrivals moves waiting as much as steps do. Llama-2-70b at 20/s, whose mean
   TTFT is the largest miss (121 ms), was played with four other draws of its arrivals: 70 to 83 ms; with
   steps 2.5 % longer, as its TPOT says they are, three of them took 83 to 102, the medians 64 to 65
@@ -245,20 +236,17 @@ KNOWN = """## What is predicted, and what is refused
 
 def accuracy_page(rows: Sequence[ValidationRow], refusals: Sequence[ShownRefusal]) -> str:
     """Write the accuracy page in Markdown."""
-    heads = ["server", "load", "full", "fitted", *map(title, SHOWN)]
+    heads = ["server", "load", "of the knee", "fitted", *map(title, SHOWN)]
     lines = [HEAD, "## Errors", "", *_errors(rows), ""]
     lines += [f"- {line}" for line in counts(rows)]
-    lines += ["", "## Servers", "", "Milliseconds, and requests a second.", "", *_head(heads)]
+    lines += ["", FAMILY_WORDS, "", *_head(FAMILIES), *map(_line, families(rows))]
+    lines += ["", RANGE_WORDS, "", *_head(RANGES), *map(_line, ranges(rows))]
+    lines += ["", "## Servers", "", SERVER_WORDS, "", *_head(heads)]
     for row in rows:
         fitted = row.stage.fitted or "–"
         if row.stage.num_gave_up:
             fitted = f"{row.stage.num_gave_up:,} clients gave up"
-        first = [
-            short(row.server),
-            f"{row.stage.rate_per_s:.3g}/s",
-            f"{row.prediction.saturation:.0%}",
-            fitted,
-        ]
+        first = [short(row.server), f"{row.stage.rate_per_s:.3g}/s", f"{row.prediction.load:.0%}", fitted]
         lines.append(_line([*first, *("<br>".join(cell(row, name)) for name in SHOWN)]))
     if refusals:
         lines += ["", "Refused:", "", *(f"- {refusal.server}: {refusal.reason}" for refusal in refusals)]

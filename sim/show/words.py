@@ -20,6 +20,17 @@ def length(seconds: float, header: Header) -> str:
     return f"{seconds:,.3f} s"
 
 
+MOST_PERCENT = 0.3
+"""Beyond this a doubt is told in factors: 130 % longer is no 130 % shorter."""
+
+
+def steps_within(doubt: float) -> str:
+    """Write by how much steps may be shorter or longer."""
+    if doubt <= MOST_PERCENT:
+        return f"step times within {doubt:.0%}"
+    return f"steps may take {1 / (1 + doubt):.1f} to {1 + doubt:.1f} times as long"
+
+
 def count(number: int, word: str) -> str:
     """Write a count with its noun: `1 step`, `1,200 steps`."""
     return f"{number:,} {word}{'' if number == 1 else 's'}"

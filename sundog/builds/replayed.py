@@ -1,13 +1,22 @@
-"""A replay from its options to its figures: what `sundog replay` and `sundog.replay()` both do."""
+"""A replay from its options to its figures: what `sundog replay` and `sundog.replay()` both do.
+
+Its ranges come from two more runs, with steps as short and as long as they may be (`sim.cost.doubt`).
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from actors.kernel.actor import Actor
 from actors.messages import Heard
-from sim.figures.metrics import Summary, summarize
+from sim.cost.composed import scaled
+from sim.cost.doubt import step_doubt
+from sim.figures.metrics import Summary, request_times, summarize
+from sim.figures.validate.predict import FRONT_END_DOUBT, Ranges, ranges_of
 from sim.interrupt import Interrupted
 from sim.oracle import find_predictor
+from sim.record.rows import Rows
 from sim.record.run_output import RunOutput
 from sim.record.sink import Unkept
 from sim.replay import replay
@@ -53,3 +62,25 @@ def replayed(
     summary = replace(summarize(recorder, held_against, output.rows()), remarks=simulated.priced)
     output.finish(summary.to_json())
     return summary
+
+
+def ranged(simulated: Simulated, rows: Sequence[TraceRequest], load: LoadOptions, seed: int) -> Ranges:
+    """The ranges of a replay that has ended: its `kernels` know by then how far they were asked."""
+    doubt = step_doubt(simulated.kernels)
+    sides = []
+    for side in (-1, 1):
+        recorder = replay(
+            rows if load.request_rate is None else retimed(rows, parse_rate(load.request_rate), seed),
+            simulated.config,
+            scaled(simulated.cost, (1 + doubt) ** side),
+            simulated.capacity,
+            predictor=None if load.predictor is None else find_predictor(load.predictor, seed),
+            front_end_s=(1 + side * FRONT_END_DOUBT) * simulated.front_end_s,
+            max_concurrency=load.max_concurrency,
+            client_timeout_s=load.client_timeout,
+        )
+        times = request_times(recorder)
+        done = Rows.of(recorder.columns).is_done
+        values = {"ttft": times.ttft_s, "tpot": times.tpot_s, "e2e": times.e2e_s}
+        sides.append({name: own[done & ~np.isnan(own)] for name, own in values.items()})
+    return ranges_of(sides[0], sides[1], doubt)

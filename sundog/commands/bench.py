@@ -117,6 +117,7 @@ def bench(
     from sim.show.comparison import print_beside
     from sim.show.console import console_for
     from sim.show.summary_table import print_summary
+    from sim.show.words import steps_within
     from sundog.builds.measuring import ClientLoad, as_answered, find, predict
     from sundog.builds.simulated import Simulated, profile_of, simulated_target
 
@@ -145,7 +146,7 @@ def bench(
         return
     print_summary(summary, f"{Path(trace).name} on {server.model} at {url}")
     if simulated is not None and predicted is not None:
-        doubt = f"steps within {step_doubt(simulated.kernels):.0%}"
+        doubt = steps_within(step_doubt(simulated.kernels))
         title = f"beside {simulated.model}, {simulated.machine}, simulated; {doubt}"
         print_beside(summary, predicted, console_for(), title)
 

@@ -26,6 +26,7 @@ from sundog.outputs import run_output, step_logs
 
 if TYPE_CHECKING:
     from sim.figures.metrics import Summary
+    from sim.figures.validate.predict import Ranges
     from sundog.builds.simulated import Simulated
 
 
@@ -48,6 +49,12 @@ class ReplayOptions:
         None,
         Switch(),
         "With --out: keep what explain and perfetto read. If not given: of up to 100,000 requests.",
+        kept=False,
+    )
+    ranges: bool | None = option(
+        None,
+        Switch(),
+        "Say from where to where figures may be, from two more runs. If not given: of up to 10,000 requests.",
         kept=False,
     )
     decode_runs: bool = option(
@@ -85,14 +92,42 @@ def replay(
     summary = _played(simulated, asked, logging, reading, load, terms, engine.seed, trace)
     _warn(simulated, summary)
     if asked.as_json:
-        click.echo(summary.to_json())
+        ranges = _ranges(simulated, reading, load, engine.seed, trace) if asked.ranges else None
+        click.echo(_json(summary, ranges))
         return
     from sim.cost.doubt import step_doubt
-    from sim.show.summary_table import print_summary
+    from sim.show.summary_table import print_ranges, print_summary
 
     replicas = f", {engine.replicas} replicas" if engine.replicas > 1 else ""
     title = f"{Path(trace).name} on {simulated.model}, {simulated.machine}{replicas}"
     print_summary(summary, title, doubt=step_doubt(simulated.kernels))
+    is_small = summary.num_requests <= MOST_RANGED and summary.num_finished > 1
+    if is_small if asked.ranges is None else asked.ranges:
+        print_ranges(_ranges(simulated, reading, load, engine.seed, trace))
+
+
+MOST_RANGED = 10_000
+"""Requests of a replay whose ranges are told without being asked for."""
+
+
+def _ranges(
+    simulated: "Simulated", reading: ReadingOptions, load: LoadOptions, seed: int, trace: str
+) -> "Ranges":
+    """Play the trace twice more, with steps as short and as long as they may be."""
+    from sim.trace.read import read_trace
+    from sundog.builds.replayed import ranged
+
+    rows = list(islice(read_trace(trace, reading.tokenizer), reading.limit))
+    return ranged(simulated, rows, load, seed)
+
+
+def _json(summary: "Summary", ranges: "Ranges | None") -> str:
+    if ranges is None:
+        return summary.to_json()
+    from dataclasses import asdict
+    from json import dumps, loads
+
+    return dumps({**loads(summary.to_json()), "ranges_s": asdict(ranges)}, indent=2)
 
 
 def _played(
@@ -133,7 +168,7 @@ def _played(
 
 def _warn(simulated: "Simulated", summary: "Summary") -> None:
     """Say where the prediction stands on thin ground."""
-    from sim.cost.doubt import outside_measured, step_doubt
+    from sim.cost.doubt import outside_measured
     from sim.figures.totals import KNEE, of_capacity
 
     for text in simulated.remarks:
@@ -147,8 +182,5 @@ def _warn(simulated: "Simulated", summary: "Summary") -> None:
             f" prompts they need more than the {longest:,} tokens that the context and the KV cache allow"
         )
     if summary.saturation is not None and summary.saturation >= KNEE:
-        doubt = step_doubt(simulated.kernels)
-        remark(
-            f"the load is {of_capacity(summary.saturation)}: a small error in step time moves waiting a lot"
-            f" here; see how far with --step-scale {1 - doubt:.2f} and {1 + doubt:.2f}"
-        )
+        share = of_capacity(summary.saturation)
+        remark(f"the load is {share}: a small error in step time moves waiting a lot here")

@@ -4,17 +4,57 @@ import json
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from actors.config import ConfigError
+from sim.cost.calibrated import Calibrated, ObservedRange
 from sim.cost.profile import HostShare, read_profile
+from sim.figures.fit_engine import EngineFitted, Shape
 from sim.figures.fit_log import logged_works
 from sundog.child import serving
+from sundog.commands.calibrate.engine import Tried, refuse_ruined
 from sundog.commands.calibrate.served import LoadClients
 from tests import warm
 from tests.live import Stream, live
 from tests.sundog.test_runs import TRACE, refused, sundog
+
+STEPS = EngineFitted(
+    Calibrated(1e-3, 1e-5, 1e-7, 1e-5, 1e-9),
+    ObservedRange(1, 1, 1, 1),
+    ((Shape((9,)), 0.04),),
+    70,
+    3,
+    0.1,
+    0.5,
+)
+
+
+@pytest.mark.parametrize(
+    ("held_out", "trial", "words"),
+    [
+        (
+            0.04,
+            {"TPOT": 39.71, "E2E": 12.0},
+            ("TPOT of requests at random is off by +3,971%", "90% of the cores"),
+        ),
+        (0.04, {"TPOT": -0.6}, ("TPOT of requests at random is off by -60%",)),
+        (0.8, {}, ("steps of other shapes are off by 80% (median)", "is not written")),
+    ],
+)
+def test_a_profile_that_its_own_measurements_contradict_is_refused(
+    held_out: float, trial: dict[str, float], words: tuple[str, ...]
+) -> None:
+    """As where a neighbour took the cores while steps were measured, and left before requests were."""
+    fitted = replace(STEPS, held_out=((Shape((9,)), held_out),))
+    with pytest.raises(ConfigError) as refusal:
+        refuse_ruined(fitted, Tried(HostShare(), (), trial, 40), 0.9)
+    assert all(word in str(refusal.value) for word in words)
+    refuse_ruined(STEPS, Tried(HostShare(), (), {"TPOT": 0.3, "TTFT": -0.8}, 40), 0.9)
+    refuse_ruined(STEPS, None, 0.0)
+
 
 SMALL = ("--max-num-seqs", 4, "--max-num-batched-tokens", 64, "--max-model-len", 160)
 

@@ -65,7 +65,7 @@ class TablesCost(CostModel):
         self.splits_contexts = gpu.splits_contexts
         self.has_experts = model.has_experts
         self.reduces_through_host = ranks > 1 and gpu.link == "pcie"
-        self._model = model
+        self._model, self.num_ranks = model, ranks * data_parallel_size
         self._bandwidth = gpu.memory_bandwidth_bytes_per_s * gpu.efficiency.weight_bandwidth
         self._graph_sizes = graph_sizes(captured_tokens)
         shared = TablesOfGpu(name, gpu, ranks, self.coverage, kv_dtype)

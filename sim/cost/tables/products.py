@@ -19,8 +19,8 @@ LLMServingSim project, MIT). Tables repeat one product and find small weights in
 a server never finds them."""
 
 SUSTAINED = {"h100": 741e12, "h200": 741e12}
-"""FLOP/s in 16 bits that a server's products reach at most, by GPU. Tables repeat a product a few times at full
-clock and reach 800e12 and more on these two; cuBLAS takes 741e12 for 6,144 x 6,144 x 6,144 normal random
+"""FLOP/s in 16 bits that a server's products reach at most, by GPU. Tables repeat a product at full clock
+and reach 800e12 and more on these two; cuBLAS takes 741e12 for 6,144 x 6,144 x 6,144 normal random
 numbers on an H100 SXM, and 798e12 for 8,192 cubed (the fast.cu project). A server computes prompts as long
 as they come, at its power limit, in layers of the smaller size. Of other GPUs the tables are believed."""
 

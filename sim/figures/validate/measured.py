@@ -191,7 +191,8 @@ def model_of(name: str, folder: Path) -> str:
     path = Path(name).expanduser()
     looks_like_one = name.startswith((".", "/", "~")) or name.endswith(".json")
     for candidate in (path, folder / path):
-        if looks_like_one and candidate.exists():
+        is_model = (candidate / "config.json").is_file() or (looks_like_one and candidate.exists())
+        if is_model:
             return str(candidate)
     return name if looks_like_one else name.rpartition("/")[2].lower().removesuffix("-hf")
 

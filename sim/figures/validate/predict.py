@@ -171,7 +171,7 @@ def _figure(kind: str, own: Floats) -> float:
 
 def span(runs: Sequence[Figures]) -> tuple[Figures, Figures]:
     """The least and the largest of each figure."""
-    names = runs[0].keys()
+    names = [name for name in runs[0] if all(name in run for run in runs)]
     low = {name: min(run[name] for run in runs if name in run) for name in names}
     return low, {name: max(run[name] for run in runs if name in run) for name in names}
 
@@ -196,6 +196,17 @@ class Prediction:
     low: Figures
     high: Figures
     doubt: float
+    amplification: float
+    """By how many percent E2E is longer where steps are one percent longer."""
+
+    @property
+    def load(self) -> float:
+        """The load as a share of the one at the knee: of time, or of running slots, whichever is scarcer.
+
+        In a queue whose service is shared E2E is 1 / (1 - load) of what it is alone, so that its elasticity
+        says the load.
+        """
+        return max(self.saturation, 1 - 1 / max(self.amplification, 1.0))
 
     @property
     def is_beyond_knee(self) -> bool:
@@ -226,7 +237,7 @@ def predict(server: MeasuredServer, overhead: HostOverhead, cost_model: str) -> 
         _played(
             server,
             deployment,
-            deployment.played_cost(cost, 1 + side * doubt),
+            deployment.played_cost(cost, (1 + doubt) ** side),
             (1 + side * FRONT_END_DOUBT) * front_end_s,
         )
         for side in (-1, 1)
@@ -239,8 +250,31 @@ def predict(server: MeasuredServer, overhead: HostOverhead, cost_model: str) -> 
         )
         bounds = span([middle, *sides])
         share, highest = (_saturation(run, stage, deployment) for run in (recorder, high))
-        predictions.append(Prediction(middle, share, highest, bounds[0], bounds[1], doubt))
+        amplification = _amplification(runs[1]["e2e"], runs[2]["e2e"], doubt)
+        predictions.append(Prediction(middle, share, highest, *bounds, doubt, amplification))
     return predictions
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """Seconds by the names of figures, from where to where they may be; what 1 % of a step does to E2E."""
+
+    low: Figures
+    high: Figures
+    amplification: float
+
+
+def ranges_of(low: Mapping[str, Floats], high: Mapping[str, Floats], doubt: float) -> Ranges:
+    """The ranges from two runs, with steps shorter and longer by `doubt`, and what chance does to either."""
+    bounds = span([figures_within(low, -2), figures_within(high, 2)])
+    return Ranges(*bounds, _amplification(low["e2e"], high["e2e"], doubt))
+
+
+def _amplification(low: Floats, high: Floats, doubt: float) -> float:
+    """The elasticity of mean E2E to steps, from runs with them shorter and longer by `doubt`."""
+    if not (len(low) and len(high) and doubt):
+        return 1.0
+    return float(math.log(high.mean() / low.mean()) / (2 * math.log1p(doubt)))
 
 
 def _played(server: MeasuredServer, deployment: Deployment, cost: CostModel, front_end_s: float) -> Recorder:

@@ -132,7 +132,7 @@ def _shown(value: float | None, unit: str) -> str:
     if unit == "s":
         return seconds(value)
     if unit == "×" and value >= 1:
-        return f"{value:,.1f} times what can run"
+        return f"{value:,.1f} times what can be served"
     if unit in "%×":
         return f"{value:.1%}"
     return f"{value:,.0f}" if value == int(value) or value >= 1000 else f"{value:,.3g}"

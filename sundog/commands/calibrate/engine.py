@@ -140,15 +140,38 @@ def from_engine(source: str, engine: EngineOptions, measuring: MeasuringOptions,
             _write(known_so_far, model.name, fitted, known, served.host, hops, {})
             tried = try_served(known_so_far, engine, served)
         evidence |= _trial(tried)
-    shares = cores.shares()
-    if shares is not None:
+    if (shares := cores.shares()) is not None:
         evidence["others"] = round(shares.others, 3)
+    refuse_ruined(fitted, tried, shares.others if shares else 0.0)
     _write(output, model.name, fitted, known, HostShare() if tried is None else tried.host, hops, evidence)
     _say(output, fitted)
     if tried is not None:
         _say_served(tried, hops)
     if shares is not None and shares.remark is not None:
         remark(shares.remark)
+
+
+MOST_OFF = 0.5
+"""An engine that is predicted this far off right after it was measured was not the one that was measured."""
+
+
+def refuse_ruined(fitted: EngineFitted, tried: Tried | None, others: float) -> None:
+    """ConfigError where steps or requests that were not fitted to contradict the profile."""
+    contradictions = []
+    if fitted.error(0.5) > MOST_OFF:
+        contradictions.append(f"steps of other shapes are off by {fitted.error(0.5):.0%} (median)")
+    if tried is not None:
+        contradictions += [
+            f"{name} of requests at random is off by {error:+,.0%}"
+            for name, error in tried.errors.items()
+            if name in ("TPOT", "E2E") and not -MOST_OFF <= error <= 1 / (1 - MOST_OFF) - 1
+        ]
+    if contradictions:
+        raise ConfigError(
+            "the profile contradicts what was measured beside it, and is not written:"
+            f" {'; '.join(contradictions)}. Other processes had {others:.0%} of the cores:"
+            " calibrate when the machine is quiet"
+        )
 
 
 def _write(

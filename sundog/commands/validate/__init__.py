@@ -54,16 +54,11 @@ def validate(asked: ValidateOptions, source: str | None) -> None:
         return validate_self(source, asked.cost, asked.seconds, asked.as_json)
     directory = None if source is None else Path(source)
     from sim.cost.overhead import NO_OVERHEAD, host_overhead
+    from sim.figures.validate.errors import ValidationRow
     from sim.figures.validate.predict import predict
     from sim.figures.validate.records import find_servers
     from sim.show.console import console_for
-    from sim.show.validation_table import (
-        ShownRefusal,
-        ValidationRow,
-        accuracy_page,
-        print_validation,
-        to_json,
-    )
+    from sim.show.validation_table import ShownRefusal, accuracy_page, print_validation, to_json
 
     rows, refusals = [], []
     for server in [s for folder in (OWN, directory) if folder for s in find_servers(folder)]:

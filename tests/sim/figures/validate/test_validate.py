@@ -12,18 +12,11 @@ import pytest
 from rich.console import Console
 
 from sim.cost.overhead import NO_OVERHEAD, HostOverhead
+from sim.figures.validate.errors import ValidationRow, summary
 from sim.figures.validate.measured import THROUGHPUT, MeasuredError, MeasuredServer, exact_poisson
 from sim.figures.validate.predict import predict
 from sim.figures.validate.records import find_servers
-from sim.show.validation_table import (
-    HEAD,
-    KNOWN,
-    ShownRefusal,
-    ValidationRow,
-    print_validation,
-    summary,
-    to_json,
-)
+from sim.show.validation_table import HEAD, KNOWN, ShownRefusal, print_validation, to_json
 
 OWN = Path("sim/figures/validate/servers")
 WRITTEN = """
