@@ -141,19 +141,53 @@ class Observed:
 class Fitted(NamedTuple):
     """The model, and how far it is off: the median relative error of how long requests decoded.
 
-    `num_left_out` took too long for it, as those do that were preempted.
+    `num_left_out` took too long for it, as those do that were preempted. Of several loads `errors` has how
+    far off the whole time that each decoded is where the model is fitted to the others alone.
     """
 
     model: Calibrated
+    measured: ObservedRange
     median_error: float
     num_left_out: int
+    errors: tuple[float, ...] = ()
 
 
-def fit_requests(observed: Observed) -> Fitted:
-    """The coefficients that explain best how long requests decoded; O(requests squared).
+def fit_requests(*loads: Observed) -> Fitted:
+    """The coefficients that explain best how long requests of one server decoded; O(requests squared).
 
-    Raises ConfigError without a request that got more than one token.
+    Raises ConfigError for a load without a request that got more than one token.
     """
+    equations = [_equations(observed) for observed in loads]
+    model, median_error, num_left_out = _fit_equations(equations)
+    errors = list[float]()
+    for index, (features, taken) in enumerate(equations if len(loads) > 1 else ()):
+        other, _, _ = _fit_equations([*equations[:index], *equations[index + 1 :]])
+        errors.append(float((features @ np.array(coefficients(other))).sum() / taken.sum() - 1))
+    largest = [_largest(observed) for observed in loads]
+    measured = ObservedRange(*(max(of[part] for of in largest) for part in range(4)))
+    return Fitted(model, measured, median_error, num_left_out, tuple(errors))
+
+
+def _largest(observed: Observed) -> tuple[float, float, float, float]:
+    """The largest step by its sizes at first tokens: tokens, context, decodes, and pairs of a prompt."""
+    prompts, tokens, context, decodes = observed.num_prompt_tokens, 0.0, 0.0, 0.0
+    for instant, prompt in zip(observed.first_token_s, prompts, strict=True):
+        running = (observed.first_token_s <= instant) & (instant < observed.last_token_s)
+        num_running = float(running.sum())
+        tokens = max(tokens, num_running + float(prompt))
+        context, decodes = (
+            max(context, float(prompts[running].sum()) + num_running),
+            max(decodes, num_running),
+        )
+    longest = float(prompts.max())
+    return tokens, context, decodes, longest * (longest + 1) / 2
+
+
+Equations = tuple[Floats, Floats]
+"""Of each request that decoded, the sums of `_features`, and the seconds."""
+
+
+def _equations(observed: Observed) -> Equations:
     seconds = observed.last_token_s - observed.first_token_s
     decoded = (observed.num_output_tokens > 1) & (seconds > 0)
     if not decoded.any():
@@ -162,7 +196,14 @@ def fit_requests(observed: Observed) -> Fitted:
     parts = [
         _features(observed, rows[start : start + ROWS_AT_ONCE]) for start in range(0, len(rows), ROWS_AT_ONCE)
     ]
-    features, taken = np.concatenate(parts), seconds[rows]
+    return np.concatenate(parts), seconds[rows]
+
+
+def _fit_equations(equations: Sequence[Equations]) -> tuple[Calibrated, float, int]:
+    """The model, its median error, and how many requests took too long for it."""
+    features = np.concatenate([own for own, _ in equations])
+    taken = np.concatenate([seconds for _, seconds in equations])
+    num_all = len(taken)
     for _ in range(NUM_FITS):
         model = fit_sums(features, taken)
         explained = features @ np.array(coefficients(model))
@@ -171,7 +212,7 @@ def fit_requests(observed: Observed) -> Fitted:
             break
         features, taken = features[kept], taken[kept]
     error = float(np.median(np.abs(features @ np.array(coefficients(model)) / taken - 1)))
-    return Fitted(model, error, len(rows) - len(taken))
+    return model, error, num_all - len(taken)
 
 
 def _features(observed: Observed, rows: NDArray[np.int64]) -> Floats:

@@ -14,7 +14,7 @@ from sundog.options.takes import command, takes
 
 @command
 @takes(MeasuringOptions, EngineOptions, without=SIMULATED_ONLY)
-@click.argument("source", metavar="MODEL|LOG")
+@click.argument("sources", metavar="MODEL|LOG...", nargs=-1, required=True)
 @click.option(
     "-o",
     "--output",
@@ -23,7 +23,9 @@ from sundog.options.takes import command, takes
     metavar="FILE",
     help="The .toml to write, for `--cost FILE`.",
 )
-def calibrate(measuring: MeasuringOptions, engine: EngineOptions, source: str, output: Path) -> None:
+def calibrate(
+    measuring: MeasuringOptions, engine: EngineOptions, sources: tuple[str, ...], output: Path
+) -> None:
     """Fit a cost model to this machine's engine, or to a log.
 
     MODEL is a model's folder, or sundog-tiny, the embedded model: its engine is measured over steps of many
@@ -32,9 +34,15 @@ def calibrate(measuring: MeasuringOptions, engine: EngineOptions, source: str, o
     LOG is the folder of a run, or of a server's log of requests, which has meta.json and
     requests.jsonl.gz (sim/figures/validate/logs.py says which fields); or a file of forward-pass
     metrics, one step a line, as `--step-log` and engines write them (docs/records.md).
+
+    Several folders are loads of one server, as `sundog bench --out` wrote them: the file says how far it is
+    off on each of them where it is fitted to the others alone.
     """
+    source = sources[0]
     path = Path(source)
     _check_writable(output)
+    if len(sources) > 1:
+        return _from_loads([Path(each) for each in sources], measuring, engine, output)
     if source == "sundog-tiny" or isfile(path / "config.json"):
         from sundog.commands.calibrate.engine import from_engine
 
@@ -45,12 +53,25 @@ def calibrate(measuring: MeasuringOptions, engine: EngineOptions, source: str, o
     if isfile(path):
         from_steps(path, output)
     elif isdir(path):
-        from_requests(path, output)
+        from_requests([path], output)
     else:
         raise ConfigError(
             f"{source} is not there: give a model's folder, sundog-tiny (the embedded model), a folder of"
             " requests, or a log of steps"
         )
+
+
+def _from_loads(
+    folders: list[Path], measuring: MeasuringOptions, engine: EngineOptions, output: Path
+) -> None:
+    """Fit to the loads of one server."""
+    _refuse_options(measuring, engine)
+    for folder in folders:
+        if not isdir(folder) or isfile(folder / "config.json"):
+            raise ConfigError(f"{folder} is no folder of requests: several sources are loads of one server")
+    from sundog.commands.calibrate.logs import from_requests
+
+    from_requests(folders, output)
 
 
 def _check_writable(output: Path) -> None:

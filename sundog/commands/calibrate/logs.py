@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 from sundog.ends import remark
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sim.cost.calibrated import Calibrated
 
 
@@ -24,22 +26,31 @@ def from_steps(log: Path, output: Path) -> None:
     )
 
 
-def from_requests(log: Path, output: Path) -> None:
-    """Fit to a folder of requests."""
+def from_requests(logs: "Sequence[Path]", output: Path) -> None:
+    """Fit to folders of requests, each a load of the same server."""
     import numpy as np
 
-    from sim.cost.profile import write_cost
+    from sim.cost.profile import LOADS_ERROR, MEASURED, write_cost
     from sim.figures.fit_log import fit_requests, read_observed
 
-    observed = read_observed(log)
-    model, error, num_left_out = fit_requests(observed)
-    write_cost(output, model, f"sundog calibrate {log.resolve().name}")
-    num_requests = int((np.asarray(observed.num_output_tokens) > 1).sum())
+    observed = [read_observed(log) for log in logs]
+    model, measured, error, num_left_out, errors = fit_requests(*observed)
+    names = " ".join(log.resolve().name for log in logs)
+    evidence: dict[str, object] = {}
+    if errors:
+        evidence = {
+            LOADS_ERROR: round(max(map(abs, errors)), 4),
+            "left_out_errors": [round(e, 4) for e in errors],
+        }
+    write_cost(output, model, f"sundog calibrate {names}", measured, {MEASURED: evidence} if errors else {})
+    num_requests = sum(int((np.asarray(each.num_output_tokens) > 1).sum()) for each in observed)
     remark(f"{output}: {in_words(model)}, from {num_requests:,} requests")
     remark(
         f"explains how long requests decoded to {error:.1%} (median); {num_left_out:,} left out,"
         " which took too long for it"
     )
+    for log, off in zip(logs, errors, strict=False):
+        remark(f"fitted to the other loads alone, it is off by {off:+.1%} on {log.resolve().name}")
 
 
 def in_words(model: "Calibrated") -> str:
