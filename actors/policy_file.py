@@ -82,9 +82,10 @@ POLICY = PolicyKind(
         "refuse": ABOUT,
         "new_memory": (),
         "admitted": ABOUT,
+        "sampled": ABOUT,
         "finished": ABOUT,
     },
-    ("returns_to_front", "is_dynamic", "prefills_first"),
+    ("returns_to_front", "is_dynamic", "prefills_first", "pauses"),
     ("token_weights",),
 )
 ROUTER = PolicyKind(
@@ -107,6 +108,26 @@ def find_policy(text: str) -> Policy:
     that suggests the nearest name, or says what is wrong with the file, its class or a parameter.
     """
     return _found(POLICY, text)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRecipe:
+    """The parts from which `find_policy` makes a policy: `name` is a known one, or a class in `file`."""
+
+    file: Path | None
+    name: str
+    arguments: Mapping[str, object]
+
+
+def policy_recipe(text: str) -> PolicyRecipe:
+    """The recipe of a policy that `find_policy` takes."""
+    in_file = IN_FILE.fullmatch(text)
+    if in_file is None:
+        name, _, arguments = text.partition(":")
+        return PolicyRecipe(None, name, _arguments(f"policy {name}", POLICIES[name], arguments))
+    file, name, arguments = in_file.groups()
+    cls = _class(POLICY, Path(file), name)
+    return PolicyRecipe(Path(file), name, _arguments(f"policy {file}:{name}", cls, arguments or ""))
 
 
 def find_router(text: str) -> RouterPolicy:
@@ -300,15 +321,13 @@ TRUTH = {"true": True, "false": False}
 WORDS = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
-def _constructed(what: str, make: Callable[..., T], text: str) -> T:
-    """The policy or router with these parameters, each KEY=VALUE, with commas between.
+def _arguments(what: str, make: Callable[..., object], text: str) -> dict[str, object]:
+    """The parameters of a policy or router, each KEY=VALUE, with commas between.
 
     A comma or a backslash that belongs to a value has a backslash before it. The type of a value is the one
     that the policy declares, or, without a declaration, the one its text looks like.
     """
-    parameters = inspect.signature(make).parameters.values()
-    known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    hints = _hints(make)
+    known, hints = list(_parameters(make)), _hints(make)
     values: dict[str, object] = {}
     for part in PART.findall(text):
         key, equals, value = part.partition("=")
@@ -320,11 +339,22 @@ def _constructed(what: str, make: Callable[..., T], text: str) -> T:
         if key in values:
             raise ConfigError(f"{what}: {key} is given twice")
         values[key] = _value(what, key, re.sub(r"\\(.)", r"\1", value), hints.get(key))
+    return values
+
+
+def _parameters(make: Callable[..., object]) -> dict[str, inspect.Parameter]:
+    parameters = inspect.signature(make).parameters.values()
+    return {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+
+
+def _constructed(what: str, make: Callable[..., T], text: str) -> T:
+    """The policy or router with the parameters of the text."""
+    values = _arguments(what, make, text)
     try:
         return make(**values)
     except BaseException as error:
         reason = str(error) if isinstance(error, TypeError | ValueError) else repr(error)
-        needed = [p.name for p in parameters if p.default is p.empty and p.name in known]
+        needed = [name for name, p in _parameters(make).items() if p.default is p.empty]
         missing = [name for name in needed if name not in values]
         if missing:
             reason = f"{missing[0]} has no default: give it as {missing[0]}=VALUE after the name and a colon"

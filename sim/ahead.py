@@ -158,7 +158,7 @@ class _Run:
                 float(self._cost.run_s(work, num_steps).sum()) if many else self._cost.step_s(work)
             )
         if num_steps > 1:
-            extend(state, num_steps - 1)
+            extend(state, num_steps - 1, self._time_s)
         update(state, StepResult(batch.step, (self._time_s,) * num_steps))
         fold.advance(num_steps)
         return batch

@@ -147,6 +147,11 @@ class Pace:
             ends.append(to_s(start))
         return ends
 
+    def step_s(self, prefill_tokens: int, decodes: int, context_tokens: int) -> float:
+        """Seconds of a step of which only these counts are known."""
+        chunks = ((prefill_tokens, 0),) if prefill_tokens else ()
+        return self.cost.step_s(StepWork(decodes, context_tokens, chunks, decodes + len(chunks)))
+
     def planned_tick(self, now_s: float, continues: bool) -> float:
         """When a batch that may wait for others was planned, which it is now."""
         return instant(now_s)
@@ -209,6 +214,10 @@ class CostBackend:
             self._timer = CallTimer(self.end)
             self._end_times_s = self._end_times_s[:num_steps]
             self._wait()
+
+    def step_s(self, prefill_tokens: int, decodes: int, context_tokens: int) -> float:
+        """Seconds of a step, for policies."""
+        return self._pace.step_s(prefill_tokens, decodes, context_tokens)
 
     async def close(self) -> None:
         """Do nothing, as nothing was taken."""
@@ -293,6 +302,10 @@ class Paced:
             self._pace.done(end_times_s[0])
         self._fold.advance(1, accepted_of(batch, result))
         return replace(result, end_times_s=(max((now_s(), *end_times_s)),))
+
+    def step_s(self, prefill_tokens: int, decodes: int, context_tokens: int) -> float:
+        """Seconds of a step, for policies."""
+        return self._pace.step_s(prefill_tokens, decodes, context_tokens)
 
     async def close(self) -> None:
         """Close the inner backend as well."""

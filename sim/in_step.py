@@ -24,11 +24,11 @@ LAST = "~"
 class Wave:
     """The ranks that go in step, and the step under way; they keep one `pace`."""
 
-    __slots__ = ("_clock", "_cost", "_end_s", "_is_due", "_key", "_pace", "_ranks", "_running")
+    __slots__ = ("_clock", "_cost", "_end_s", "_is_due", "_key", "_ranks", "_running", "pace")
 
     def __init__(self, cost: InStep, number: int, pace: Pace | None = None) -> None:
         self._cost, self._key = cost, f"{LAST}wave-{number}"
-        self._pace = pace or Pace(cost)
+        self.pace = pace or Pace(cost)
         self._end_s = 0.0
         """Of the last step, or of the one under way."""
         self._ranks: dict[int, RankBackend] = {}
@@ -66,13 +66,13 @@ class Wave:
         try:
             works = [rank.begin() for rank in self._running]
             continues = any(rank.continues for rank in self._running)
-            start = max(self._pace.planned_tick(now_s, continues), instant(self._end_s))
+            start = max(self.pace.planned_tick(now_s, continues), instant(self._end_s))
             ticks = to_ticks(self._cost.step_among_s(works))
         except Exception as error:  # noqa: BLE001  # their engines crash of it
             self._fail(error)
             return
         self._end_s = max(to_s(start + ticks), now_s)
-        self._clock.enter(self._end_s - self._pace.early_s, Event.STEP_END, self._key, CallTimer(self.end))
+        self._clock.enter(self._end_s - self.pace.early_s, Event.STEP_END, self._key, CallTimer(self.end))
 
     def _fail(self, error: Exception) -> None:
         """All ranks crash: none goes on without the others' experts."""
@@ -83,7 +83,7 @@ class Wave:
     def end(self) -> None:
         """Note that all ranks are through."""
         running, self._running = self._running, []
-        self._pace.done(self._end_s)
+        self.pace.done(self._end_s)
         for rank in running:
             rank.end(self._end_s)
         if any(rank.has_batch for rank in self._ranks.values()):
@@ -112,6 +112,10 @@ class RankBackend:
         self._queue.append((batch, reply))
         self._wave.wake()
         return reply
+
+    def step_s(self, prefill_tokens: int, decodes: int, context_tokens: int) -> float:
+        """Seconds of a step while the other ranks have nothing to do, for policies."""
+        return self._wave.pace.step_s(prefill_tokens, decodes, context_tokens)
 
     async def close(self) -> None:
         """End with its engine: what it asked for is dropped."""

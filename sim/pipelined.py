@@ -100,6 +100,10 @@ class PipelinedBackend:
         self._clock.enter(end_s - self._pace.early_s, Event.STEP_END, self._pace.key, leaving)
         return reply
 
+    def step_s(self, prefill_tokens: int, decodes: int, context_tokens: int) -> float:
+        """Seconds of a step that is alone in all stages, for policies."""
+        return self._pace.step_s(prefill_tokens, decodes, context_tokens)
+
     async def close(self) -> None:
         """Do nothing, as nothing was taken."""
 

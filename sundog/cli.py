@@ -22,6 +22,7 @@ COMMANDS = (
     "demo",
     "emulate",
     "explain",
+    "export",
     "figure",
     "perfetto",
     "plan",

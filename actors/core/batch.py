@@ -132,9 +132,9 @@ class StepResult:
         return len(self.end_times_s)
 
 
-Lack = Literal["token budget", "max_num_seqs", "KV blocks", "preemption", "unknown"]
-"""The reasons not to admit a request: when running requests are preempted, none is admitted; `unknown` stands
-in what is read from logs that do not say it."""
+Lack = Literal["token budget", "max_num_seqs", "KV blocks", "preemption", "quota", "unknown"]
+"""The reasons not to admit a request: when running requests are preempted, none is admitted; the policy may
+give the next one a `quota` of 0; `unknown` stands in what is read from logs that do not say it."""
 FinishReason = Literal["stop", "length", "abort", "error", "refused", "repetition"]
 
 

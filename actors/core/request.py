@@ -68,9 +68,11 @@ class Request:
         "block_keys",
         "decodes_on_wire",
         "dropped_through",
+        "first_token_s",
         "in_lockstep",
         "joined",
         "last_step",
+        "last_token_s",
         "length_limit",
         "next_decode_step",
         "next_fill",
@@ -134,6 +136,9 @@ class Request:
         self.in_lockstep = False
         self.shown: object | None = None
         """The view that a user's policy has of it (`policies/shown.py`), once it was asked about it."""
+        self.first_token_s: float | None = None
+        self.last_token_s: float | None = None
+        """While it is `in_lockstep`, of a token from before; ask `Lockstep.last_token_s`."""
         self.joined = 0
         self.last_step = 0
         """In a pipeline: the step in which it was scheduled last."""

@@ -49,6 +49,15 @@ class WatchesActors(Protocol):
         ...
 
 
+@runtime_checkable
+class PricesSteps(Protocol):
+    """The interface of a Backend whose time is modelled: `StepTimes`."""
+
+    def step_s(self, prefill_tokens: int, decodes: int, context_tokens: int) -> float:
+        """Seconds of a step that computes a chunk of a prompt, and decodes that read a context in all."""
+        ...
+
+
 class Listener(Protocol):
     """Who hears of every step: an actor, or one that is reached elsewhere."""
 

@@ -16,8 +16,9 @@ from actors.config.hop_costs import HopCosts
 from actors.core.blocks.kv_events import KvChanges
 from actors.core.policies import Policy
 from actors.core.policies.guard import GuardedPolicy, PolicyError, guarded
+from actors.core.queue.step_times import MeasuredSteps, StepTimes
 from actors.core.step.state import SchedulerState
-from actors.engine.backend import Backend, Engine, Listener, RemoteCore, WatchesActors
+from actors.engine.backend import Backend, Engine, Listener, PricesSteps, RemoteCore, WatchesActors
 from actors.engine.executor import Executor, Runner
 from actors.engine.kv_cache_manager import KVCacheManager
 from actors.engine.reports import Roster, report
@@ -177,6 +178,7 @@ async def _run_actors(
                 lockstep_enabled=config.lockstep,
                 decode_runs=config.decode_runs,
                 seed=config.seed,
+                step_times=_step_times(backends),
             ),
             executor_ref,
             refs_of_listeners,
@@ -194,6 +196,11 @@ async def _run_actors(
             await start(hop)
         on_actors([scheduler, manager])
         on_up(EngineRefs(entrance, manager_ref, capacity))
+
+
+def _step_times(backends: Sequence[Backend]) -> StepTimes:
+    """What knows the durations of steps: a backend whose time is modelled, or measurements."""
+    return next((each for each in backends if isinstance(each, PricesSteps)), MeasuredSteps())
 
 
 def _kv_cache_manager(

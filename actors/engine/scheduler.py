@@ -29,6 +29,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from actors.core.batch import Blocked
+from actors.core.queue.step_times import MeasuredSteps
 from actors.core.step.commit import extend
 from actors.core.step.plan import plan
 from actors.core.step.progress import Progress
@@ -113,6 +114,8 @@ class Scheduler(Actor[ToScheduler]):
         self._executor = executor
         self._listeners = tuple(listeners)
         self._checks_when_idle = checks_when_idle
+        self._measured = state.step_times if isinstance(state.step_times, MeasuredSteps) else None
+        """Told of each step, where nobody knows beforehand what it takes."""
         self._tracer = tracer
         self._depth = state.config.max_concurrent_batches
         self._steps: deque[Planned] = deque()
@@ -230,7 +233,7 @@ class Scheduler(Actor[ToScheduler]):
         """Take in the result of the oldest step, tell the listeners, and go on."""
         state, result = self._state, self._results.popleft()
         if result.num_steps > 1:
-            extend(state, result.num_steps - 1)
+            extend(state, result.num_steps - 1, result.end_times_s[-2])
         if self._depth > 1 and self.phase is not Phase.EXECUTING:
             # Planned as it would have been when the run's last step began.
             if result.num_steps > 1:
@@ -274,6 +277,9 @@ class Scheduler(Actor[ToScheduler]):
             vectors=result.vectors,
         )
         self._last_end_s = result.end_times_s[-1]
+        if self._measured is not None and (num_tokens := planned.batch.num_tokens):
+            num_decodes = planned.batch.num_decodes
+            self._measured.seen(num_tokens - num_decodes, num_decodes, output.end_times_s[0] - output.start_s)
         if not (state.is_pipelined and output.says_nothing):
             for listener in self._listeners:
                 listener.tell(output)

@@ -101,6 +101,8 @@ def lack(reason: str, header: Header) -> str:
             return f"the step's token budget{of} was used up"
         case "preemption":
             return "the step preempted, and such a step admits no request"
+        case "quota":
+            return "the policy paused it (a quota of 0)"
         case "unknown":
             return "unknown (the log has no configuration)"
         case _:

@@ -3,12 +3,15 @@
 The goldens hold what vLLM decided on traces that are known. This makes new ones, as many as one likes:
 
     python -m tests.oracle /path/to/vllm/bin/python --traces 500 --seed 1000
+    python -m tests.oracle /path/to/vllm/bin/python --policy docs/lottery.py:Lottery
 
+With --policy vLLM decides with the class that `sundog export` writes, and Sundog with the policy itself.
 PYTHON needs vLLM 0.32 or 0.33 (its CPU build will do). Exits with 1 if any decision differs.
 """
 
 import argparse
 import json
+import os
 import random
 import subprocess
 import sys
@@ -16,18 +19,22 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from actors.core.queue.policy import defines
+from actors.policy_file import find_policy
 from runtime.serve import EMBEDDED_MODEL
 from sim.schedule.decision_log import DecisionLog, dump
 from sim.schedule.step_trace import parse_trace
+from sundog.export.exported import exported
 from tests.core.traces import Trace, random_trace
 
+ROOT = Path(__file__).parents[2]
 RECORDER = Path(__file__).parent / "recorder.py"
 
 
 MOST_DRAFTS = 4
 
 
-def askable(seed: int, stages: int = 1, drafts: bool = False) -> Trace:
+def askable(seed: int, stages: int = 1, drafts: bool = False, policy: str | None = None) -> Trace:
     """The random trace of a seed, within what vLLM takes and what it decides alike every time."""
     trace = random_trace(seed)
     config = trace["config"]
@@ -40,7 +47,21 @@ def askable(seed: int, stages: int = 1, drafts: bool = False) -> Trace:
             event["ids"] = event["ids"][:1]  # of several, vLLM frees blocks in the order of a set of texts
     for row in trace["requests"]:
         row["min_tokens"] = min(row["min_tokens"], row["max_tokens"])
+    if policy is not None:
+        under_policy(trace, seed, policy)
     return drafted(trace, seed) if drafts else trace
+
+
+def under_policy(trace: Trace, seed: int, policy: str) -> None:
+    """Decide the trace by a policy, with all that policies look at."""
+    rng = random.Random(f"{seed}:policy")
+    trace["config"]["policy"] = policy
+    trace["config"]["enable_chunked_prefill"] |= defines(find_policy(policy), "quota")  # which need it
+    for row in trace["requests"]:
+        row["tenant"] = rng.choice([None, "a", "a", "b"])
+        row["slo_ttft_s"] = rng.choice([None, 1.0, 5.0, 20.0])
+        row["slo_tpot_s"] = rng.choice([None, 0.5, 2.0])
+        row["predicted_tokens"] = rng.choice([None, 1, 5, 20])
 
 
 def drafted(trace: Trace, seed: int) -> Trace:
@@ -68,19 +89,26 @@ def first_difference(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.oracle", description=__doc__)
     parser.add_argument("python", help="the Python that has vLLM")
-    parser.add_argument("--traces", type=int, default=100)
+    parser.add_argument("-n", "--traces", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0, help="of the first trace")
     parser.add_argument("--stages", type=int, default=1, help="of layers (pipeline_parallel_size)")
     parser.add_argument("--drafts", action="store_true", help="verify n-gram drafts")
+    parser.add_argument("--policy", help="one of Sundog's, exported: NAME or FILE.py:NAME, with parameters")
     options = parser.parse_args()
     seeds = range(options.seed, options.seed + options.traces)
     with tempfile.TemporaryDirectory() as folder:
         asked, answered = Path(folder) / "traces.jsonl", Path(folder) / "logs.jsonl"
-        asked.write_text(
-            "".join(json.dumps(askable(seed, options.stages, options.drafts)) + "\n" for seed in seeds)
-        )
+        terms = (options.stages, options.drafts, options.policy)
+        asked.write_text("".join(json.dumps(askable(seed, *terms)) + "\n" for seed in seeds))
         command = [options.python, str(RECORDER), str(EMBEDDED_MODEL), str(asked), str(answered)]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        if options.policy is not None:
+            module = Path(folder) / "carrying.py"
+            module.write_text(exported(options.policy, "vllm", module)[0])
+            command.append(module.stem)
+        environment = os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, check=False, env=environment
+        )
         if done.returncode:
             sys.stderr.write(done.stderr)
             return 2
@@ -89,7 +117,7 @@ def main() -> int:
     num_equal = 0
     for seed, log in zip(seeds, logs, strict=True):
         theirs = json.loads(log)
-        ours = DecisionLog(parse_trace(askable(seed, options.stages, options.drafts), known)).run()
+        ours = DecisionLog(parse_trace(askable(seed, *terms), known)).run()
         difference = theirs if isinstance(theirs, str) else first_difference(ours, theirs)
         num_equal += difference is None
         if difference is not None:

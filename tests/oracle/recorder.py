@@ -1,11 +1,12 @@
 """Run by a Python that has vLLM: what its scheduler and KV cache manager decide on traces, as golden logs.
 
-    python recorder.py MODEL_FOLDER TRACES.jsonl LOGS.jsonl
+    python recorder.py MODEL_FOLDER TRACES.jsonl LOGS.jsonl [MODULE]
 
 The first line written is vLLM's version; a trace that vLLM raises on has its error as a text for a log. The
-loop is that of `tests/golden/README.md`.
+loop is that of `tests/golden/README.md`. MODULE is what `sundog export` wrote: then its scheduler decides.
 """
 
+import importlib
 import json
 import os
 import sys
@@ -31,16 +32,17 @@ from vllm.v1.structured_output import StructuredOutputManager
 Line = dict[str, Any]
 
 MOST_EMPTY_STEPS = 50
+TERMS = ("tenant", "slo_ttft_s", "slo_tpot_s", "slo_e2e_s", "predicted_tokens")
 WHEN_OUTPUTS_RUN_OUT = 3
 NUM_LOGGED_FREE_BLOCKS = 4096
 
 
-def new_scheduler(folder: str, config: Line) -> Any:
+def new_scheduler(folder: str, config: Line, module: str | None) -> Any:
     """A scheduler of this configuration, with a pool and no model."""
     limits = SchedulerConfig(
         max_model_len=config["max_model_len"],
         is_encoder_decoder=False,
-        policy=config["policy"],
+        policy=config["policy"] if module is None else "fcfs",
         async_scheduling=config["async_scheduling"],
         watermark=config["watermark"],
         enable_chunked_prefill=config["enable_chunked_prefill"],
@@ -68,7 +70,10 @@ def new_scheduler(folder: str, config: Line) -> Any:
         kv_cache_tensors=[],
         kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)],
     )
-    kind = AsyncScheduler if config["async_scheduling"] else Scheduler
+    kind: Any = AsyncScheduler if config["async_scheduling"] else Scheduler
+    if module is not None:
+        carrying = importlib.import_module(module)
+        kind = carrying.PolicyScheduler if config["async_scheduling"] else carrying.SyncPolicyScheduler
     made = kind(
         vllm_config=whole,
         kv_cache_config=pool,
@@ -101,9 +106,12 @@ def _keep_decodes_apart(scheduler: Any) -> None:
 class Recorder:
     """One trace, and the lines of its log."""
 
-    def __init__(self, folder: str, trace: Line) -> None:
+    def __init__(self, folder: str, trace: Line, module: str | None = None) -> None:
         self._config = trace["config"]
-        self._scheduler = new_scheduler(folder, self._config)
+        self._scheduler = new_scheduler(folder, self._config, module)
+        self._scheduler.clock = lambda: self._now_s
+        self._now_s = 0.0
+        """Step k lasts from k to k + 1, for policies that look at the clock."""
         self._preempt = self._scheduler._preempt_request
         self._scheduler._preempt_request = self._note_preempted
         self._preempted: list[str] = []
@@ -120,6 +128,8 @@ class Recorder:
         self._meanwhile = deque(event for event in events if event["when"] == "executing")
         self._queue: deque[tuple[int, Any, dict[str, list[int]]]] = deque()
         self._step = self._num_empty = 0
+        self._num_refused = 0
+        """Of those that the policy has refused and nobody was told of, the ones that are logged."""
         self.lines: list[Line] = []
 
     def run(self) -> list[Line]:
@@ -130,6 +140,7 @@ class Recorder:
                 if not (self._rows or self._before):
                     return self._ended()
                 self._step = max(self._step, self._next_input())
+                self._now_s = max(self._now_s, float(self._step))
             self._take_input()
             if self._scheduler.has_requests():
                 is_empty = self._schedule()
@@ -152,6 +163,12 @@ class Recorder:
     def _take_input(self) -> None:
         while self._rows and self._rows[0]["arrival_step"] <= self._step:
             self._add(self._rows.popleft())
+        refused = getattr(self._scheduler, "_refused", ())
+        for request, reason in refused[self._num_refused :]:
+            self.lines.append(
+                {"ev": "refuse", "step": self._step, "id": request.request_id, "reason": reason}
+            )
+        self._num_refused = len(refused)
         while self._before and self._before[0]["step"] <= self._step:
             event = self._before.popleft()
             if event["op"] == "abort":
@@ -166,6 +183,7 @@ class Recorder:
             min_tokens=row.get("min_tokens") or 0,
             ignore_eos=row["ignore_eos"],
             stop_token_ids=row["stop_token_ids"],
+            extra_args={name: row[name] for name in TERMS if row.get(name) is not None},
         )
         sampling.update_from_generation_config({}, self._config["eos_token_id"])
         request = Request(
@@ -262,10 +280,11 @@ class Recorder:
             prompt_logprobs_dict={},
             pooler_output=[],
         )
+        self._now_s, self._num_refused = step + 1.0, 0
         told = self._scheduler.update_from_output(output, result)
         if self._config.get("num_speculative_tokens"):
             self._offer({name: tokens for name, tokens in sampled.items() if tokens})
-        each = [one for client in told.values() for one in client.outputs]
+        each = [one for client in told.values() for one in client.outputs if one.request_id in sampled]
         tokens = {one.request_id: list(one.new_token_ids) for one in each if one.new_token_ids}
         ended = [one for one in each if one.finish_reason is not None]
         reasons = {one.request_id: one.stop_reason for one in ended if one.stop_reason is not None}
@@ -300,16 +319,16 @@ class Recorder:
         return self.lines
 
 
-def recorded(folder: str, trace: Line) -> list[Line] | str:
+def recorded(folder: str, trace: Line, module: str | None) -> list[Line] | str:
     """A trace's log, or what vLLM raised."""
     try:
-        return Recorder(folder, trace).run()
+        return Recorder(folder, trace, module).run()
     except Exception as error:  # noqa: BLE001  # whatever vLLM raises is its answer
         return f"vLLM raised {error!r}"
 
 
-def main(folder: str, asked: str, answered: str) -> None:
-    logs = [recorded(folder, json.loads(line)) for line in Path(asked).read_text().splitlines()]
+def main(folder: str, asked: str, answered: str, module: str | None = None) -> None:
+    logs = [recorded(folder, json.loads(line), module) for line in Path(asked).read_text().splitlines()]
     Path(answered).write_text("".join(json.dumps(each) + "\n" for each in (vllm.__version__, *logs)))
 
 

@@ -155,7 +155,7 @@ def _by_label(engines: Engines) -> Iterator[Metric]:
     for labels, engine in engines:
         waiting.add_metric((*labels, "capacity"), engine.num_waiting)
         waiting.add_metric((*labels, "deferred"), 0)
-        for reason in ("token budget", "max_num_seqs", "KV blocks", "preemption"):
+        for reason in ("token budget", "max_num_seqs", "KV blocks", "preemption", "quota"):
             blocked.add_metric((*labels, reason), engine.blocked_by == reason)
         sources.add_metric((*labels, "local_compute"), engine.num_computed_prompt_tokens)
         sources.add_metric((*labels, "local_cache_hit"), engine.num_cached_tokens)

@@ -76,11 +76,20 @@ def exact_key(key: object) -> Data:
 
 def exact_quota(quota: object) -> int | None:
     """The quota as a whole number, or None."""
-    if quota is None or (type(quota) is int and quota >= 1):
+    return _exact_quota(quota, 1, "from 1 on, or None (0 if the policy says `pauses = True`)")
+
+
+def exact_pause(quota: object) -> int | None:
+    """The quota of a policy that pauses requests by one of 0."""
+    return _exact_quota(quota, 0, "from 0 on, or None")
+
+
+def _exact_quota(quota: object, least: int, words: str) -> int | None:
+    if quota is None or (type(quota) is int and quota >= least):
         return quota
     found = exact(quota) if hasattr(quota, "__index__") and not isinstance(quota, bool) else None
-    if not isinstance(found, int) or found < 1:
-        raise WrongAnswer(f"returned {printed(quota)}: it must be a whole number from 1 on, or None")
+    if not isinstance(found, int) or found < least:
+        raise WrongAnswer(f"returned {printed(quota)}: it must be a whole number {words}")
     return found
 
 

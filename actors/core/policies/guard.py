@@ -19,6 +19,7 @@ from actors.core.policies.answers import (
     WrongAnswer,
     exact,
     exact_key,
+    exact_pause,
     exact_quota,
     exact_rank,
     exact_refusal,
@@ -129,6 +130,7 @@ class GuardedPolicy(Guard[Policy], Policy):
         self.returns_to_front = inner.returns_to_front  # type: ignore[misc]  # said of this object
         self.is_dynamic = inner.is_dynamic  # type: ignore[misc]
         self.prefills_first = inner.prefills_first  # type: ignore[misc]
+        self.pauses = inner.pauses  # type: ignore[misc]
 
     @property
     def token_weights(self) -> tuple[float, float] | None:
@@ -167,7 +169,7 @@ class GuardedPolicy(Guard[Policy], Policy):
         return (-1,)
 
     def quota(self, request: Request, view: View) -> int | None:
-        return self._ask("quota", request, view, exact_quota)
+        return self._ask("quota", request, view, exact_pause if self.pauses else exact_quota)
 
     def refuse(self, request: Request, view: View) -> Refusal | None:
         view.num_memory_changes += 1
@@ -176,6 +178,10 @@ class GuardedPolicy(Guard[Policy], Policy):
     def admitted(self, request: Request, view: View) -> None:
         view.num_memory_changes += 1
         self._ask("admitted", request, view, lambda answer: None)
+
+    def sampled(self, request: Request, view: View) -> None:
+        view.num_memory_changes += 1
+        self._ask("sampled", request, view, lambda answer: None)
 
     def finished(self, request: Request, view: View) -> None:
         view.num_memory_changes += 1

@@ -130,6 +130,9 @@ class PolicyView(ReadOnlyView):  # type: ignore[misc, valid-type]  # made above
     __slots__ = ()
     _record: View
 
+    first_token_s = _of_record("first_token_s")
+    last_token_s = _of_record("last_token_s")
+    token_due_s = _of_record("token_due_s")
     num_output_tokens = _of_record("num_output_tokens")
     num_computed_tokens = _of_record("num_computed_tokens")
     num_new_tokens = _of_record("num_new_tokens")

@@ -33,16 +33,17 @@ class InFlight:
     """A planned step whose result has not come back.
 
     `samplers` sample in it without being in lockstep any more, and `drafted` says how many drafts it verifies
-    of each; outputs of `dropped` requests are thrown away when they come.
+    of each; outputs of `dropped` requests are thrown away when they come. `firsts` sample their first token.
     """
 
-    __slots__ = ("drafted", "dropped", "samplers", "step")
+    __slots__ = ("drafted", "dropped", "firsts", "samplers", "step")
 
     def __init__(self, step: int) -> None:
         self.step = step
         self.samplers: list[Request] = []
         self.drafted: dict[str, int] = {}
         self.dropped: set[str] = set()
+        self.firsts: list[Request] = []
 
 
 def _enter(calendar: Calendar, step: int, request: Request) -> None:
@@ -76,6 +77,7 @@ class Lockstep:
         "_first_expiry",
         "block_size",
         "done",
+        "done_s",
         "expiries",
         "fills",
         "grows",
@@ -94,6 +96,8 @@ class Lockstep:
         """No member's latest admission is later than this."""
         self.planned = 0
         self.done = 0
+        self.done_s = 0.0
+        """When the last step that is done ended."""
         self.in_flight: list[InFlight] = []
         self.grows: Calendar = {}
         self.fills: Calendar = {}
@@ -109,6 +113,8 @@ class Lockstep:
         request.joined = now
         self.members[request.request_id] = request
         self.max_order = max(self.max_order, request.order)
+        if request.first_token_s is None:
+            self.in_flight[-1].firsts.append(request)
         self.enter_grow(request, now + len(request.block_ids) * self.block_size - held + 1)
         if request.num_registered_blocks < request.num_named_blocks:
             full = (request.num_registered_blocks + 1) * self.block_size
@@ -201,8 +207,15 @@ class Lockstep:
             return request.num_tokens
         return request.num_tokens + max(0, self.done - request.joined + 1)
 
+    def last_token_s(self, request: Request) -> float | None:
+        """The end of the step that gave any request its latest token; None before its first."""
+        is_given = request.in_lockstep and self.done >= request.joined
+        return self.done_s if is_given else request.last_token_s
+
     def settle(self, request: Request) -> None:
         """Take a member out, with exact counts."""
+        if self.done >= request.joined:
+            request.last_token_s = self.done_s
         computed, in_flight = self.num_computed(request), self.num_in_flight(request)
         request.num_tokens = self.num_tokens(request)
         request.num_computed_tokens, request.num_in_flight = computed, in_flight

@@ -28,8 +28,8 @@ class Rank(NamedTuple):
     """A rank that says until when it holds.
 
     It is asked again when the clock comes to `until_s`, in step `until_step`, and, if it was drawn from
-    `view.memory`, after each call of `refuse`, `admitted` and `finished`, whichever comes first. Without a
-    limit it holds while the request waits.
+    `view.memory`, after each call of `refuse`, `admitted`, `sampled` and `finished`, whichever comes first.
+    Without a limit it holds while the request waits.
     """
 
     value: RankValue
@@ -58,6 +58,9 @@ class Policy:
     """
     prefills_first: ClassVar[bool] = False
     """True if prefills, waiting ones included, take from the token budget before decodes."""
+    pauses: ClassVar[bool] = False
+    """True if a `quota` may be 0. Decodes are then asked for theirs, too: O(running) a step, and no decode
+    runs."""
 
     @property
     def token_weights(self) -> tuple[float, float] | None:
@@ -93,14 +96,17 @@ class Policy:
         """Most of the request's known tokens to compute in this step, at least 1; None: no limit.
 
         Called at the start of a step for each running request with more than one token to compute, and for a
-        waiting one when it is next. Needs chunked prefill.
+        waiting one when it is next. Needs chunked prefill. A policy that `pauses` is asked about decodes,
+        too, and may answer 0: a running request then keeps its blocks and computes nothing, a waiting one
+        keeps all behind it waiting.
         """
         return None
 
     def new_memory(self) -> object:
         """The policy's memory, made once for each replica: `view.memory` everywhere else.
 
-        Only `refuse`, `admitted` and `finished` may change it: how often others are called is not promised.
+        Only `refuse`, `admitted`, `sampled` and `finished` may change it: how often others are called is not
+        promised.
         """
         return None
 
@@ -113,6 +119,13 @@ class Policy:
 
     def admitted(self, request: Request, view: View) -> None:
         """Note that a waiting request is admitted, for the first time or again."""
+
+    def sampled(self, request: Request, view: View) -> None:
+        """Note that a step has given a request a token, or several with drafts; `view.now_s` is its end.
+
+        Called in order of admission. Costs O(running) a step where it is defined, and switches decode runs
+        off.
+        """
 
     def finished(self, request: Request, view: View) -> None:
         """Note that a request has ended or was aborted, running or waiting."""

@@ -1,13 +1,14 @@
 """The facts that a policy may look at apart from the requests, all of them of the past."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from actors.core.blocks.kv_cache import KVCache
 from actors.core.chance import drawn
 from actors.core.config import SchedulerConfig
 from actors.core.queue.lockstep import Lockstep
+from actors.core.queue.step_times import StepTimes
 from actors.core.request import Request, Status
 
 
@@ -19,6 +20,30 @@ class Queue(Protocol):
     def __len__(self) -> int: ...
 
 
+class Pool(Protocol):
+    """Counts of KV blocks, the null block included in `num_blocks`."""
+
+    @property
+    def num_blocks(self) -> int: ...
+
+    @property
+    def num_free(self) -> int: ...
+
+
+class Blocks(Protocol):
+    """The KV blocks that requests hold, and what the prefix cache has of them."""
+
+    @property
+    def pool(self) -> Pool: ...
+
+    @property
+    def block_size(self) -> int: ...
+
+    def find_hit(self, request: Request) -> Sequence[int]: ...
+
+    def num_shared_blocks(self, request: Request) -> int: ...
+
+
 class View:
     """A read-only window on one scheduler's state, exact at any moment between two steps."""
 
@@ -28,6 +53,7 @@ class View:
         "_now_s",
         "_running",
         "_seed",
+        "_step_times",
         "_waiting",
         "limits",
         "memory",
@@ -37,10 +63,11 @@ class View:
     def __init__(
         self,
         limits: SchedulerConfig,
-        kv: KVCache,
+        kv: Blocks,
         lockstep: Lockstep,
         running: dict[str, Request],
         seed: int = 0,
+        step_times: StepTimes | None = None,
     ) -> None:
         self.limits = limits
         """The engine's configuration: `max_num_seqs`, `max_num_batched_tokens`, `num_gpu_blocks`, ..."""
@@ -49,6 +76,7 @@ class View:
         self._running = running
         self._waiting: Queue = ()
         self._seed = seed
+        self._step_times = step_times
         self._now_s = 0.0
         self.memory: Any = None
         """The policy's memory (`Policy.new_memory`), of a type that only its author knows."""
@@ -101,6 +129,19 @@ class View:
         """Blocks that no request holds; their contents may still be found in the prefix cache."""
         return self._kv.pool.num_free
 
+    def step_s(self, prefill_tokens: int, decodes: int) -> float | None:
+        """Seconds of a step with this many tokens of a prompt and decodes; None while nothing is known.
+
+        From the cost model where time is modelled, each decode with the mean context of the running requests;
+        else from the steps that were measured.
+        """
+        if self._step_times is None:
+            return None
+        pool, num_running = self._kv.pool, len(self._running)
+        held = (pool.num_blocks - 1 - pool.num_free) * self._kv.block_size
+        context = decodes * held // num_running if num_running else decodes
+        return self._step_times.step_s(prefill_tokens, decodes, context)
+
     def random(self, *key: Request | str | int) -> float:
         """A number from 0 to 1, 1 excluded, that follows from the run's seed and this key alone.
 
@@ -108,6 +149,29 @@ class View:
         """
         names = [part.request_id if isinstance(part, Request) else part for part in key]
         return drawn(self._seed, names)
+
+    def first_token_s(self, request: Request) -> float | None:
+        """The time at which the request got its first token; None before."""
+        return request.first_token_s
+
+    def last_token_s(self, request: Request) -> float | None:
+        """The time at which the request got its latest token; None before its first."""
+        return self._lockstep.last_token_s(request)
+
+    def token_due_s(self, request: Request) -> float:
+        """The time by which the request wants its next token, by its limits; infinite if they say nothing.
+
+        The first is due `slo_ttft_s` after the arrival, each further one `slo_tpot_s` after the one before
+        was due, or, without a limit for the first, after it came; the last, and so all, by `slo_e2e_s`.
+        """
+        submit, num_tokens = request.submit, self.num_output_tokens(request)
+        due_s, first_s = inf, request.first_token_s
+        if submit.slo_ttft_s is not None:
+            first_s = submit.arrival_s + submit.slo_ttft_s
+            due_s = first_s if num_tokens == 0 else inf
+        if num_tokens and submit.slo_tpot_s is not None and first_s is not None:
+            due_s = first_s + num_tokens * submit.slo_tpot_s
+        return due_s if submit.slo_e2e_s is None else min(due_s, submit.arrival_s + submit.slo_e2e_s)
 
     def num_output_tokens(self, request: Request) -> int:
         """Output tokens of the request so far."""

@@ -220,9 +220,10 @@ def _policy_matters(state: SchedulerState) -> bool:
     return (state.waiting.may_turn or asks_quota) and len(state.running) < config.max_num_running
 
 
-def extend(state: SchedulerState, num_steps: int) -> None:
+def extend(state: SchedulerState, num_steps: int, done_s: float) -> None:
     """Plan `num_steps` more steps like the last one, which a run has done already.
 
+    The last but one of the run ended at `done_s`.
     Blocks are taken in the order in which single steps would have taken them. O(requests that grow), with one
     slice each. With blocks of 2 tokens, A grows in steps 5, 7, 9 and B in 6, 8, 10: the turns are A, B, six
     blocks are taken, and A gets those at 0, 2, 4, B those at 1, 3, 5.
@@ -241,4 +242,4 @@ def extend(state: SchedulerState, num_steps: int) -> None:
         lockstep.planned = step
         for request in lockstep.due_to_fill(step):
             kv.register(request, lockstep.num_computed(request))
-    lockstep.done, lockstep.planned = last - 1, last
+    lockstep.done, lockstep.done_s, lockstep.planned = last - 1, done_s, last

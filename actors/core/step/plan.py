@@ -34,7 +34,7 @@ def plan(state: SchedulerState, *, may_run: bool = True) -> tuple[Batch, Blocked
     if state.config.async_scheduling:
         for request in lockstep.due_to_expire(lockstep.planned):
             state.settle(request)
-    if state.is_pipelined:
+    if state.is_pipelined or state.pauses:
         state.catching_up.update((r.request_id, r) for r in lockstep.dissolve())
     if state.quota is not None:
         _ask_quotas(state, draft)
@@ -72,11 +72,16 @@ def _threshold(state: SchedulerState) -> int:
 
 
 def _ask_quotas(state: SchedulerState, draft: Draft) -> None:
-    """Ask the policy for a quota of each running request with several tokens to compute. O(these)."""
+    """Ask the policy for a quota of each running request with several tokens to compute. O(these)
+
+    A policy that pauses is asked about decodes, too: O(running).
+    """
     if state.quota is not None:
         for name, request in state.catching_up.items():
-            if _pending(state, draft, request) - request.num_drafts > 1:
-                draft.quotas[name] = state.quota(request, state.view)
+            num_tokens = _pending(state, draft, request) - request.num_drafts
+            if num_tokens > 1 or (state.pauses and num_tokens > 0):
+                quota = state.quota(request, state.view)
+                draft.quotas[name] = quota if num_tokens > 1 or quota == 0 else None
 
 
 def _schedule_running(state: SchedulerState, draft: Draft) -> None:
@@ -201,7 +206,7 @@ def _pending(state: SchedulerState, draft: Draft, request: Request) -> int:
     num_tokens = request.num_tokens + request.num_drafts + in_flight - computed
     if 0 < draft.threshold < num_tokens:
         num_tokens = draft.threshold
-    if num_tokens > 1 and draft.quotas:
+    if draft.quotas:
         quota = draft.quotas.get(request.request_id)
         num_tokens = num_tokens if quota is None else min(num_tokens, quota)
     return max(min(num_tokens, state.config.max_model_len - computed - 1), 0)
@@ -293,6 +298,8 @@ def _admit(state: SchedulerState, draft: Draft, request: Request) -> Lack | None
     demand = _demand(state, draft, request)
     if demand.num_tokens > draft.budget:
         return "token budget"
+    if demand.num_tokens == 0:
+        return "quota"
     reserved = draft.reserved_blocks + (state.kv.watermark_blocks if state.running else 0)
     if not state.kv.fits(demand.hit, demand.num_fitting_tokens, reserved):
         return "KV blocks"
@@ -324,7 +331,7 @@ def _demand(state: SchedulerState, draft: Draft, request: Request) -> Demand:
     num_tokens = request.num_tokens - num_known_tokens
     if 0 < draft.threshold < num_tokens:
         num_tokens = draft.threshold
-    if state.quota is not None and num_tokens > 1:
+    if state.quota is not None and (num_tokens > 1 or state.pauses):
         quota = state.quota(request, state.view)
         num_tokens = num_tokens if quota is None else min(num_tokens, quota)
     if config.enable_chunked_prefill:
@@ -363,7 +370,7 @@ def _admit_urgent(state: SchedulerState, draft: Draft) -> None:
         return
     demand = _demand(state, draft, request)
     victims = _less_urgent(state, request)
-    if not victims or _lack(state, draft, demand, victims) is not None:
+    if not (victims and demand.num_tokens) or _lack(state, draft, demand, victims) is not None:
         return
     for victim in victims:
         if _lack(state, draft, demand, []) is None:

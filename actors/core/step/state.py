@@ -14,6 +14,7 @@ from actors.core.policies.guard import GuardedPolicy
 from actors.core.policies.orders import least_recompute
 from actors.core.queue.lockstep import Lockstep
 from actors.core.queue.policy import Policy, defines
+from actors.core.queue.step_times import StepTimes
 from actors.core.queue.view import View
 from actors.core.queue.waiting import WaitingQueue
 from actors.core.request import Request, Status, Submit
@@ -23,7 +24,8 @@ class SchedulerState:
     """The state of one scheduler: its queues, its KV cache and its policy.
 
     `lockstep_enabled` False makes every step touch every request. With `decode_runs` a batch may
-    stand for many decode steps, for backends that only count. A policy's random numbers come from `seed`.
+    stand for many decode steps, for backends that only count. A policy's random numbers come from `seed`, and
+    what it is told of the durations of steps from `step_times`.
     """
 
     __slots__ = (
@@ -40,6 +42,8 @@ class SchedulerState:
         "lockstep_enabled",
         "on_admitted",
         "on_finished",
+        "on_sampled",
+        "pauses",
         "policy",
         "preempts_last",
         "quota",
@@ -48,6 +52,7 @@ class SchedulerState:
         "reset_ids",
         "running",
         "speculates",
+        "step_times",
         "view",
         "waiting",
     )
@@ -61,6 +66,7 @@ class SchedulerState:
         lockstep_enabled: bool = True,
         decode_runs: bool = False,
         seed: int = 0,
+        step_times: StepTimes | None = None,
     ) -> None:
         self.config = config
         self.policy = policy
@@ -68,7 +74,8 @@ class SchedulerState:
         self.requests: dict[str, Request] = {}
         self.lockstep = Lockstep(config.block_size, policy.token_weights)
         self.running: dict[str, Request] = {}
-        self.view = View(config, kv, self.lockstep, self.running, seed)
+        self.step_times = step_times
+        self.view = View(config, kv, self.lockstep, self.running, seed, step_times)
         self.waiting = WaitingQueue(policy, self.view, self.lockstep.service)
         self.view.show(self.waiting)
         if isinstance(policy, GuardedPolicy):
@@ -79,6 +86,7 @@ class SchedulerState:
         self.refuse = policy.refuse if defines(policy, "refuse") else None
         self.on_admitted = policy.admitted if defines(policy, "admitted") else None
         self.on_finished = policy.finished if defines(policy, "finished") else None
+        self.on_sampled = policy.sampled if defines(policy, "sampled") else None
         self.view.memory = policy.new_memory()
         self.choose_victim = least_recompute if config.victim == "least-recompute" else policy.victim
         self.preempts_last = config.victim == "policy" and not defines(policy, "victim")
@@ -86,9 +94,11 @@ class SchedulerState:
         self.leaves_uncomputed = config.leaves_uncomputed
         self.speculates = config.num_speculative_tokens > 0
         self.is_pipelined = config.pipeline_parallel_size > 1
-        self.lockstep_enabled = lockstep_enabled and not (self.speculates or self.is_pipelined)
-        """With drafts, each step gives each request another number of tokens; in a pipeline, none to some."""
-        self.decode_runs = decode_runs and self.lockstep_enabled
+        self.pauses = policy.pauses and self.quota is not None
+        self.lockstep_enabled = lockstep_enabled and not (self.speculates or self.is_pipelined or self.pauses)
+        """With drafts, each step gives each request another number of tokens; in a pipeline, and under a
+        policy that pauses, none to some."""
+        self.decode_runs = decode_runs and self.lockstep_enabled and self.on_sampled is None
         self.finished_ids: list[str] = []
         """Finished since the last plan: the next batch tells the runners to forget them."""
         self.reset_ids: list[str] = []

@@ -20,6 +20,8 @@ from actors.core.step.state import SchedulerState
 
 Counts = tuple[tuple[str, int], ...]
 """Requests, each with a number of drafts."""
+Failures = tuple[tuple[str, str], ...]
+"""Requests, each with the reason why it cannot go on."""
 
 
 def update(state: SchedulerState, result: StepResult) -> list[Finish]:
@@ -33,6 +35,9 @@ def update(state: SchedulerState, result: StepResult) -> list[Finish]:
     if record.step != result.step:
         raise ValueError(f"the result of step {result.step} came, of {record.step} was expected")
     lockstep.done = last_step = record.step + result.num_steps - 1
+    lockstep.done_s = result.end_times_s[-1]
+    if record.firsts:
+        _note_firsts(state, record, result.failed)
     samplers = _samplers(state, record) if record.samplers else []
     if record.drafted:
         _take_back(state, record, result.accepted)
@@ -49,6 +54,8 @@ def update(state: SchedulerState, result: StepResult) -> list[Finish]:
         ended = failed + [pair for pair in ended if pair[1].request_id not in names]
     if len(ended) > 1:
         ended.sort(key=_order)
+    if state.on_sampled is not None:
+        _tell_sampled(state, samplers, result.failed)
     for request, _ in ended:
         state.finish(request)
     if result.drafts:
@@ -64,11 +71,30 @@ def _samplers(state: SchedulerState, record: InFlight) -> list[Request]:
     for request in samplers:
         request.num_tokens += 1
         request.num_in_flight -= 1
+        request.last_token_s = state.lockstep.done_s
         if state.lockstep.service is not None:
             state.lockstep.service.sample(request)
         if request.status is Status.PREEMPTED:
             state.waiting.renew(request)
     return samplers
+
+
+def _note_firsts(state: SchedulerState, record: InFlight, failed: Failures) -> None:
+    """Note when requests got their first token, unless it was dropped."""
+    without = record.dropped.union(name for name, _ in failed)
+    for request in record.firsts:
+        if request.first_token_s is None and request.request_id not in without:
+            request.first_token_s = state.lockstep.done_s
+
+
+def _tell_sampled(state: SchedulerState, samplers: list[Request], failed: Failures) -> None:
+    """Tell the policy who was given a token, in order of admission. O(running)"""
+    assert state.on_sampled is not None
+    done, without = state.lockstep.done, {name for name, _ in failed}
+    members = [request for request in state.lockstep.members.values() if request.joined <= done]
+    for request in sorted(samplers + members, key=admission_order):
+        if request.request_id not in without:
+            state.on_sampled(request, state.view)
 
 
 def _order(ended: tuple[Request, Finish]) -> int:
@@ -122,9 +148,7 @@ def _count(
     return list(ended.values())
 
 
-def _fail(
-    state: SchedulerState, failed: tuple[tuple[str, str], ...], dropped: set[str]
-) -> list[tuple[Request, Finish]]:
+def _fail(state: SchedulerState, failed: Failures, dropped: set[str]) -> list[tuple[Request, Finish]]:
     """The requests that end because the backend could not go on with them."""
     requests = state.requests
     return [

@@ -43,8 +43,11 @@ class Still(Policy):
             view.num_waited_steps(request) // 3,
             (view.num_output_tokens(request) // 2, sum(num_output_tokens)),
             (view.memory[0], view.now_s // 2),
+            view.first_token_s(request),
+            view.last_token_s(request),
+            view.token_due_s(request) - view.now_s,
         )
-        chosen = seen[int(8 * _number(self.seed, what))]
+        chosen = seen[int(len(seen) * _number(self.seed, what))]
         return _number(self.seed, what, request.request_id, chosen)
 
 
@@ -64,6 +67,25 @@ class Sparing(Still):
 
     def refuse(self, request: Request, view: View) -> Refusal | None:
         return Refusal("no", 1.0) if self.answer("refuse", request, view) < 0.2 else None
+
+
+@dataclass(frozen=True)
+class Counting(Moving):
+    """Memory turns with every token."""
+
+    def sampled(self, request: Request, view: View) -> None:
+        view.memory[0] += 1 if view.last_token_s(request) == view.now_s else 1000
+
+
+@dataclass(frozen=True)
+class Pausing(Counting):
+    """Quotas turn, and in three of four steps some are 0."""
+
+    pauses: ClassVar[bool] = True
+
+    def quota(self, request: Request, view: View) -> int | None:
+        quota = int(9 * self.answer("quota", request, view))
+        return quota if view.step % 4 else quota or None
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,8 @@ OF_DOCS = [
 EXAMPLES = [name for name in OF_DOCS if "def refuse" not in Path(name.partition(":")[0]).read_text()]
 """Those that let everybody wait."""
 RESTLESS = [
-    f"{Path(__file__).parent / 'restless.py'}:{name}" for name in ("Still", "Moving", "Sparing", "Everything")
+    f"{Path(__file__).parent / 'restless.py'}:{name}"
+    for name in ("Still", "Moving", "Sparing", "Counting", "Pausing", "Everything")
 ]
 """Policies whose every answer may turn in every step."""
 HASTY_MLFQ = "mlfq:quantum_steps=1,num_levels=3,prompt_tokens_per_step=2,starve_steps=5"
@@ -52,6 +53,7 @@ class World:
     finished: list[str] = field(default_factory=list)
     lengths: dict[str, int] = field(default_factory=dict)
     seed: int = 0
+    step_s: float = 0.0
 
     def __post_init__(self) -> None:
         config = SchedulerConfig(**{"block_size": 4, "num_gpu_blocks": 101, **self.limits})
@@ -67,11 +69,14 @@ class World:
     def step(self) -> Batch:
         """Plan, sample, update; the laws of the state hold."""
         batch, self.blocked = plan(self.state)
+        end_s = batch.step * self.step_s
         self.admissions += [admission.request_id for admission in batch.admitted]
         self.preemptions += batch.preempted
         view, members = self.state.view, self.state.lockstep.members.values()
         ended = [r.request_id for r in members if view.num_output_tokens(r) + 1 >= self.lengths[r.request_id]]
-        finishes = update(self.state, StepResult(batch.step, (0.0,), None, tuple(ended)))
+        if end_s:
+            view.advance(end_s)
+        finishes = update(self.state, StepResult(batch.step, (end_s,), None, tuple(ended)))
         self.finished += [finish.request_id for finish in finishes]
         self.state.check()
         return batch
@@ -97,10 +102,11 @@ def policy_trace(seed: int, policy: str) -> Trace:
     config["preempt_for_priority"] = has_urgency(find_policy(policy)) and (
         policy == "priority" or rng.random() < 0.6
     )
-    gives_quotas = any(name in policy for name in (":Sparing", ":Everything", ":Picky"))
+    gives_quotas = any(name in policy for name in (":Sparing", ":Pausing", ":Everything", ":Picky"))
     config["enable_chunked_prefill"] |= gives_quotas  # which need it
     for row in trace["requests"]:
         row["tenant"] = rng.choice([None, "a", "a", "b"])
         row["slo_ttft_s"] = rng.choice([None, 1.0, 5.0, 20.0])
+        row["slo_tpot_s"] = rng.choice([None, 0.5, 2.0])
         row["predicted_tokens"] = rng.choice([None, 1, 5, 20])
     return trace

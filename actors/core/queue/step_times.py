@@ -1,0 +1,78 @@
+"""The durations of steps, for policies that ask: from a cost model, or from steps that were measured."""
+
+from typing import Final, Protocol
+
+KEPT: Final = 0.99
+"""The weight that a step keeps when another was measured: the last few hundred count."""
+Sums = list[float]
+
+
+class StepTimes(Protocol):
+    """Knows, or guesses, the durations of steps."""
+
+    def step_s(self, prefill_tokens: int, decodes: int, context_tokens: int) -> float | None:
+        """Seconds of a step that computes a chunk of a prompt, and decodes that read a context in all.
+
+        None while nothing is known.
+        """
+        ...
+
+
+class MeasuredSteps:
+    """Steps take `a + b * prompt tokens + c * decodes`, fitted by least squares; the latest count most.
+
+    No part is negative: one that would be is left out. The context is not looked at. O(1) a step.
+    """
+
+    __slots__ = ("_fit", "_products", "_seconds")
+
+    def __init__(self) -> None:
+        self._products: list[Sums] = [[0.0] * 3 for _ in range(3)]
+        self._seconds: Sums = [0.0] * 3
+        self._fit: Sums | None = None
+
+    def seen(self, prefill_tokens: int, decodes: int, seconds: float) -> None:
+        """Note a step that computed something."""
+        parts = (1.0, float(prefill_tokens), float(decodes))
+        for row, part, products in zip(range(3), parts, self._products, strict=True):
+            self._seconds[row] = self._seconds[row] * KEPT + part * seconds
+            for column, other in enumerate(parts):
+                products[column] = products[column] * KEPT + part * other
+        self._fit = None
+
+    def step_s(self, prefill_tokens: int, decodes: int, context_tokens: int) -> float | None:
+        """Seconds by the fit; None before the first step."""
+        if not self._products[0][0]:
+            return None
+        fit = self._fit
+        if fit is None:
+            fit = self._fit = self._fitted([0, 1, 2])
+        return fit[0] + fit[1] * prefill_tokens + fit[2] * decodes
+
+    def _fitted(self, parts: list[int]) -> Sums:
+        """The coefficients with these parts alone."""
+        fit = [0.0] * 3
+        for part, value in zip(parts, self._solved(parts), strict=True):
+            fit[part] = value
+        least = min(parts, key=fit.__getitem__)
+        if fit[least] >= 0 or len(parts) == 1:
+            return fit
+        return self._fitted([part for part in parts if part != least])
+
+    def _solved(self, parts: list[int]) -> Sums:
+        """Solve the normal equations; a part that others explain, or that never was, gets 0."""
+        rows = [[*(self._products[row][column] for column in parts), self._seconds[row]] for row in parts]
+        size, solved = len(parts), [0.0] * len(parts)
+        is_free = [False] * size
+        for pivot in range(size):
+            if rows[pivot][pivot] <= 1e-9 * self._products[parts[pivot]][parts[pivot]]:
+                is_free[pivot] = True
+                continue
+            for row in range(size):
+                if row != pivot:
+                    factor = rows[row][pivot] / rows[pivot][pivot]
+                    rows[row] = [a - factor * b for a, b in zip(rows[row], rows[pivot], strict=True)]
+        for index in range(size):
+            if not is_free[index]:
+                solved[index] = rows[index][size] / rows[index][index]
+        return solved

@@ -1,0 +1,1 @@
+"""Policies on their way to other engines: `sundog export`."""

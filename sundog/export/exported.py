@@ -1,0 +1,84 @@
+"""The file that takes a policy to vLLM: its own source, the class that asks it, and its parameters."""
+
+import ast
+from pathlib import Path
+
+from actors.config import ConfigError
+from actors.core.names import unknown
+from actors.core.queue.policy import defines
+from actors.policy_file import PolicyRecipe, find_policy, policy_recipe
+
+TARGETS = ("vllm",)
+TEMPLATE = Path(__file__).with_name("vllm_scheduler.py")
+
+
+def exported(text: str, target: str, output: Path) -> tuple[str, list[str]]:
+    """The file's text, and remarks on what is left out. ConfigError names what `target` cannot do."""
+    if target not in TARGETS:
+        raise unknown("target", target, TARGETS)
+    if not output.stem.isidentifier() or output.suffix != ".py":
+        raise ConfigError(
+            f"{output} cannot be imported: let its name be letters, digits and underscores, and end in .py"
+        )
+    policy = find_policy(text)
+    if policy.prefills_first:
+        raise ConfigError(
+            f"policy {text} has prefills_first: vLLM computes running requests before it looks at waiting"
+            " ones, and a scheduler_cls cannot have it otherwise"
+        )
+    remarks = []
+    if defines(policy, "urgency"):
+        remarks.append("its urgency is left out: it is for --preempt-for-priority, which vLLM does not have")
+    recipe = policy_recipe(text)
+    made = f"{recipe.name}({', '.join(f'{key}={value!r}' for key, value in recipe.arguments.items())})"
+    if recipe.file is None:
+        made = f"sundog_policies.POLICIES[{recipe.name!r}]{made[len(recipe.name) :]}"
+    parts = [
+        _head(text, output),
+        "" if recipe.file is None else _source(recipe),
+        _template(),
+        f"Carrying.sundog_policy = {made}\nCarrying.sundog_name = {text!r}\n",
+    ]
+    return "\n\n".join(part for part in parts if part), remarks
+
+
+def _head(text: str, output: Path) -> str:
+    return f"""\
+# Written by `sundog export {text} --to vllm`: change the policy's own file, and write this one again.
+#
+#     PYTHONPATH={output.parent}:SUNDOG vllm serve MODEL --scheduler-cls {output.stem}.PolicyScheduler
+#
+# SUNDOG is a folder with Sundog's actors/core, which needs no other package. Where steps are not planned
+# ahead, as on CPUs, give {output.stem}.SyncPolicyScheduler."""
+
+
+def _source(recipe: PolicyRecipe) -> str:
+    """The policy's own file, if none of its names is the template's."""
+    assert recipe.file is not None
+    source = recipe.file.read_text(encoding="utf-8")
+    theirs = _defined(source) & _defined(_template())
+    if theirs:
+        raise ConfigError(
+            f"policy file {recipe.file} defines {', '.join(sorted(theirs))}, as the exported class does:"
+            " call it otherwise"
+        )
+    return source.strip("\n")
+
+
+def _template() -> str:
+    """The scheduler's source, but for its docstring."""
+    source = TEMPLATE.read_text(encoding="utf-8")
+    first = ast.parse(source).body[0].end_lineno or 0
+    return "".join(source.splitlines(keepends=True)[first:]).strip("\n")
+
+
+def _defined(source: str) -> set[str]:
+    """The names that a file defines itself."""
+    found = set[str]()
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return found

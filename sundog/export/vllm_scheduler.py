@@ -1,0 +1,332 @@
+"""The scheduler of vLLM 0.32 or 0.33 under a policy of Sundog's; `sundog export` writes it into one file.
+
+Runs where vLLM is, and imports only the pure core of Sundog. vLLM plans, and asks the policy where it has a
+choice: which request is next (the queue `waiting`), which is preempted (when blocks cannot be allocated), and
+how many tokens a request computes (where it bounds the chunk of a prefill). Sundog itself imports none of it.
+"""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import takewhile
+from typing import Any
+
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.request_queue import RequestQueue, SchedulingPolicy
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
+from vllm.v1.request import RequestStatus
+
+from actors.core import config as sundog_config
+from actors.core import policies as sundog_policies
+from actors.core import request as sundog_request
+from actors.core.carried import CarriedPolicy
+from actors.core.params.sampling import Adapter
+from actors.core.policies.guard import GuardedPolicy, guarded
+
+SECONDS = ("slo_ttft_s", "slo_tpot_s", "slo_e2e_s")
+FACTS: dict[str, Any] = {
+    "tenant": str,
+    "session": str,
+    "predicted_tokens": int,
+    **dict.fromkeys(SECONDS, float),
+}
+"""What a policy may be told of a request beyond vLLM's own fields: in `vllm_xargs` of its body."""
+log = logging.getLogger("vllm.sundog")
+
+
+class VllmBlocks:
+    """vLLM's KV cache, as a view asks for it."""
+
+    def __init__(self, manager: Any, block_size: int, num_blocks: int) -> None:
+        self._manager = manager
+        self.foreign: dict[str, Any] = {}
+        """vLLM's requests."""
+        self.pool = self
+        self.block_size, self.num_blocks = block_size, num_blocks
+        self.pinned: int | None = None
+        """The number of free blocks at an earlier moment, which a policy is told of late."""
+
+    @property
+    def num_free(self) -> int:
+        """The number of blocks that no request holds."""
+        free: int = self._manager.block_pool.get_num_free_blocks()
+        return free if self.pinned is None else self.pinned
+
+    def find_hit(self, request: sundog_request.Request) -> range:
+        """Return something as long as the hit of a request in the prefix cache, in blocks."""
+        _, num_tokens, *_ = self._manager.get_computed_blocks(self.foreign[request.request_id])
+        return range(num_tokens // self.block_size)
+
+    def num_shared_blocks(self, request: sundog_request.Request) -> int:
+        """Return the number of a running request's first blocks that others hold, too."""
+        blocks = self._manager.get_blocks(request.request_id).blocks[0]
+        return sum(1 for _ in takewhile(lambda block: block.ref_cnt > 1, blocks))
+
+
+class PolicyQueue(RequestQueue):  # type: ignore[misc]
+    """The waiting requests in the policy's order.
+
+    vLLM takes the head out before it is known whether it runs or is skipped: it is passed over, and has left
+    the queue when it is found to run.
+    """
+
+    def __init__(self, carried: CarriedPolicy) -> None:
+        self._carried = carried
+        self._taken: Any = None
+
+    def settle(self) -> None:
+        """Note what became of the request that was taken out last."""
+        taken, self._taken = self._taken, None
+        if taken is not None and taken.status == RequestStatus.RUNNING:
+            self._carried.admit(taken.request_id)
+
+    def _head(self) -> Any:
+        self.settle()
+        request = self._carried.waiting.peek()
+        return None if request is None else self._carried.counts.foreign[request.request_id]
+
+    def add_request(self, request: Any) -> None:
+        """Do nothing: `CarriedPolicy.arrive` has queued it."""
+
+    def peek_request(self) -> Any:
+        if (request := self._head()) is None:
+            raise IndexError("peek from an empty queue")
+        return request
+
+    def pop_request(self) -> Any:
+        self._taken = self.peek_request()
+        self._carried.waiting.pass_over()
+        return self._taken
+
+    def prepend_request(self, request: Any) -> None:
+        """Queue a request that was preempted."""
+        request.priority = 0
+        self._carried.preempt(request.request_id)
+
+    def prepend_requests(self, requests: Any) -> None:
+        """Look at requests again that were skipped in a step."""
+        self.settle()
+        self._carried.waiting.rewind()
+
+    def remove_request(self, request: Any) -> None:
+        """Do nothing: `CarriedPolicy.finish` removes it."""
+
+    def remove_requests(self, requests: Iterable[Any]) -> None:
+        """Do nothing: `CarriedPolicy.finish` removes them."""
+
+    def __bool__(self) -> bool:
+        return self._head() is not None
+
+    def __len__(self) -> int:
+        return len(self._carried.waiting)
+
+    def __iter__(self) -> Iterator[Any]:
+        foreign = self._carried.counts.foreign
+        return iter([foreign[request.request_id] for request in self._carried.waiting])
+
+
+VllmBase: Any = object
+"""The scheduler below `Carrying`, for a type checker that does not know it."""
+
+
+class Carrying(VllmBase):  # type: ignore[misc]
+    """A scheduler of vLLM that asks `sundog_policy`; where that fails, fcfs takes over."""
+
+    sundog_policy: sundog_policies.Policy = sundog_policies.Fcfs()
+    sundog_name = "fcfs"
+    sundog_seed = 0
+    clock = staticmethod(time.time)
+    """The clock of `Request.arrival_time`."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        if self.connector is not None or self.ec_connector is not None:
+            raise ValueError(f"policy {self.sundog_name} takes no KV or encoder connector: leave it out")
+        limits = _limits(self)
+        blocks = self._blocks = VllmBlocks(
+            self.kv_cache_manager, limits.block_size, limits.num_gpu_blocks or 0
+        )
+        policy = guarded(self.sundog_policy, self.sundog_name)
+        self._carried = carried = CarriedPolicy(policy, limits, blocks, self.sundog_seed)
+        blocks.foreign = carried.counts.foreign
+        if isinstance(policy, GuardedPolicy):
+            policy.fallback = sundog_policies.Fcfs()
+            policy.replace_when_slow(time.perf_counter)
+            policy.on_failure.append(lambda error: log.error("%s; fcfs takes over", error))
+        self.waiting = PolicyQueue(carried)
+        self.policy = SchedulingPolicy.PRIORITY if carried.has_victims else SchedulingPolicy.FCFS
+        self._refused: list[tuple[Any, str]] = []
+        self._given: list[tuple[str, int]] = []
+        self._ended: list[tuple[str, int]] | None = None
+        """Who has ended in the step whose result is taken in, and the free blocks before; None between."""
+        self._begun: deque[float] = deque()
+        self._last_end_s = 0.0
+        # A policy that does not ask pays for no call.
+        if carried.has_victims:
+            self._allocate = self.kv_cache_manager.allocate_slots
+            self.kv_cache_manager.allocate_slots = self._allocate_or_name_victim
+        if not carried.has_quotas:
+            self._reserve_prefill_lookahead = super()._reserve_prefill_lookahead  # type: ignore[method-assign]
+        if not carried.follows_tokens:
+            self._update_request_with_output = super()._update_request_with_output  # type: ignore[method-assign]
+
+    def add_request(self, request: Any) -> None:
+        submit = _submit(request)
+        reason = submit if isinstance(submit, str) else self._refusal(submit, request)
+        if reason is None:
+            request.priority = 0  # vLLM preempts the greatest: see `_allocate_or_name_victim`
+            super().add_request(request)
+            return
+        log.warning("request %s is refused: %s", request.request_id, reason)
+        request.status = RequestStatus.FINISHED_ERROR
+        self._refused.append((request, reason))
+        self.finished_req_ids.add(request.request_id)
+        if self.finished_req_ids_dict is not None:
+            self.finished_req_ids_dict[request.client_index].add(request.request_id)
+
+    def _refusal(self, submit: sundog_request.Submit, request: Any) -> str | None:
+        if request.resumable:
+            return "sessions whose input comes in parts are not scheduled by policies"
+        refusal = self._carried.arrive(submit, request, self.clock())
+        return None if refusal is None else refusal.reason
+
+    def schedule(self, *arguments: Any, **named: Any) -> Any:
+        carried = self._carried
+        carried.begin_step(self.clock())
+        if carried.has_quotas:
+            carried.ask_quotas(self._pending())
+        if carried.follows_tokens:
+            self._begun.append(carried.view.now_s)
+        output = super().schedule(*arguments, **named)
+        carried.planned(output.total_num_scheduled_tokens)
+        return output
+
+    def _pending(self) -> Iterator[tuple[str, int]]:
+        """Running requests, each with the tokens that it could compute, drafts and budget aside."""
+        for request in self.running:
+            in_flight = request.num_output_placeholders
+            is_last = in_flight and request.num_computed_tokens + 2 - in_flight >= (
+                request.num_prompt_tokens + request.max_tokens
+            )
+            if not is_last:
+                yield request.request_id, request.num_tokens + in_flight - request.num_computed_tokens
+
+    def _reserve_prefill_lookahead(self, request: Any, num_computed_tokens: int, num_new_tokens: int) -> int:
+        """Where vLLM bounds a chunk: bound it by the policy's quota as well."""
+        if num_new_tokens > 0:
+            wanted = request.num_tokens - num_computed_tokens
+            num_new_tokens = self._carried.within_quota(request.request_id, num_new_tokens, wanted)
+        found: int = super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens)
+        return found
+
+    def _allocate_or_name_victim(self, request: Any, *arguments: Any, **named: Any) -> Any:
+        """Allocate, or else mark the policy's victim: vLLM preempts the one of the greatest `priority`."""
+        blocks = self._allocate(request, *arguments, **named)
+        if blocks is None and request.status == RequestStatus.RUNNING:
+            self.requests[self._carried.victim()].priority = 1
+        return blocks
+
+    def _update_after_schedule(self, output: Any) -> None:
+        bool(self.waiting)  # notes who was admitted last, and ranks the next as Sundog does
+        super()._update_after_schedule(output)
+
+    def _update_request_with_output(
+        self, request: Any, new_token_ids: list[int], is_stale: bool = False
+    ) -> tuple[list[int], bool]:
+        found: tuple[list[int], bool] = super()._update_request_with_output(request, new_token_ids, is_stale)
+        self._given.append((request.request_id, len(found[0])))
+        return found
+
+    def _free_request(self, request: Any, *arguments: Any, **named: Any) -> Any:
+        if self._ended is None:
+            self._carried.finish(request.request_id)
+        else:
+            self._ended.append((request.request_id, self._blocks.num_free))
+        return super()._free_request(request, *arguments, **named)
+
+    def update_from_output(self, output: Any, result: Any) -> Any:
+        """Take a step's result in, and then tell the policy who was given tokens and who has ended."""
+        carried, blocks = self._carried, self._blocks
+        self._given, self._ended = [], []
+        outputs = super().update_from_output(output, result)
+        now_s, ended, self._ended = self.clock(), self._ended, None
+        if carried.follows_tokens:
+            self._measure(output, now_s)
+        blocks.pinned = ended[0][1] if ended else None
+        carried.end_step(now_s, self._given)
+        for name, num_free in ended:
+            blocks.pinned = num_free
+            carried.finish(name)
+        blocks.pinned = None
+        for request, reason in self._refused:
+            answer = EngineCoreOutput(
+                request.request_id, [], finish_reason=FinishReason.ERROR, stop_reason=reason
+            )
+            outputs.setdefault(request.client_index, EngineCoreOutputs()).outputs.append(answer)
+        self._refused.clear()
+        return outputs
+
+    def _measure(self, output: Any, now_s: float) -> None:
+        """Note what the step has taken, for `view.step_s`."""
+        begun_s = max(self._begun.popleft(), self._last_end_s) if self._begun else now_s
+        self._last_end_s = now_s
+        counts = output.num_scheduled_tokens.values()
+        num_decodes = sum(1 for count in counts if count == 1)
+        if counts and now_s > begun_s:
+            self._carried.measured.seen(sum(counts) - num_decodes, num_decodes, now_s - begun_s)
+
+
+class PolicyScheduler(Carrying, AsyncScheduler):  # type: ignore[misc]
+    """For `--scheduler-cls`, where steps are planned ahead: vLLM's default on GPUs."""
+
+
+class SyncPolicyScheduler(Carrying, Scheduler):  # type: ignore[misc]
+    """For `--scheduler-cls`, where each step is planned when the one before has ended, as on CPUs."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        if self.scheduler_config.async_scheduling:
+            raise ValueError("steps are planned ahead here: give the class PolicyScheduler")
+
+
+def _limits(scheduler: Any) -> sundog_config.SchedulerConfig:
+    """vLLM's limits, as `view.limits` shows them."""
+    config = scheduler.scheduler_config
+    return sundog_config.SchedulerConfig(
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_model_len=scheduler.max_model_len,
+        num_gpu_blocks=scheduler.kv_cache_config.num_blocks,
+        block_size=scheduler.block_size,
+        enable_prefix_caching=scheduler.cache_config.enable_prefix_caching,
+        enable_chunked_prefill=config.enable_chunked_prefill,
+        async_scheduling=config.async_scheduling,
+    )
+
+
+def _submit(request: Any) -> sundog_request.Submit | str:
+    """A request of vLLM's as it arrives here, or why it is refused."""
+    parameters, lora = request.sampling_params, request.lora_request
+    extra = (parameters.extra_args if parameters is not None else None) or {}
+    facts: dict[str, Any] = {"session": request.session_id}
+    for name in FACTS.keys() & extra.keys():
+        value: Any = extra[name]
+        kind = FACTS[name]
+        if kind is float and type(value) is int:
+            value = float(value)
+        if type(value) is not kind or (kind is not str and not 0 < value < float("inf")):
+            words = {str: "a text", int: "a whole number from 1 on", float: "seconds above 0"}
+            return f"{name} is {value!r}: it must be {words[kind]}"
+        facts[name] = value
+    return sundog_request.Submit(
+        request_id=request.request_id,
+        arrival_s=request.arrival_time,
+        num_prompt_tokens=request.num_prompt_tokens,
+        max_tokens=request.max_tokens,
+        priority=request.priority,
+        cache_salt=request.cache_salt,
+        adapter=None if lora is None else Adapter(lora.lora_name, lora.lora_path),
+        **facts,
+    )

@@ -1,0 +1,49 @@
+"""User policies that look at times, follow tokens, and pause."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from actors.core.policies import Policy, Request, View
+
+
+@dataclass(frozen=True)
+class Clerk(Policy):
+    """Writes down when tokens came."""
+
+    def new_memory(self) -> list[tuple[str, float | None, float | None, int]]:
+        return []
+
+    def sampled(self, request: Request, view: View) -> None:
+        times = view.first_token_s(request), view.last_token_s(request)
+        view.memory.append((request.request_id, *times, view.num_output_tokens(request)))
+
+
+class PausesOdd(Policy):
+    """Whoever is called odd computes nothing in steps 4 to 6."""
+
+    pauses: ClassVar[bool] = True
+
+    def quota(self, request: Request, view: View) -> int | None:
+        return 0 if request.request_id.startswith("odd") and 4 <= view.step <= 6 else None
+
+
+class PausesAll(Policy):
+    """Nobody computes anything after step 3."""
+
+    pauses: ClassVar[bool] = True
+
+    def quota(self, request: Request, view: View) -> int | None:
+        return 0 if view.step > 3 else None
+
+
+class Forgets(Policy):
+    """Gives a quota of 0 without saying that it pauses."""
+
+    def quota(self, request: Request, view: View) -> int | None:
+        return 0
+
+
+class Claims(Policy):
+    """Says that it pauses in a number."""
+
+    pauses: ClassVar[bool] = 1  # type: ignore[assignment]
