@@ -1,4 +1,4 @@
-"""Policies and routers as they are asked for: by name, or as a class in a user's file, with parameters.
+"""Policies, routers and predictors as they are asked for: by name, or as a class in a user's file.
 
 A file is read and run here, once, and what it holds is checked before anything starts: a misspelt method, an
 argument too many or a clock of its own is an error that names it. Then it is guarded, because it is not ours.
@@ -7,7 +7,6 @@ argument too many or a clock of its own is an error that names it. Then it is gu
 import ast
 import importlib.util
 import inspect
-import math
 import re
 import sys
 import traceback
@@ -15,15 +14,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Generic, TypeVar, get_type_hints
+from typing import Generic, TypeVar
 
 from actors.core.config import ConfigError
 from actors.core.names import did_you_mean, unknown
 from actors.core.policies import POLICIES, Policy
 from actors.core.policies.guard import GuardedPolicy
+from actors.core.predictors import GuardedPredictor, LengthPredictor
 from actors.core.routers import ROUTERS, RouterPolicy
 from actors.core.routers.guard import GuardedRouter
 from actors.core.routers.policy import INDEXES
+from actors.policy_arguments import arguments_of, constructed
 
 IN_FILE = re.compile(r"(.+\.py):(\w+)(?::(.*))?", re.DOTALL)
 MODULE = "sundog_file"
@@ -42,13 +43,12 @@ CHANCE = (
 """Their answers differ from run to run."""
 TASKS = ("threading", "multiprocessing", "concurrent", "subprocess", "socket", "asyncio", "trio")
 
-P = TypeVar("P", Policy, RouterPolicy)
-T = TypeVar("T")
+P = TypeVar("P", Policy, RouterPolicy, LengthPredictor)
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyKind(Generic[P]):
-    """A policy or a router: the known ones, and what a user's class must be and is guarded by."""
+    """A policy, a router or a predictor: the known ones, and what a user's class must be."""
 
     word: str
     package: str
@@ -99,6 +99,17 @@ ROUTER = PolicyKind(
     ("follows_steps",),
     ("index",),
 )
+PREDICTOR = PolicyKind(
+    "predictor",
+    "actors.core.predictors",
+    {},
+    LengthPredictor,
+    GuardedPredictor,
+    "request",
+    {"predict": ("request",)},
+    (),
+    (),
+)
 
 
 def find_policy(text: str) -> Policy:
@@ -124,15 +135,20 @@ def policy_recipe(text: str) -> PolicyRecipe:
     in_file = IN_FILE.fullmatch(text)
     if in_file is None:
         name, _, arguments = text.partition(":")
-        return PolicyRecipe(None, name, _arguments(f"policy {name}", POLICIES[name], arguments))
+        return PolicyRecipe(None, name, arguments_of(f"policy {name}", POLICIES[name], arguments))
     file, name, arguments = in_file.groups()
     cls = _class(POLICY, Path(file), name)
-    return PolicyRecipe(Path(file), name, _arguments(f"policy {file}:{name}", cls, arguments or ""))
+    return PolicyRecipe(Path(file), name, arguments_of(f"policy {file}:{name}", cls, arguments or ""))
 
 
 def find_router(text: str) -> RouterPolicy:
     """The router policy called `NAME` or `FILE.py:NAME`, as `find_policy` finds policies."""
     return _found(ROUTER, text)
+
+
+def find_own_predictor(text: str) -> LengthPredictor:
+    """The predictor of lengths called `FILE.py:NAME`, as `find_policy` finds policies."""
+    return _found(PREDICTOR, text)
 
 
 def given_policy(policy: object) -> Policy:
@@ -148,7 +164,7 @@ def given_router(router: object) -> RouterPolicy:
 def _given(kind: PolicyKind[P], value: object) -> P:
     name = value.__name__ if isinstance(value, type) else type(value).__name__
     what = f"{kind.word} {name}"
-    made = _constructed(what, value, "") if isinstance(value, type) else value
+    made = constructed(what, value, "") if isinstance(value, type) else value
     if not isinstance(made, kind.base):
         raise ConfigError(f"{what} is not a {kind.word}: inherit from {kind.package}.{kind.base.__name__}")
     _check(kind, made, what)
@@ -162,7 +178,7 @@ def _found(kind: PolicyKind[P], text: str) -> P:
         return _from_file(kind, Path(file), class_name, arguments or "")
     name, _, arguments = text.partition(":")
     if name in kind.known:
-        return _constructed(f"{kind.word} {name}", kind.known[name], arguments)
+        return constructed(f"{kind.word} {name}", kind.known[name], arguments)
     if name.endswith(".py"):
         raise ConfigError(f"{kind.word} {text!r} names no class: {name}:CLASS")
     raise unknown(kind.word, name, kind.known, also=", or FILE.py:NAME")
@@ -170,7 +186,7 @@ def _found(kind: PolicyKind[P], text: str) -> P:
 
 def _from_file(kind: PolicyKind[P], file: Path, class_name: str, arguments: str) -> P:
     name = f"{file}:{class_name}"
-    policy = _constructed(f"{kind.word} {name}", _class(kind, file, class_name), arguments)
+    policy = constructed(f"{kind.word} {name}", _class(kind, file, class_name), arguments)
     _check(kind, policy, f"{kind.word} {name}")
     return kind.guard(policy, name)
 
@@ -275,8 +291,10 @@ def _check(kind: PolicyKind[P], found: P, what: str) -> None:
             raise ConfigError(f"{what}: {claim} is {value!r}: it must be True or False")
     if isinstance(found, Policy):
         _check_weights(found.token_weights, what)
-    elif found.index not in INDEXES:
+    elif isinstance(found, RouterPolicy) and found.index not in INDEXES:
         raise ConfigError(f"{what}: index is {found.index!r}: known are {', '.join(INDEXES)}")
+    if isinstance(found, LengthPredictor):
+        return
     try:
         found.new_memory()
     except BaseException as error:
@@ -311,82 +329,3 @@ def _check_weights(weights: object, what: str) -> None:
         raise ConfigError(
             f"{what}: token_weights is {weights!r}: it must be two numbers, of prompt and output"
         )
-
-
-# --- parameters -----------------------------------------------------------------------------------
-
-PART = re.compile(r"(?:\\.|[^,\\])+")
-WHOLE = re.compile(r"[+-]?\d+")
-TRUTH = {"true": True, "false": False}
-WORDS = {int: "a whole number", float: "a number", bool: "true or false"}
-
-
-def _arguments(what: str, make: Callable[..., object], text: str) -> dict[str, object]:
-    """The parameters of a policy or router, each KEY=VALUE, with commas between.
-
-    A comma or a backslash that belongs to a value has a backslash before it. The type of a value is the one
-    that the policy declares, or, without a declaration, the one its text looks like.
-    """
-    known, hints = list(_parameters(make)), _hints(make)
-    values: dict[str, object] = {}
-    for part in PART.findall(text):
-        key, equals, value = part.partition("=")
-        if not (equals and key):
-            raise ConfigError(f"{what}: {part!r} is not KEY=VALUE")
-        if key not in known:
-            hint = did_you_mean(key, known) + f" Known: {', '.join(known) or 'none'}."
-            raise ConfigError(f"{what} has no parameter {key}.{hint}")
-        if key in values:
-            raise ConfigError(f"{what}: {key} is given twice")
-        values[key] = _value(what, key, re.sub(r"\\(.)", r"\1", value), hints.get(key))
-    return values
-
-
-def _parameters(make: Callable[..., object]) -> dict[str, inspect.Parameter]:
-    parameters = inspect.signature(make).parameters.values()
-    return {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-
-
-def _constructed(what: str, make: Callable[..., T], text: str) -> T:
-    """The policy or router with the parameters of the text."""
-    values = _arguments(what, make, text)
-    try:
-        return make(**values)
-    except BaseException as error:
-        reason = str(error) if isinstance(error, TypeError | ValueError) else repr(error)
-        needed = [name for name, p in _parameters(make).items() if p.default is p.empty]
-        missing = [name for name in needed if name not in values]
-        if missing:
-            reason = f"{missing[0]} has no default: give it as {missing[0]}=VALUE after the name and a colon"
-        raise ConfigError(f"{what}: {' '.join(reason.split())}") from error
-
-
-def _hints(make: object) -> dict[str, object]:
-    """The declared types, as far as they can be found out."""
-    try:
-        return get_type_hints(make) | get_type_hints(getattr(make, "__init__", make))
-    except Exception:  # noqa: BLE001  # annotations are code, and a user's
-        return {}
-
-
-def _value(what: str, key: str, text: str, kind: object) -> object:
-    number = _number(text)
-    if number is not None and math.isnan(number):
-        raise ConfigError(f"{what}: {key} is {text!r}: it must be a number")
-    if kind is str:
-        return text
-    if kind in (int, float, bool):
-        value = TRUTH.get(text.lower()) if kind is bool else number
-        if value is None or (kind is int and not isinstance(value, int)):
-            raise ConfigError(f"{what}: {key} is {text!r}: it must be {WORDS[kind]}")
-        return value
-    if number is not None:
-        return number
-    return TRUTH.get(text.lower(), text)
-
-
-def _number(text: str) -> int | float | None:
-    try:
-        return int(text) if WHOLE.fullmatch(text) else float(text)
-    except ValueError:
-        return None

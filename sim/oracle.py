@@ -5,8 +5,8 @@ when the trace says so. Costs O(1) per request that joins, leaves or idles, and 
 
 Predictors guess it for policies that order by it. The scheduler sees no future: all it is given is
 `Submit.predicted_tokens`, a number chosen in front of the engine. In a deployment that is a model; here it is
-one of three objects that the composition is handed by name, so that the worth of perfect or poor prediction
-can be measured. Whatever the prediction, a request ends when the backend samples its end token.
+an object that the composition is handed by name, so that the worth of perfect or poor prediction can be
+measured. Whatever the prediction, a request ends when the backend samples its end token.
 """
 
 import heapq
@@ -15,6 +15,8 @@ from typing import Final, Protocol
 
 from actors.core.batch import Batch
 from actors.core.config import ConfigError
+from actors.core.predictors import Unanswered
+from actors.policy_file import find_own_predictor
 from sim.backend import SampledSteps, TokenSource
 from sim.trace.record import TraceRequest
 
@@ -134,7 +136,7 @@ class Oracle(TokenSource):
 
 
 class Predictor(Protocol):
-    """Asked once per request, in order of arrival."""
+    """Unanswered once per request, in order of arrival."""
 
     def predict(self, request: TraceRequest) -> int | None:
         """Return a prediction of the request's output tokens; None without one."""
@@ -184,10 +186,33 @@ class Noisy:
 PREDICTORS = ("oracle", "class-mean", "noisy")
 
 
+class Own:
+    """A predictor in a user's file, which is told the truth, too."""
+
+    def __init__(self, text: str, seed: int) -> None:
+        self._inner, self._seed = find_own_predictor(text), seed
+
+    def predict(self, request: TraceRequest) -> int | None:
+        row = request
+        asked = Unanswered(
+            row.request_id,
+            row.num_prompt_tokens,
+            None,
+            row.tenant,
+            row.session,
+            row.priority,
+            row.num_output_tokens,
+            self._seed,
+        )
+        return self._inner.predict(asked)
+
+
 def find_predictor(name: str, seed: int = 0) -> Predictor:
-    """The predictor of this name; raises ConfigError if there is none."""
+    """The predictor of this name, or in a file, `FILE.py:NAME`; raises ConfigError if there is none."""
+    if ".py" in name:
+        return Own(name, seed)
     if name not in PREDICTORS:
-        raise ConfigError(f"predictor is {name!r}: known are {', '.join(PREDICTORS)}")
+        raise ConfigError(f"predictor is {name!r}: known are {', '.join(PREDICTORS)}, or FILE.py:NAME")
     if name == "noisy":
         return Noisy(seed)
     return Perfect() if name == "oracle" else ClassMean()

@@ -177,7 +177,7 @@ def counting_tokens(
     """Return the request that a recorded one becomes where tokens are only counted.
 
     There is no limit on its output but the context: its length is the oracle's secret. A prediction of its
-    length goes along only if there is a predictor.
+    length goes along if there is a predictor, or the trace has one.
     """
 
     sampling = Sampling()
@@ -191,7 +191,7 @@ def counting_tokens(
             block_hashes=None if request.hash_ids is None else request.block_hashes(block_size),
             tenant=request.tenant,
             slo_ttft_s=request.slo_ttft_s,
-            predicted_tokens=None if predictor is None else predictor.predict(request),
+            predicted_tokens=request.predicted_tokens if predictor is None else predictor.predict(request),
             slo_tpot_s=request.slo_tpot_s,
             slo_e2e_s=request.slo_e2e_s,
             session=request.session,

@@ -151,7 +151,7 @@ def _import_all(computes: bool) -> None:
 
     for package in (sundog, actors, sim):
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if not found.name.endswith("__main__"):
+            if not found.name.endswith(("__main__", "vllm_scheduler")):  # which runs where vLLM is
                 import_module(found.name)
     import_module("runtime.serve")
     if computes:

@@ -6,6 +6,7 @@ from actors.config.hop_costs import NO_HOPS, HopCosts
 from actors.config.speculative import SpeculativeConfig
 from actors.core.config import ConfigError, SchedulerConfig
 from actors.core.policies import Fcfs, Policy, has_urgency
+from actors.core.predictors import LengthPredictor
 from actors.core.queue.policy import class_name, defines
 from actors.core.routers import RoundRobin, RouterPolicy
 
@@ -42,6 +43,8 @@ class EngineConfig:
     hops: HopCosts = NO_HOPS
     publishes_kv_events: bool = False
     """Whether engines say what tokens the blocks of their prefix caches hold, for others to know."""
+    predictor: LengthPredictor | None = None
+    """Guesses the lengths of answers that clients do not predict."""
 
     def __post_init__(self) -> None:
         if self.replicas < 1:

@@ -12,6 +12,7 @@ from collections import deque
 from actors.config import EngineConfig
 from actors.core.blocks.kv_cache import BlockHasher
 from actors.core.params.sampling import Adapter, Sampling
+from actors.core.predictors import Unanswered
 from actors.front.active_request import ActiveRequest, choices_of
 from actors.front.bounds import out_of_bounds
 from actors.front.codec import TextCodec, TokenDecoder, Vocabulary, with_thought
@@ -258,7 +259,7 @@ class Intake:
             cache_salt=generate.cache_salt,
             tenant=generate.tenant,
             slo_ttft_s=generate.slo_ttft_s,
-            predicted_tokens=generate.predicted_tokens,
+            predicted_tokens=self._predicted(generate, request_id, tokens, num_tokens),
             slo_tpot_s=generate.slo_tpot_s,
             slo_e2e_s=generate.slo_e2e_s,
             adapter=generate.adapter,
@@ -266,6 +267,16 @@ class Intake:
             has_remote_kv=generate.has_remote_kv,
             trace_headers=generate.trace_headers,
         )
+
+    def _predicted(
+        self, generate: Generate, request_id: str, tokens: Tokens | None, num_tokens: int
+    ) -> int | None:
+        """Return the length that the client predicts for the answer, or else the predictor."""
+        predictor = self._config.predictor
+        if predictor is None or generate.predicted_tokens is not None:
+            return generate.predicted_tokens
+        terms = generate.tenant, generate.session, generate.priority
+        return predictor.predict(Unanswered(request_id, num_tokens, tokens, *terms, seed=self._config.seed))
 
     def _hash_prompt(self, tokens: Tokens, salt: str | None, adapter: Adapter | None) -> tuple[object, ...]:
         assert self._hash_block is not None

@@ -127,6 +127,7 @@ OWN_KEYS = {
     "slo_ttft_s",
     "slo_tpot_s",
     "slo_e2e_s",
+    "predicted_tokens",
     "id",
     "after",
     "pause_s",
@@ -213,6 +214,7 @@ def own_rows(path: str, block_tokens: int, lines: Iterable[bytes]) -> Iterator[T
             pause_s or 0.0,
             row.span("slo_tpot_s"),
             row.span("slo_e2e_s"),
+            row.tokens("predicted_tokens", "predicted") if "predicted_tokens" in row.values else None,
         )
         ids[request_id] = session
         index += 1
@@ -291,7 +293,7 @@ def _row(index: int, request: TraceRequest) -> dict[str, object]:
         row["hash_ids"] = request.hash_ids
     if request.priority:
         row["priority"] = request.priority
-    for name in ("tenant", "session", "slo_ttft_s", "slo_tpot_s", "slo_e2e_s"):
+    for name in ("tenant", "session", "slo_ttft_s", "slo_tpot_s", "slo_e2e_s", "predicted_tokens"):
         if getattr(request, name) is not None:
             row[name] = getattr(request, name)
     if request.after is not None:

@@ -28,6 +28,7 @@ class TraceRequest(NamedTuple):
     same place mean equal prompts up to there (each id stands for everything before it too).
     None when nothing is known about the contents. `slo_ttft_s`, `slo_tpot_s` and `slo_e2e_s` are the
     wanted time to the first token, between tokens, and to the end.
+    `predicted_tokens` is a guess of its answer, made when it was recorded.
     A request `after` another, an earlier one of its session, arrives `pause_s` after that one has
     ended, and `arrival_s` is the earliest instant at which it could.
     """
@@ -46,6 +47,7 @@ class TraceRequest(NamedTuple):
     pause_s: float = 0.0
     slo_tpot_s: float | None = None
     slo_e2e_s: float | None = None
+    predicted_tokens: int | None = None
 
     @property
     def limits_s(self) -> tuple[float | None, float | None, float | None]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from actors.config import ConfigError
-from sundog.builds.served import Served, adapters, max_loras, with_kv_events
+from sundog.builds.served import Served, adapters, as_served, max_loras
 from sundog.options.engine import EngineOptions
 from sundog.options.serving import EmulatedServing
 from sundog.options.simulation import CostOptions
@@ -59,7 +59,7 @@ def emulated(
         transfers = Transfers(tables, uuid.uuid4().hex, serving.host, SIDE_CHANNEL_PORT, ranks, token_s)
     return Served(
         name,
-        with_kv_events(simulated.config, serving),
+        as_served(simulated.config, serving),
         new_backend,
         tokenizer,
         Vocabulary(eos_token_id=eos, size=tokenizer.vocab_size),

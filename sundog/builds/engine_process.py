@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from actors.config import ConfigError, EngineConfig
 from actors.core.params.sampling import Adapter
-from sundog.builds.served import adapters, with_kv_events
+from sundog.builds.served import adapters, as_served
 from sundog.builds.torch_limits import check_quantization, planned_ahead
 from sundog.ends import log_to_stderr
 from sundog.options.engine import DEFAULT_LIMITS, UNKNOWN_CONTEXT, EngineOptions
@@ -200,7 +200,7 @@ class ServeOrders:
             adapters=found,
             max_lora_rank=serving.max_lora_rank,
         )
-        return OpenedModel(self, real, with_kv_events(config, serving), found)
+        return OpenedModel(self, real, as_served(config, serving), found)
 
 
 def engine_processes(orders: ServeOrders, stack: ExitStack) -> "Callable[[int], EngineProcess]":

@@ -3,6 +3,7 @@
 It comes with its adapters, and the listener that publishes its KV events.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING
 from actors.config import ConfigError, EngineConfig
 from actors.config.kv_events import parse_kv_events_config
 from actors.core.params.sampling import Adapter
+from actors.core.predictors import GuardedPredictor, LengthPredictor
+from actors.policy_file import find_own_predictor
 from sundog.ends import remark
 from sundog.options.serving import Serving, parse_lora_module
 
@@ -26,6 +29,9 @@ if TYPE_CHECKING:
     from runtime.text.tokenizer import Tokenizer
     from sim.cost.work import CostModel
     from sim.emulation.clock import ScaledClock
+
+
+log = logging.getLogger("sundog")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +93,24 @@ def max_loras(serving: Serving) -> int | None:
     return serving.max_loras or max(len(serving.lora_modules), 1)
 
 
-def with_kv_events(config: EngineConfig, serving: Serving) -> EngineConfig:
-    """Return the deployment whose engines report what their caches hold, if KV events are published."""
+def as_served(config: EngineConfig, serving: Serving) -> EngineConfig:
+    """Return the deployment that reports what its caches hold and predicts lengths, if it is to."""
     check_ports(serving, config.replicas)
     asked = serving.kv_events_config
-    return replace(config, publishes_kv_events=asked is not None and parse_kv_events_config(asked).publishes)
+    return replace(
+        config,
+        publishes_kv_events=asked is not None and parse_kv_events_config(asked).publishes,
+        predictor=None if serving.predictor is None else _predictor(serving.predictor),
+    )
+
+
+def _predictor(text: str) -> LengthPredictor:
+    """The predictor of a user's file; when it fails, requests go on without predictions."""
+    found = find_own_predictor(text)
+    if isinstance(found, GuardedPredictor):
+        found.fallback = LengthPredictor()
+        found.on_failure.append(lambda error: log.error("%s; lengths are not predicted any more", error))
+    return found
 
 
 def check_ports(serving: Serving, num_engines: int) -> None:

@@ -1,28 +1,37 @@
 """`sundog export`: take a policy to another engine."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from actors.config import ConfigError
 from sundog.ends import remark
-from sundog.options.takes import command
+from sundog.options import OneOf, option
+from sundog.options.takes import command, takes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOptions:
+    """Options that say what a policy is written for."""
+
+    to: str = option("vllm", OneOf(("vllm",)), "The engine to write for.")
 
 
 @command
-@click.option("--to", "target", required=True, metavar="ENGINE", help="The engine; vllm is known.")
+@takes(ExportOptions)
 @click.option("-o", "--output", metavar="FILE", help="The .py to write; by default the policy's name.")
 @click.argument("policy")
-def export(policy: str, target: str, output: str | None) -> None:
-    """Write a policy as a scheduler class of another engine, one Python file.
+def export(asked: ExportOptions, policy: str, output: str | None) -> None:
+    """Write a policy as a scheduler class for vLLM.
 
     POLICY is what --policy takes. docs/passport.md says how the file is used, and what is proved of it.
     """
     from sundog.export.exported import exported
 
     name = policy.partition(":")[0].removesuffix(".py").rpartition("/")[2].replace("-", "_")
-    path = Path(output or f"{name}_vllm.py")
-    text, remarks = exported(policy, target, path)
+    path = Path(output or f"{name}_{asked.to}.py")
+    text, remarks = exported(policy, path)
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -4,18 +4,14 @@ import ast
 from pathlib import Path
 
 from actors.config import ConfigError
-from actors.core.names import unknown
 from actors.core.queue.policy import defines
 from actors.policy_file import PolicyRecipe, find_policy, policy_recipe
 
-TARGETS = ("vllm",)
 TEMPLATE = Path(__file__).with_name("vllm_scheduler.py")
 
 
-def exported(text: str, target: str, output: Path) -> tuple[str, list[str]]:
-    """The file's text, and remarks on what is left out. ConfigError names what `target` cannot do."""
-    if target not in TARGETS:
-        raise unknown("target", target, TARGETS)
+def exported(text: str, output: Path) -> tuple[str, list[str]]:
+    """The file's text, and remarks on what is left out. ConfigError names what vLLM cannot do."""
     if not output.stem.isidentifier() or output.suffix != ".py":
         raise ConfigError(
             f"{output} cannot be imported: let its name be letters, digits and underscores, and end in .py"

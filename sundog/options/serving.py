@@ -96,6 +96,12 @@ class Serving:
         20, Whole(-1, 2**27), "Refuse requests for more log probabilities a token; -1 sets no bound."
     )
 
+    predictor: str | None = option(
+        None,
+        AnyText("FILE.py:NAME"),
+        "What predicts lengths of answers for the policy, where clients send none.",
+        section="Engine, further",
+    )
     compat: str = option("vllm", OneOf(("vllm", "openai")), "Whose `type` and `code` errors have.")
 
     enable_lora: bool = option(False, Switch(pair=False), "Serve LoRA adapters.", section=LORA)

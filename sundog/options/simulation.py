@@ -113,7 +113,7 @@ class LoadOptions:
     predictor: str | None = option(
         None,
         AnyText("NAME"),
-        "What predicts lengths for the policy: oracle, class-mean, noisy.",
+        "What predicts lengths for the policy: oracle, class-mean, noisy, or FILE.py:NAME.",
         section=CLIENTS,
     )
 

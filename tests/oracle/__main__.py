@@ -103,7 +103,7 @@ def main() -> int:
         command = [options.python, str(RECORDER), str(EMBEDDED_MODEL), str(asked), str(answered)]
         if options.policy is not None:
             module = Path(folder) / "carrying.py"
-            module.write_text(exported(options.policy, "vllm", module)[0])
+            module.write_text(exported(options.policy, module)[0])
             command.append(module.stem)
         environment = os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
         done = subprocess.run(
