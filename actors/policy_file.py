@@ -95,7 +95,12 @@ ROUTER = PolicyKind(
     RouterPolicy,
     GuardedRouter,
     "fleet",
-    {"score": ("request", "replica", "fleet"), "choose": ("request", "fleet"), "new_memory": ()},
+    {
+        "score": ("request", "replica", "fleet"),
+        "choose": ("request", "fleet"),
+        "refuse": ("request", "fleet"),
+        "new_memory": (),
+    },
     ("follows_steps",),
     ("index",),
 )

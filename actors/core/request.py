@@ -22,6 +22,8 @@ class Submit:
     answer's length; right or wrong, it orders requests and ends none. Requests of one `session` are turns
     of one conversation. With `has_remote_kv` another server has computed the prompt, and its keys and values
     are there when the request is admitted; its last token is computed again, for the first sample.
+    With `refused` the Router's policy turns it away, for this reason: its client may come again after
+    `retry_after_s`.
     """
 
     request_id: str
@@ -43,6 +45,8 @@ class Submit:
     session: str | None = None
     trace_headers: TraceHeaders = ()
     has_remote_kv: bool = False
+    refused: str | None = None
+    retry_after_s: float | None = None
 
 
 NO_TOKENS: Final = frozenset[int]()

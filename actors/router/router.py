@@ -14,6 +14,7 @@ from actors.core.policies.guard import PolicyError
 from actors.core.routers import Fleet, RouterPolicy
 from actors.core.routers.fleet_state import FleetState
 from actors.core.routers.guard import GuardedRouter, guarded_router
+from actors.core.routers.policy import may_refuse
 from actors.core.routers.prefix_index import new_index
 from actors.kernel.actor import Actor, ActorDied, Handled, Ref, Reply, Tap, answer
 from actors.kernel.reply import Reader
@@ -101,6 +102,7 @@ class Router(Actor[RouterMessage]):
         self._policy = guarded_router(policy)
         self._state = FleetState(new_index(policy.index), seed)
         self._fleet = Fleet(self._state, self._policy.new_memory())
+        self._refuses = may_refuse(self._policy)
         self._engines: list[EngineRefs | None] = []
         """None for a replica that is down."""
         self._has_choice = False
@@ -180,7 +182,13 @@ class Router(Actor[RouterMessage]):
         if not state.up:
             return self._report(Undelivered(tuple([submit.request_id for submit in submits])))
         state.begin(self.clock.now_s())
-        replica = self._policy.choose(submits[0], self._fleet) if self._has_choice else 0
+        refusal = self._policy.refuse(submits[0], self._fleet) if self._refuses else None
+        if refusal is not None:  # an engine ends it, and so all who hear of ends hear of this one
+            reason, again_s = refusal.reason, refusal.retry_after_s
+            submits = tuple([replace(submit, refused=reason, retry_after_s=again_s) for submit in submits])
+            replica = state.up[0]
+        else:
+            replica = self._policy.choose(submits[0], self._fleet) if self._has_choice else state.up[0]
         engine = self._engines[replica]
         assert engine is not None, "a replica that is up has an engine"
         if self._listeners and len(self._engines) > 1:
@@ -211,6 +219,13 @@ class Router(Actor[RouterMessage]):
     def _follow(self, output: StepOutput) -> None:
         """Take in what a replica's step did."""
         self._state.follow(output.batch)
+        batch, ends = output.batch, output.end_times_s
+        # Steps that only decode on are told one by one or many at once: what they leave must not matter.
+        if batch.admitted or batch.chunks or batch.preempted or output.finished:
+            step_s = ends[-1] - (ends[-2] if len(ends) > 1 else output.start_s) if batch.num_tokens else None
+            self._state.note(
+                output.replica, output.num_free_blocks, output.num_running, output.num_waiting, step_s
+            )
         if (events := output.kv_events) is not None:
             self._state.indexes[output.replica].changed(events.stored, events.removed)
 

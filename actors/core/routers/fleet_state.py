@@ -37,10 +37,14 @@ class FleetState:
         "indexes",
         "now_s",
         "num_blocks",
+        "num_free_blocks",
         "num_prefill_tokens",
         "num_requests",
+        "num_running",
         "num_tokens",
+        "num_waiting",
         "seed",
+        "step_s",
         "up",
     )
 
@@ -56,6 +60,11 @@ class FleetState:
         self.num_requests: list[int] = []
         self.num_tokens: list[int] = []
         self.num_prefill_tokens: list[int] = []
+        self.num_free_blocks: list[int] = []
+        self.num_running: list[int] = []
+        self.num_waiting: list[int] = []
+        self.step_s: list[float | None] = []
+        """How long the last step took that computed something."""
         self.indexes: list[PrefixIndex] = []
         self.has_ended: list[bool] = []
         """True for a replica that has ended a request since it came up."""
@@ -70,7 +79,15 @@ class FleetState:
         self.num_blocks.append(num_blocks)
         self.indexes.append(self._new_index(num_blocks))
         self.has_ended.append(False)
-        for counts in (self.num_requests, self.num_tokens, self.num_prefill_tokens):
+        self.num_free_blocks.append(num_blocks)
+        self.step_s.append(None)
+        for counts in (
+            self.num_requests,
+            self.num_tokens,
+            self.num_prefill_tokens,
+            self.num_running,
+            self.num_waiting,
+        ):
             counts.append(0)
         self._look()
 
@@ -134,6 +151,9 @@ class FleetState:
         self._look()
         self.indexes[replica] = self._new_index(self.num_blocks[replica])
         self.has_ended[replica] = False
+        self.num_free_blocks[replica] = self.num_blocks[replica]
+        self.num_running[replica] = self.num_waiting[replica] = 0
+        self.step_s[replica] = None
         return lost
 
     def regain(self, replica: int) -> None:
@@ -149,6 +169,15 @@ class FleetState:
     def _look(self) -> None:
         away = self._down | self._draining
         self.up = tuple(number for number in range(len(self.num_requests)) if number not in away)
+
+    def note(
+        self, replica: int, num_free_blocks: int, num_running: int, num_waiting: int, step_s: float | None
+    ) -> None:
+        """Take in what a replica's step left; `step_s` None if it computed nothing."""
+        self.num_free_blocks[replica] = num_free_blocks
+        self.num_running[replica], self.num_waiting[replica] = num_running, num_waiting
+        if step_s is not None:
+            self.step_s[replica] = step_s
 
     def follow(self, batch: Batch) -> None:
         """Take in what a replica's step computed of prompts. O(admissions and chunks)"""

@@ -3,9 +3,10 @@
 import copy
 import operator
 
-from actors.core.policies.answers import WrongAnswer, exact_score, printed
+from actors.core.policies.answers import WrongAnswer, exact_refusal, exact_score, printed
 from actors.core.policies.guard import ANY, Guard
 from actors.core.policies.shown import ReadOnlySubmit
+from actors.core.queue.policy import Refusal
 from actors.core.request import Submit
 from actors.core.routers import ROUTERS
 from actors.core.routers.policy import Fleet, RouterPolicy
@@ -34,6 +35,15 @@ class GuardedRouter(Guard[RouterPolicy], RouterPolicy):
                 self._failed("score" if gives_scores else "choose", request.request_id, error)
             fleet.memory = self.inner.new_memory()
         return self.inner.choose(request, fleet)
+
+    def refuse(self, request: Submit, fleet: Fleet) -> Refusal | None:
+        if self.failure is None:
+            try:
+                return exact_refusal(self._timed(self.inner.refuse, ReadOnlySubmit(request), fleet))
+            except ANY as error:
+                self._failed("refuse", request.request_id, error)
+            fleet.memory = self.inner.new_memory()
+        return None
 
     def _best(self, request: Submit, fleet: Fleet) -> int:
         """The choice of the inherited `choose`, of scores that are checked."""

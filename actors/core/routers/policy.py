@@ -7,6 +7,7 @@ Router knows in every world, and is asked once for each request (once for all ch
 from typing import Any, ClassVar, Literal
 
 from actors.core.chance import drawn
+from actors.core.queue.policy import Refusal
 from actors.core.request import Submit
 from actors.core.routers.fleet_state import FleetState
 
@@ -54,6 +55,22 @@ class Fleet:
         """
         return self._state.num_prefill_tokens[replica]
 
+    def num_free_blocks(self, replica: int) -> int:
+        """KV blocks free after its last eventful step; all of them, unless the policy `follows_steps`."""
+        return self._state.num_free_blocks[replica]
+
+    def num_running(self, replica: int) -> int:
+        """Requests that ran after its last eventful step; 0, unless the policy `follows_steps`."""
+        return self._state.num_running[replica]
+
+    def num_waiting(self, replica: int) -> int:
+        """Requests that waited after its last eventful step; 0, unless the policy `follows_steps`."""
+        return self._state.num_waiting[replica]
+
+    def step_s(self, replica: int) -> float | None:
+        """Seconds of its last eventful step; None before the first, and unless the policy `follows_steps`."""
+        return self._state.step_s[replica]
+
     def num_blocks(self, replica: int) -> int:
         """KV blocks that the replica has."""
         return self._state.num_blocks[replica]
@@ -81,7 +98,9 @@ class RouterPolicy:
     """The source of `Fleet.num_hit_tokens`: the prompts that the Router sent (`own`), or the `events`
     in which replicas say what they store and remove."""
     follows_steps: ClassVar[bool] = False
-    """True if `Fleet.num_prefill_tokens` follows what the replicas' steps compute."""
+    """True if the Router is told of each step: `Fleet.num_prefill_tokens` follows what they compute, and
+    `num_free_blocks`, `num_running`, `num_waiting` and `step_s` what the last eventful one left: one that did
+    more than decode on."""
 
     def score(self, request: Submit, replica: int, fleet: Fleet) -> float:
         """The worth of a replica for the request: the highest score is chosen.
@@ -96,6 +115,16 @@ class RouterPolicy:
             fleet.up, key=lambda replica: (self.score(request, replica, fleet), -fleet.num_requests(replica))
         )
 
+    def refuse(self, request: Submit, fleet: Fleet) -> Refusal | None:
+        """Turn a request away before it is routed; None: it is routed. Asked once a prompt."""
+        return None
+
     def new_memory(self) -> object:
         """The policy's memory, made once for each run: `fleet.memory` everywhere else."""
         return None
+
+
+def may_refuse(policy: RouterPolicy) -> bool:
+    """True if the policy turns requests away."""
+    own = getattr(policy, "inner", policy)
+    return type(own).refuse is not RouterPolicy.refuse

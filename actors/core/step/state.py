@@ -13,7 +13,7 @@ from actors.core.config import SchedulerConfig
 from actors.core.policies.guard import GuardedPolicy
 from actors.core.policies.orders import least_recompute
 from actors.core.queue.lockstep import Lockstep
-from actors.core.queue.policy import Policy, defines
+from actors.core.queue.policy import Policy, Refusal, defines
 from actors.core.queue.step_times import StepTimes
 from actors.core.queue.view import View
 from actors.core.queue.waiting import WaitingQueue
@@ -111,9 +111,13 @@ class SchedulerState:
         return bool(self.requests or self.finished_ids)
 
     def arrive(self, submit: Submit) -> Finish | None:
-        """Queue a new request, unless the policy refuses it: then that is how it ends."""
+        """Queue a new request, unless its router or the policy refuses it: then that is how it ends."""
         request = self._new(submit)
-        refusal = None if self.refuse is None else self.refuse(request, self.view)
+        refusal = None
+        if submit.refused is not None:
+            refusal = Refusal(submit.refused, submit.retry_after_s)
+        elif self.refuse is not None:
+            refusal = self.refuse(request, self.view)
         if refusal is None:
             self._queue(request)
             return None
