@@ -122,9 +122,9 @@ class CarriedPolicy:
         """The oldest step has ended, and has given tokens to requests: their counts are up to date."""
         self.view.advance(now_s)
         self.counts.done_s = now_s
-        service = self.counts.service
+        service, requests = self.counts.service, self.requests
         for name, num_tokens in given:
-            request = self.requests[name]
+            request = requests[name]
             request.last_token_s = now_s
             if request.first_token_s is None:
                 request.first_token_s = now_s

@@ -166,7 +166,6 @@ class Carrying(VllmBase):  # type: ignore[misc]
         # A policy that does not ask pays for no call.
         if carried.has_victims:
             self._allocate = self.kv_cache_manager.allocate_slots
-            self.kv_cache_manager.allocate_slots = self._allocate_or_name_victim
         if not carried.has_quotas:
             self._reserve_prefill_lookahead = super()._reserve_prefill_lookahead  # type: ignore[method-assign]
         if not carried.follows_tokens:
@@ -199,9 +198,19 @@ class Carrying(VllmBase):  # type: ignore[misc]
             carried.ask_quotas(self._pending())
         if carried.follows_tokens:
             self._begun.append(carried.view.now_s)
+        if carried.has_victims:
+            named_if_needed = self._allocate_or_name_victim if self._may_preempt() else self._allocate
+            self.kv_cache_manager.allocate_slots = named_if_needed
         output = super().schedule(*arguments, **named)
         carried.planned(output.total_num_scheduled_tokens)
         return output
+
+    def _may_preempt(self) -> bool:
+        """True unless the free blocks surely suffice for all that run."""
+        size, num_running = self._blocks.block_size, len(self.running)
+        each = 2 + self.num_lookahead_tokens // size
+        most = self.max_num_scheduled_tokens // size + num_running * each
+        return self._blocks.num_free < most * len(self.kv_cache_config.kv_cache_groups)
 
     def _pending(self) -> Iterator[tuple[str, int]]:
         """Running requests, each with the tokens that it could compute, drafts and budget aside."""

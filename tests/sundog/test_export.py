@@ -1,0 +1,150 @@
+"""`sundog export`: the file for vLLM, and the policy beside a scheduler that is not ours.
+
+What vLLM itself decides with it is compared by `python -m tests.oracle PYTHON --policy POLICY`.
+"""
+
+import ast
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from actors.core.carried import CarriedPolicy
+from actors.core.config import SchedulerConfig
+from actors.core.policies.guard import guarded
+from actors.core.request import Request, Submit
+from actors.policy_file import find_policy
+from tests.core.policies.world import DOCS
+from tests.sundog.test_runs import sundog
+
+
+@pytest.mark.parametrize(
+    ("policy", "made"),
+    [
+        ("vtc:output_weight=4", "sundog_policies.POLICIES['vtc'](output_weight=4)"),
+        (f"{DOCS}/rate_limit.py:RateLimit:per_minute=30", "RateLimit(per_minute=30)"),
+        (f"{DOCS}/lottery.py:Lottery:favoured=a", "Lottery(favoured='a')"),
+    ],
+)
+def test_one_file_holds_the_policy_and_the_class_that_asks_it(tmp_path: Path, policy: str, made: str) -> None:
+    """It is Python, imports nothing of Sundog but the pure core, and is named on stdout."""
+    path = tmp_path / "mine.py"
+    done = sundog("export", policy, "--to", "vllm", "-o", path)
+    assert (done.returncode, done.stdout) == (0, f"{path}\n"), done.stderr
+    tree = ast.parse(path.read_text())
+    modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
+    assert {name for name in modules if name.split(".")[0] in ("actors", "runtime", "sim", "sundog")} <= {
+        name for name in modules if name.startswith("actors.core")
+    }
+    classes = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
+    assert classes >= {"PolicyScheduler", "SyncPolicyScheduler"}
+    assert path.read_text().rstrip().splitlines()[-2] == f"Carrying.sundog_policy = {made}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (
+            ("prefill-first",),
+            "policy prefill-first has prefills_first: vLLM computes running requests before",
+        ),
+        (("mlfqq",), "unknown policy 'mlfqq'. Did you mean mlfq?"),
+        (("mlfq", "--to", "sglang"), "--to is sglang: give one of vllm"),
+        (("mlfq", "-o", "my-policy.py"), "my-policy.py cannot be imported"),
+        (("mlfq", "-o", "no/such/folder/mine.py"), "cannot be written"),
+        (("{folder}/clash.py:Mine",), "clash.py defines PolicyQueue, as the exported class does"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused_by_name(
+    tmp_path: Path, arguments: tuple[str, ...], reason: str
+) -> None:
+    """Nothing is written."""
+    head, body = "from actors.core.policies import Policy\n", "\n    pass\n"
+    clash = f"{head}\n\nclass Mine(Policy):{body}\n\nclass PolicyQueue:{body}"
+    (tmp_path / "clash.py").write_text(clash)
+    done = sundog("export", *(each.format(folder=tmp_path) for each in arguments))
+    assert done.returncode == 2 and reason in done.stderr and not done.stdout, done.stderr
+
+
+def test_urgency_is_left_out_and_said_so(tmp_path: Path) -> None:
+    """vLLM never preempts for a waiting request."""
+    done = sundog("export", "mlfq", "-o", tmp_path / "mine.py")
+    assert done.returncode == 0 and "its urgency is left out" in done.stderr
+
+
+@dataclass
+class TheirRequest:
+    """A foreign scheduler's record."""
+
+    num_tokens: int
+    num_computed_tokens: int = 0
+
+
+@dataclass
+class TheirBlocks:
+    """A foreign pool, with counts as they are set."""
+
+    num_blocks: int = 11
+    num_free: int = 10
+    block_size: int = 4
+    shared: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def pool(self) -> "TheirBlocks":
+        return self
+
+    def find_hit(self, request: Request) -> range:
+        return range(0)
+
+    def num_shared_blocks(self, request: Request) -> int:
+        return self.shared.get(request.request_id, 0)
+
+
+def carried(policy: str) -> tuple[CarriedPolicy, TheirBlocks]:
+    blocks = TheirBlocks()
+    limits = SchedulerConfig(block_size=4, num_gpu_blocks=11)
+    return CarriedPolicy(guarded(find_policy(policy)), limits, blocks), blocks
+
+
+def test_a_carried_policy_sees_the_foreign_counts_and_times() -> None:
+    """Tokens, times, waiting and running requests, as at home."""
+    beside, blocks = carried("shortest-prompt")
+    theirs = {name: TheirRequest(length) for name, length in (("a", 8), ("b", 4))}
+    for name, foreign in theirs.items():
+        assert beside.arrive(Submit(name, 0.0, foreign.num_tokens, 9), foreign, 1.0) is None
+    beside.begin_step(2.0)
+    head = beside.waiting.peek()
+    assert head is not None and head.request_id == "b"
+    beside.waiting.pass_over()
+    beside.admit("b")
+    assert list(beside.running) == ["b"] and len(beside.waiting) == 1
+    beside.planned(4)
+    theirs["b"].num_computed_tokens, theirs["b"].num_tokens = 4, 5
+    beside.end_step(3.0, [("b", 1)])
+    view, request = beside.view, beside.requests["b"]
+    assert (view.first_token_s(request), view.num_output_tokens(request), view.now_s) == (3.0, 1, 3.0)
+    blocks.shared["b"] = 1
+    assert view.num_lost_tokens(request) == 0
+    beside.preempt("b")
+    assert [each.request_id for each in view.waiting] == ["b", "a"] and not beside.running
+    beside.finish("b")
+    assert [each.request_id for each in view.waiting] == ["a"] and view.num_output_tokens(request) == 1
+
+
+def test_a_carried_policy_that_leads_nowhere_fails(tmp_path: Path) -> None:
+    """Fifty steps in a row without a token: fcfs would go on."""
+    (tmp_path / "stops.py").write_text(
+        "from actors.core.policies import Fcfs, Policy\n\n\nclass Stops(Policy):\n    pauses = True\n\n"
+        "    def quota(self, request, view):\n        return 0\n"
+    )
+    beside, _ = carried(f"{tmp_path}/stops.py:Stops")
+    policy = beside.policy
+    policy.fallback = find_policy("fcfs")  # type: ignore[attr-defined]
+    beside.arrive(Submit("a", 0.0, 4, 9), TheirRequest(4), 0.0)
+    for step in range(51):
+        assert policy.failure is None  # type: ignore[attr-defined]
+        beside.begin_step(float(step))
+        assert beside.within_quota("a", 4, 4) == 0
+        beside.planned(0)
+    assert "get nothing, step after step" in str(policy.failure)  # type: ignore[attr-defined]
+    assert beside.within_quota("a", 4, 4) == 4
