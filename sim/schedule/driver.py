@@ -14,6 +14,7 @@ from typing import NamedTuple, Never
 import trio
 
 from actors.block_hash import block_hasher
+from actors.core.queue.step_times import MeasuredSteps
 from actors.core.step.progress import Stalled, cannot_go_on, why_stalled
 from actors.core.step.state import SchedulerState
 from actors.engine.executor import Executor, Runner
@@ -138,7 +139,12 @@ class Driver:
         self._watch = watch
         self._manager = KVCacheManager("kv-cache-manager", config, block_hasher(trace.hash_algo))
         self.state = SchedulerState(
-            config, trace.policy, self._manager.lend(), lockstep_enabled=lockstep, decode_runs=decode_runs
+            config,
+            trace.policy,
+            self._manager.lend(),
+            lockstep_enabled=lockstep,
+            decode_runs=decode_runs,
+            step_times=MeasuredSteps(),
         )
         self._backend = HeldBackend(Capacity(self.state.kv.pool.num_blocks, config.block_size))
         runner = Runner("runner", self._backend)

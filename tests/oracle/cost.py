@@ -1,0 +1,97 @@
+"""Run by a Python that has vLLM: CPU time of a step of its scheduler, without and with exported policies.
+
+    PYTHONPATH=FOLDER:SUNDOG python tests/oracle/cost.py MODEL_FOLDER MODULE...
+
+256 requests decode and 64 wait; steps are planned ahead. The least of three turns counts.
+"""
+
+import sys
+import time
+from collections import deque
+from typing import Any
+
+from recorder import new_scheduler
+from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import get_hash_fn_by_name
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request
+
+NUM_RUNNING, NUM_WAITING = 256, 64
+NUM_STEPS, NUM_TURNS = 200, 3
+CONFIG = {
+    "max_num_seqs": NUM_RUNNING,
+    "max_num_batched_tokens": 8192,
+    "num_gpu_blocks": 20_001,
+    "block_size": 16,
+    "max_model_len": 4096,
+    "enable_prefix_caching": True,
+    "enable_chunked_prefill": True,
+    "policy": "fcfs",
+    "long_prefill_token_threshold": 0,
+    "long_prefill_token_threshold_adaptive": False,
+    "async_scheduling": True,
+    "scheduler_reserve_full_isl": True,
+    "watermark": 0.0,
+    "max_num_active_seqs": None,
+}
+
+
+class Loop:
+    """vLLM's loop without a model."""
+
+    def __init__(self, folder: str, module: str | None) -> None:
+        self.scheduler = new_scheduler(folder, CONFIG, module)
+        hashes = get_hash_fn_by_name("sha256")
+        init_none_hash(hashes)
+        hasher = get_request_block_hasher(16, hashes)
+        self._queue: deque[tuple[Any, Any]] = deque()
+        for number in range(NUM_RUNNING + NUM_WAITING):
+            sampling = SamplingParams(max_tokens=3000, ignore_eos=True)
+            sampling.update_from_generation_config({}, 2)
+            prompt = [(7 * number + place) % 500 + 3 for place in range(100)]
+            self.scheduler.add_request(
+                Request(f"r{number}", prompt, sampling, None, arrival_time=float(number), block_hasher=hasher)
+            )
+
+    def step(self) -> None:
+        """Plan a step, and take the result of the one before it in."""
+        output = self.scheduler.schedule()
+        names = list(output.num_scheduled_tokens)
+        tokens = [[] if self.scheduler.requests[name].is_prefill_chunk else [5] for name in names]
+        index = {name: number for number, name in enumerate(names)}
+        result = ModelRunnerOutput(
+            req_ids=names,
+            req_id_to_index=index,
+            sampled_token_ids=tokens,
+            logprobs=None,
+            prompt_logprobs_dict={},
+            pooler_output=[],
+        )
+        self._queue.append((output, result))
+        if len(self._queue) == 2:
+            self.scheduler.update_from_output(*self._queue.popleft())
+
+
+def seconds(folder: str, module: str | None) -> float:
+    """CPU seconds of a step."""
+    loop = Loop(folder, module)
+    for _ in range(20):
+        loop.step()
+    assert len(loop.scheduler.running) == NUM_RUNNING
+    start_s = time.process_time()
+    for _ in range(NUM_STEPS):
+        loop.step()
+    return (time.process_time() - start_s) / NUM_STEPS
+
+
+def main(folder: str, *modules: str) -> None:
+    kinds = (None, *modules)
+    turns = [[seconds(folder, kind) for kind in kinds] for _ in range(NUM_TURNS)]
+    least = [min(turn[place] for turn in turns) for place in range(len(kinds))]
+    for kind, found in zip(kinds, least, strict=True):
+        print(f"{kind or 'vLLM':20} {1000 * found:.3f} ms {found / least[0] - 1:+.1%}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
