@@ -210,7 +210,7 @@ class Carrying(VllmBase):  # type: ignore[misc]
         size, num_running = self._blocks.block_size, len(self.running)
         each = 2 + self.num_lookahead_tokens // size
         most = self.max_num_scheduled_tokens // size + num_running * each
-        return self._blocks.num_free < most * len(self.kv_cache_config.kv_cache_groups)
+        return bool(self._blocks.num_free < most * len(self.kv_cache_config.kv_cache_groups))
 
     def _pending(self) -> Iterator[tuple[str, int]]:
         """Running requests, each with the tokens that it could compute, drafts and budget aside."""
