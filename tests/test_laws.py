@@ -398,6 +398,8 @@ def test_the_scheduler_cannot_see_output_lengths() -> None:
         "predicted_tokens",
         "adapter",
         "has_remote_kv",
+        "refused",
+        "retry_after_s",
         "trace_headers",
     }
 
