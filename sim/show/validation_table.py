@@ -207,14 +207,14 @@ KNOWN = f"""## What is predicted, and what is refused
   PRO 6000 (tables of aiconfigurator-core, Apache-2.0), and RTX 4090 (fits to a profile of
   LLMServingSim, MIT); else from a roofline.
 - Fitted to servers are 0.43 ms between two steps and 7 ms of a front end (both: Qwen3-14B on an H100, 2
-  requests a second); 2 microseconds of skew between ranks (Llama-2-70b on four H100); 0.5 and 0.83 ms to
-  launch a layer without a graph, on one rank and on several (p99 of Llama-2 on H100); half a tile for
-  each key head of a decode beside a chunk of at most 64 rows, and that bandwidth bounds the attention of
-  decodes from above (Llama-2-7b; all its loads were looked at); the 741 TFLOP/s that products in 16 bits are
-  bounded by on H100 and H200 (Qwen3-14B at 8 requests a second; four values were tried). Fitted to kernels are tiles of decodes
-  beside chunks (profiles of two RTX cards) and what an all-reduce takes through the host's memory (two
-  tables of a pair of RTX PRO 6000). Not fitted are decodes beside longer chunks on an H100 (whole tiles
-  of 128 rows, then reading).
+  requests a second); 2 microseconds of skew between ranks (Llama-2-70b on four H100); 0.5 and 0.83 ms
+  to launch a layer without a graph, on one rank and on several (p99 of Llama-2 on H100); half a tile
+  for each key head of a decode beside a chunk of at most 64 rows, and that bandwidth bounds the
+  attention of decodes from above (Llama-2-7b; all its loads were looked at); the 741 TFLOP/s that
+  products in 16 bits are bounded by on H100 and H200 (Qwen3-14B at 8 requests a second; four values
+  were tried). Fitted to kernels are tiles of decodes beside chunks (profiles of two RTX cards) and what
+  an all-reduce takes through the host's memory (two tables of a pair of RTX PRO 6000). Not fitted are
+  decodes beside longer chunks on an H100 (whole tiles of 128 rows, then reading).
 - The range is the run with steps shorter and longer by what is not known of them, two standard deviations
   of each figure's estimate, what two identical runs differ by, {FRONT_END_DOUBT:.0%} of a front end, and for
   p99 what rare things add ({RARE["ttft p99"]:.0%} of TTFT, {RARE["e2e p99"]:.0%} of E2E). Not known of steps
