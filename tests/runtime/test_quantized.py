@@ -165,7 +165,7 @@ def test_experts_are_multiplied_out_and_answer_as_the_plain_model(tmp_path: Path
     build("qwen3_moe", tmp_path)
     plain = quantise(tmp_path, *LAYOUTS["fp8 in blocks"])
     prompts = {"a": random_prompt(1, 29), "b": random_prompt(2, 11)}
-    outputs = run_virtual(lambda: serve(tmp_path, prompts))
+    outputs, _ = run_virtual(lambda: serve(tmp_path, prompts))
     config = json.loads((tmp_path / "config.json").read_text())
     del config["quantization_config"]
     (tmp_path / "config.json").write_text(json.dumps(config))

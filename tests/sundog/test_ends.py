@@ -124,7 +124,7 @@ def test_the_leaves_of_an_error_come_in_order() -> None:
         (["repaly", TRACE], "Did you mean replay"),
         (["replay", TRACE, "--max-num-sequences", "3"], "--max-num-seqs"),
         (["replay"], "TRACE"),
-        (["report"], "DIR"),
+        (["report"], "RUN"),
         (["serve", "/no/model", "--messages"], "--record DIR"),
         (["schedule", "tests/golden/01_light.trace.json.gz", "-o", "/no/folder/log"], "/no/folder/log"),
     ],

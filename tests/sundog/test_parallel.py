@@ -60,6 +60,7 @@ def test_an_older_version_plans_stages_step_by_step() -> None:
     assert old["tpot_s"] == told["tpot_s"] != ahead["tpot_s"]
 
 
+TABLES = ("--cost", "tables", "--gpu", "a100-80gb")
 REFUSED = [
     (["-pp", "0"], "pipeline-parallel-size"),
     (["-pp", "81", *LARGE], "pipeline_parallel_size is 81, and llama-3.1-70b has 80 layers"),
@@ -73,7 +74,7 @@ REFUSED = [
         [*MIXTRAL, "-dp", "3", "--enable-expert-parallel"],
         "cannot be split evenly over 6 ranks: change --tensor-parallel-size or --data-parallel-size",
     ),
-    ([*MIXTRAL, "-dp", "2", "--enable-expert-parallel", "--cost", "tables"], "experts were measured split"),
+    ([*MIXTRAL, "-dp", "2", "--enable-expert-parallel", *TABLES], "experts were measured split"),
     (["-dp", "2", "--enable-expert-parallel"], "llama-3.1-8b has no experts"),
 ]
 

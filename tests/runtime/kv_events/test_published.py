@@ -16,7 +16,7 @@ from actors.block_hash import block_hasher
 from actors.config import EngineConfig
 from actors.config.kv_events import parse_kv_events_config
 from actors.core.params.sampling import Adapter
-from sundog.builds.served import with_kv_events
+from sundog.builds.served import as_served
 from sundog.options.serving import Serving
 from tests.live import EMULATED, Live, live
 from tests.ports import free_ports
@@ -257,7 +257,5 @@ def test_engines_share_no_port_that_nobody_publishes_at() -> None:
         ({"endpoint": "tcp://*:0", "replay_endpoint": "ipc:///tmp/65535"}, 70_000),
     ):
         parse_kv_events_config(json.dumps(fields)).check_ranks(last)
-    config = with_kv_events(
-        EngineConfig(replicas=3), Serving(kv_events_config='{"endpoint": "tcp://*:65535"}')
-    )
+    config = as_served(EngineConfig(replicas=3), Serving(kv_events_config='{"endpoint": "tcp://*:65535"}'))
     assert not config.publishes_kv_events

@@ -40,7 +40,7 @@ def finishes(num_ranks: int, num_in_step: int) -> dict[str, float]:
     make = emulated_backends(InStep(Steady(), num_in_step), CAPACITY, answers, 2, 100, lag)
     backends = [make(rank) for rank in range(num_ranks)]
     for backend in backends:
-        backend._wave._pace.early_s = 0.0  # type: ignore[union-attr]  # this clock is exact
+        backend._wave.pace.early_s = 0.0  # type: ignore[union-attr]  # this clock is exact
 
     async def main() -> None:
         async with open_graph(config(num_ranks), backends) as llm, trio.open_nursery() as nursery:
