@@ -11,7 +11,7 @@ PARALLEL := --numprocesses auto --dist worksteal
 # The suite begins Python more than a hundred times: a third of a short command is compiling what is compiled already.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-long test-ray test-clients lint types tests bench soak gpu fast plain train clean
+.PHONY: demo test test-long test-ray test-clients experiments lint types tests bench soak gpu fast plain train clean
 
 demo: $(VENV)/installed-engine
 	$(BIN)/sundog demo
@@ -46,6 +46,10 @@ test-ray: $(VENV)/installed-test
 # LiteLLM, LangChain and an older openai against a live server, in an environment of their own.
 test-clients: $(VENV)/installed-test
 	$(BIN)/python -m tests.clients
+
+# Every experiment of docs/experiments gives the table, the picture and the numbers of its page. A sweep takes all cores.
+experiments: $(VENV)/installed-test
+	$(BIN)/python -m pytest tests/test_experiments.py --long
 
 bench: $(VENV)/installed-test
 	$(BIN)/python -m tests.bench

@@ -84,7 +84,10 @@ def commands_of(page: str) -> list[list[str]]:
     return [shlex.split(each[1], comments=True) for each in found if each and "…" not in each[1]]
 
 
-PAGES_WITH_COMMANDS = ("README.md", *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md"))))
+PAGES_WITH_COMMANDS = (
+    "README.md",
+    *(str(page.relative_to(ROOT)) for page in sorted((ROOT / "docs").rglob("*.md"))),
+)
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES_WITH_COMMANDS if commands_of(page)])

@@ -28,6 +28,7 @@ WHOLE = (
     "saturation",
     "kv_use_mean",
     "num_preemptions",
+    "recompute_tax",
     "imbalance",
     "cost_per_million_output_tokens",
 )

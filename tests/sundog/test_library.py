@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 from xml.etree import ElementTree
@@ -228,3 +229,15 @@ def test_importing_sundog_is_cheap_and_lists_its_names() -> None:
     assert {"replay", "sweep", "plan", "read"} <= {*dir(sundog)}
     with pytest.raises(AttributeError):
         _ = sundog.nothing
+
+
+def test_a_sweep_knows_the_recompute_tax_of_a_run() -> None:
+    """Tokens computed again, for each token of prompts and answers; a trace is one run."""
+    options: dict[str, Any] = {"num_gpu_blocks": 320, "max_model_len": 5000, "step_scale": 4, "limit": 60}
+    found = sundog.sweep(
+        TRACE, vary={"victim": ["policy"]}, metrics=["recompute_tax"], warmup_s=0, jobs=1, **options
+    )
+    figures = sundog.replay(TRACE, **options).figures
+    assert figures["recomputed_tokens"] > 0
+    tax = figures["recomputed_tokens"] / (figures["prompt_tokens"] + figures["output_tokens"])
+    assert found.rows[0]["recompute_tax"] == pytest.approx(tax)

@@ -387,6 +387,7 @@ def _whole(run: Played, totals: RequestTotals, replicas: Replicas, first: int) -
         "busy_fraction": busy_s * per_engine_s,
         "kv_use_mean": block_seconds * per_engine_s / run.num_blocks,
         "num_preemptions": float(totals.num_preemptions),
+        "recompute_tax": totals.recomputed_tokens / max(totals.prompt_tokens + tokens, 1),
         "imbalance": replicas.imbalance,
         "finished_fraction": totals.num_finished / totals.num_requests if totals.num_requests else None,
         "cost_per_million_output_tokens": None
