@@ -6,6 +6,7 @@ Law: a prediction orders requests and ends none. A predictor is a frozen object 
 from dataclasses import dataclass
 
 from actors.core.chance import drawn
+from actors.core.params.fields import INT64_MAX
 from actors.core.policies.answers import WrongAnswer, exact, printed
 from actors.core.policies.guard import ANY, Guard
 
@@ -56,6 +57,8 @@ class GuardedPredictor(Guard[LengthPredictor], LengthPredictor):
 
 def _exact_length(length: object) -> int | None:
     found = None if length is None or isinstance(length, bool | str | tuple) else exact(length)
-    if length is not None and not (isinstance(found, int) and found >= 1):
-        raise WrongAnswer(f"returned {printed(length)}: it must be a whole number from 1 on, or None")
+    if length is not None and not (isinstance(found, int) and 1 <= found <= INT64_MAX):
+        raise WrongAnswer(
+            f"returned {printed(length)}: it must be a whole number from 1 to 2^63 - 1, or None"
+        )
     return found if isinstance(found, int) else None

@@ -53,7 +53,7 @@ def test_a_predictor_draws_from_the_seed(tmp_path: Path) -> None:
     assert first == again != other
 
 
-@pytest.mark.parametrize("answer", ["0", "-3", "'long'", "1.5", "True", "float('nan')", "1 / 0"])
+@pytest.mark.parametrize("answer", ["0", "-3", "2**63", "'long'", "1.5", "True", "float('nan')", "1 / 0"])
 def test_a_wrong_prediction_ends_a_simulation_with_its_name(tmp_path: Path, answer: str) -> None:
     """File, class, method, request and reason, in one line."""
     predictor = find_predictor(own(tmp_path, f"return {answer}"))
@@ -85,7 +85,7 @@ def test_predictions_of_a_trace_survive_writing_and_reading(tmp_path: Path) -> N
     assert counting_tokens(16, find_predictor("oracle"))(read).predicted_tokens == 5
 
 
-@pytest.mark.parametrize("wrong", ["0", "-1", "true", '"many"', "null", "1.5"])
+@pytest.mark.parametrize("wrong", ["0", "-1", "9223372036854775808", "true", '"many"', "null", "1.5"])
 def test_a_prediction_that_is_no_count_is_refused(tmp_path: Path, wrong: str) -> None:
     """By file, line and column."""
     path = tmp_path / "trace.jsonl"
