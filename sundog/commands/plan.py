@@ -103,12 +103,16 @@ def plan(
     """
     one_thread()
     from sim.show.console import runs_progress
+    from sundog.library.plots import format_of
+    from sundog.library.results import PlanResult
     from sundog.planning.fleets import fleets
     from sundog.planning.planner import planned
     from sundog.planning.prices import read_prices
     from sundog.planning.report import print_advice, to_json
     from sundog.planning.serving import commands, deployment, llm_d_values
 
+    if asked.figure is not None:
+        format_of(asked.figure)
     prices = None if asked.prices is None else read_prices(asked.prices)
     gpus, varied = target.gpu.split(","), axes(asked.vary)
     given = click.get_current_context().get_parameter_source("tensor_parallel_size")
@@ -123,21 +127,18 @@ def plan(
     ):
         advice = problem.advise(made, asked.replications, asked.confidence, asked.tune, asked.resize_s)
     objectives, winner = problem.objectives, advice.winner
-    if winner is not None:
+    if asked.as_json:
+        click.echo(to_json(advice, objectives, asked.confidence, prices is not None))
+    else:
+        print_advice(advice, objectives, asked.confidence, prices is not None)
+        for line in () if winner is None else commands(winner, problem.plan, reading):
+            click.echo(f"  {line}")
+    if winner is not None:  # A file that cannot be written loses nothing: the plan stands above.
         for file, text in ((asked.manifest, deployment), (asked.llm_d, llm_d_values)):
             if file is not None:
                 write(file, text(winner, problem.plan))
     if asked.figure is not None:
-        from sundog.library.results import PlanResult
-
-        drawn = PlanResult(advice, objectives, asked.confidence, prices is not None)
-        drawn.plot.costs().save(asked.figure)
-    if asked.as_json:
-        click.echo(to_json(advice, objectives, asked.confidence, prices is not None))
-        return
-    print_advice(advice, objectives, asked.confidence, prices is not None)
-    for line in () if winner is None else commands(winner, problem.plan, reading):
-        click.echo(f"  {line}")
+        PlanResult(advice, objectives, asked.confidence, prices is not None).plot.costs().save(asked.figure)
 
 
 @contextmanager

@@ -121,8 +121,11 @@ def sweep(
     from sim.figures.named import Metric
     from sim.figures.sweep.cells import Rule, grid
     from sim.show.sweep_table import as_rows, print_cells, to_json
+    from sundog.library.plots import format_of
     from sundog.library.results import SweepResult
 
+    if asked.figure is not None:
+        format_of(asked.figure)
     shown = [Metric.parse(name) for name in asked.metric or SHOWN]
     workload = workload_of(source, reading, asked.resample)
     varied = axes(asked.vary)

@@ -42,6 +42,14 @@ SPREAD = 30
 """Values that differ by more than this factor are drawn on a logarithmic scale."""
 
 
+def format_of(path: str | Path) -> str:
+    """Return the ending of a picture's name; raises ConfigError if it is of no format that is written."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in FORMATS:
+        raise ConfigError(f"{path} ends in {suffix or 'nothing'}: name it {', '.join(FORMATS)}")
+    return suffix
+
+
 class Plot:
     """A picture: a notebook shows it as SVG, `save` writes it, `figure` is matplotlib's to change."""
 
@@ -53,9 +61,7 @@ class Plot:
 
     def save(self, path: str | Path) -> None:
         """Write it as .svg, .pdf or .png, by the name; the same data give the same bytes of SVG."""
-        suffix = Path(path).suffix.lower()
-        if suffix not in FORMATS:
-            raise ConfigError(f"{path} ends in {suffix or 'nothing'}: name it {', '.join(FORMATS)}")
+        suffix = format_of(path)
         metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}[suffix]
         try:
             with _style():

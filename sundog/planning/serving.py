@@ -9,6 +9,7 @@ from sundog.options.row import spelled
 from sundog.planning.search import Candidate
 
 if TYPE_CHECKING:
+    from sim.figures.sweep.cells import Settings
     from sundog.options.simulation import ReadingOptions
     from sundog.sweeps.cell import Plan
 
@@ -49,8 +50,7 @@ def commands(winner: Candidate, plan: "Plan", reading: "ReadingOptions") -> Iter
         yield f"# vLLM has no policy {policy}: it serves first come, first served"
 
 
-def _flags(settings: object) -> list[str]:
-    assert isinstance(settings, dict)
+def _flags(settings: "Settings") -> list[str]:
     words = []
     for name, value in settings.items():
         flag = "--" + name.replace("_", "-")
