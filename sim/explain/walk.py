@@ -78,6 +78,8 @@ class Walk:
     history: History
     request: RequestHistory
     stops: list[WalkStop]
+    cut_off: list[Path]
+    """The files of the record that break off: what came later is missing here."""
 
     @property
     def actors(self) -> list[str]:
@@ -101,14 +103,16 @@ def walk(run: Path, request_id: str) -> Walk:
     request = find_request(history.requests, request_id)
     steps = _own_steps(record, request_id)
     shown, folds = _folded(steps)
-    stops = _message_stops(record, messages, history, request, steps, shown)
+    lines = JsonLines(messages, JournalError.at)
+    stops = _message_stops(lines, record, history, request, steps, shown)
     for fold in folds:
         _insert(stops, WalkStop(fold.start_s, fold.end_s, step=fold), fold.end_s)
     for wait, after in zip(request.waits, [None, *request.spans], strict=False):
         if phases := wait_phases(history, request, wait):
             start_s, end_s = phases[0].start_s, phases[-1].end_s
             _insert(stops, WalkStop(start_s, end_s, waited=phases, after=after), end_s)
-    return Walk(history, request, stops)
+    cut_off = [path for path, is_cut in ((record, history.cut_off), (messages, lines.cut_off)) if is_cut]
+    return Walk(history, request, stops, cut_off)
 
 
 def _insert(stops: list[WalkStop], stop: WalkStop, end_s: float) -> None:
@@ -227,13 +231,12 @@ def _as_one(steps: list[OwnStep]) -> OwnStep:
 
 
 def _message_stops(
-    record: Path, messages: Path, history: History, request: RequestHistory, steps: Steps, shown: Steps
+    lines: JsonLines, record: Path, history: History, request: RequestHistory, steps: Steps, shown: Steps
 ) -> list[WalkStop]:
     """The messages that name the request or belong to a shown step, at times of the journal."""
-    lines = JsonLines(messages, JournalError.at)
     rows = iter(lines)
     header = next(rows, {})
-    check_same_run(record, history.header.run, messages, header.get("run"))
+    check_same_run(record, history.header.run, lines.path, header.get("run"))
     own = list[tuple[Row, OwnStep | None]]()
     for row in rows:
         place = _place(row)
@@ -241,7 +244,7 @@ def _message_stops(
             own.append((row, None if place is None else shown.get(place)))
     submitted_s = next((row["arrival_s"] for row, _ in own if "arrival_s" in row), None)
     if "origin" not in header or submitted_s is None:
-        raise JournalError(f"{messages} does not say when {request.request_id} arrived: record it again")
+        raise JournalError(f"{lines.path} does not say when {request.request_id} arrived: record it again")
     ahead_s = header["origin"] - (submitted_s - request.arrival.time_s)
     sources = Sources()
     stops = []

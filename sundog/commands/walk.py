@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from actors.config import ConfigError
+from sundog.ends import remark
 from sundog.options import Switch, option
 from sundog.options.takes import command, output, say_where, takes
 
@@ -36,6 +37,8 @@ def walk(asked: WalkOptions, run: Path, request_id: str, output: Path) -> None:
     from sim.show.html.walk_page import render, text
 
     found = walked(run, request_id)
+    for path in found.cut_off:
+        remark(f"{path} is a part of a run: it breaks off, and what came later is missing here")
     if asked.as_text:
         click.echo(text(found))
         return

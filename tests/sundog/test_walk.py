@@ -2,6 +2,7 @@
 
 import html
 import re
+import shutil
 from pathlib import Path
 
 import pyarrow.parquet as parquet
@@ -113,6 +114,17 @@ def test_what_cannot_be_walked_names_the_way_out(run: Path, tmp_path: Path) -> N
     command = f"sundog replay --config {tmp_path / 'bare' / 'config.toml'} --journal --messages"
     refused(sundog("walk", tmp_path / "bare", "r0000000"), "no messages", command)
     refused(sundog("walk", tmp_path / "none", "r0000000"), "does not exist")
+
+
+def test_a_walk_says_that_its_record_breaks_off(run: Path, tmp_path: Path) -> None:
+    """A server that was killed leaves half of its messages, and the page must not look whole."""
+    cut = tmp_path / "cut"
+    shutil.copytree(run, cut)
+    messages = cut / "messages.jsonl.gz"
+    assert "breaks off" not in sundog("walk", cut, "r0000003", "--text").stderr
+    messages.write_bytes(messages.read_bytes()[: messages.stat().st_size // 2])
+    done = sundog("walk", cut, "r0000003", "--text")
+    assert done.returncode == 0 and f"{messages} is a part of a run: it breaks off" in done.stderr
 
 
 @pytest.mark.wall_clock
