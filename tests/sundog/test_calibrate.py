@@ -118,6 +118,7 @@ def test_a_server_answers_at_the_measured_pace(profile: Path) -> None:
         (("sundog-tiny", "-o", "x.toml", "--max-model-len", 8), ("max_model_len is 8", "at least 32")),
         (("sundog-tiny", "-o", "x.toml", "--num-gpu-blocks", 9), ("--num-gpu-blocks 9", "129")),
         (("n" * 300, "-o", "x.toml"), ("is not there", "sundog-tiny")),
+        (("traces", "traces", "-o", "x.toml"), ("a folder is given twice",)),
         (("README.md", "-o", "x.toml", "--dtype", "float16"), ("--dtype", "with a log")),
     ],
 )

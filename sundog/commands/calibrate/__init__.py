@@ -69,6 +69,8 @@ def _from_loads(
     for folder in folders:
         if not isdir(folder) or isfile(folder / "config.json"):
             raise ConfigError(f"{folder} is no folder of requests: several sources are loads of one server")
+    if len({folder.resolve() for folder in folders}) < len(folders):
+        raise ConfigError("a folder is given twice: it cannot say how far off a fit to the others is")
     from sundog.commands.calibrate.logs import from_requests
 
     from_requests(folders, output)
