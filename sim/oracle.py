@@ -136,7 +136,7 @@ class Oracle(TokenSource):
 
 
 class Predictor(Protocol):
-    """Unanswered once per request, in order of arrival."""
+    """Asked once per request, in order of arrival."""
 
     def predict(self, request: TraceRequest) -> int | None:
         """Return a prediction of the request's output tokens; None without one."""
@@ -193,15 +193,14 @@ class Own:
         self._inner, self._seed = find_own_predictor(text), seed
 
     def predict(self, request: TraceRequest) -> int | None:
-        row = request
         asked = Unanswered(
-            row.request_id,
-            row.num_prompt_tokens,
+            request.request_id,
+            request.num_prompt_tokens,
             None,
-            row.tenant,
-            row.session,
-            row.priority,
-            row.num_output_tokens,
+            request.tenant,
+            request.session,
+            request.priority,
+            request.num_output_tokens,
             self._seed,
         )
         return self._inner.predict(asked)

@@ -7,7 +7,7 @@ in Sundog's own.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 from actors.core.config import SchedulerConfig
 from actors.core.policies.guard import GuardedPolicy
@@ -17,9 +17,7 @@ from actors.core.queue.step_times import MeasuredSteps
 from actors.core.queue.view import Blocks, View
 from actors.core.queue.waiting import WaitingQueue
 from actors.core.request import Request, Status, Submit
-
-MAX_EMPTY_STEPS: Final = 50
-"""More steps than this in a row without a token computed, and a policy has failed."""
+from actors.core.step.progress import MAX_EMPTY_STEPS
 
 
 class Foreign(Protocol):

@@ -29,6 +29,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from actors.core.batch import Blocked
+from actors.core.policies.guard import GuardedPolicy
 from actors.core.queue.step_times import MeasuredSteps
 from actors.core.step.commit import extend
 from actors.core.step.plan import plan
@@ -114,8 +115,9 @@ class Scheduler(Actor[ToScheduler]):
         self._executor = executor
         self._listeners = tuple(listeners)
         self._checks_when_idle = checks_when_idle
-        self._measured = state.step_times if isinstance(state.step_times, MeasuredSteps) else None
-        """Told of each step, where nobody knows beforehand what it takes."""
+        times, may_ask = state.step_times, isinstance(state.policy, GuardedPolicy)
+        self._measured = times if may_ask and isinstance(times, MeasuredSteps) else None
+        """Told of each step, where a user's policy may ask and nobody knows beforehand what one takes."""
         self._tracer = tracer
         self._depth = state.config.max_concurrent_batches
         self._steps: deque[Planned] = deque()

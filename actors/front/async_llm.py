@@ -10,7 +10,7 @@ from typing import Literal
 
 from actors.config import EngineConfig
 from actors.core.queue.policy import defines
-from actors.core.routers.policy import may_refuse
+from actors.core.routers import RouterPolicy
 from actors.front.active_request import LOST, ActiveRequest, Families, ids_of, last_delta
 from actors.front.health import ReplicaHealth
 from actors.front.intake import SHORT, Intake, Readings
@@ -77,7 +77,7 @@ class AsyncLLM(Actor[FrontMessage]):
         self._without_engine: dict[str, ActiveRequest] = {}
         """Requests whose engine was lost before their readers had been given anything; they wait for one."""
         self._families, self._num_accepted = Families(), 0
-        self._may_refuse = defines(config.policy, "refuse") or may_refuse(config.router)
+        self._may_refuse = defines(config.policy, "refuse") or defines(config.router, "refuse", RouterPolicy)
 
     @property
     def idle(self) -> bool:

@@ -11,10 +11,10 @@ from contextlib import suppress
 from dataclasses import replace
 
 from actors.core.policies.guard import PolicyError
+from actors.core.queue.policy import defines
 from actors.core.routers import Fleet, RouterPolicy
 from actors.core.routers.fleet_state import FleetState
 from actors.core.routers.guard import GuardedRouter, guarded_router
-from actors.core.routers.policy import may_refuse
 from actors.core.routers.prefix_index import new_index
 from actors.kernel.actor import Actor, ActorDied, Handled, Ref, Reply, Tap, answer
 from actors.kernel.reply import Reader
@@ -102,7 +102,7 @@ class Router(Actor[RouterMessage]):
         self._policy = guarded_router(policy)
         self._state = FleetState(new_index(policy.index), seed)
         self._fleet = Fleet(self._state, self._policy.new_memory())
-        self._refuses = may_refuse(self._policy)
+        self._refuses = defines(self._policy, "refuse", RouterPolicy)
         self._engines: list[EngineRefs | None] = []
         """None for a replica that is down."""
         self._has_choice = False

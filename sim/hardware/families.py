@@ -115,13 +115,7 @@ SPARSE = Family(
     indexed=True,
     defaults={**INDEXED, "index_n_heads": 64},
 )
-SPARSE_GLM = Family(
-    deepseek_experts,
-    indexed_in_all_layers,
-    latent=True,
-    indexed=True,
-    defaults={**INDEXED, "index_n_heads": 32},
-)
+SPARSE_GLM = replace(SPARSE, defaults={**INDEXED, "index_n_heads": 32})
 NEXT = Family(qwen_experts, query_key_norms="head", linear=True, gated=True, output_bias=False)
 NEXT_DENSE = Family(query_key_norms="head", linear=True, gated=True, output_bias=False)
 GEMMA3_FAMILY = Family(windows=every_nth_is_full, num_norms=4, query_key_norms="head", defaults=GEMMA3)

@@ -135,10 +135,10 @@ class Policy:
         return running[next(reversed(running))]
 
 
-def defines(policy: Policy, method: str) -> bool:
-    """True if the policy has its own method of this name, instead of the inherited one."""
+def defines(policy: object, method: str, kind: type = Policy) -> bool:
+    """True if the policy has its own method of this name, instead of the one inherited from its kind."""
     own = getattr(policy, "inner", policy)
-    return getattr(type(own), method) is not getattr(Policy, method)
+    return getattr(type(own), method) is not getattr(kind, method)
 
 
 def gives_keys(policy: Policy) -> bool:

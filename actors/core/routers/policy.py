@@ -122,9 +122,3 @@ class RouterPolicy:
     def new_memory(self) -> object:
         """The policy's memory, made once for each run: `fleet.memory` everywhere else."""
         return None
-
-
-def may_refuse(policy: RouterPolicy) -> bool:
-    """True if the policy turns requests away."""
-    own = getattr(policy, "inner", policy)
-    return type(own).refuse is not RouterPolicy.refuse
