@@ -12,8 +12,9 @@ from click.core import ParameterSource
 from actors.config import ConfigError
 from sundog.ends import Stopped, interrupted
 from sundog.fast import one_thread
-from sundog.options import AnyText, Real, Switch, Whole, option
+from sundog.options import AnyText, Parsed, Real, Switch, Whole, option
 from sundog.options.engine import EngineOptions
+from sundog.options.row import picture_format
 from sundog.options.serving import on_ray
 from sundog.options.simulation import LoadOptions, ReadingOptions, TargetOptions, TermsOptions
 from sundog.options.takes import command, takes
@@ -76,7 +77,7 @@ class PlanOptions:
     )
     figure: str | None = option(
         None,
-        AnyText("FILE"),
+        Parsed(picture_format, "FILE"),
         "Draw what the fleets cost there, as .svg, .pdf or .png.",
         section=FILES,
         kept=False,
@@ -103,7 +104,6 @@ def plan(
     """
     one_thread()
     from sim.show.console import runs_progress
-    from sundog.library.plots import format_of
     from sundog.library.results import PlanResult
     from sundog.planning.fleets import fleets
     from sundog.planning.planner import planned
@@ -111,8 +111,6 @@ def plan(
     from sundog.planning.report import print_advice, to_json
     from sundog.planning.serving import commands, deployment, llm_d_values
 
-    if asked.figure is not None:
-        format_of(asked.figure)
     prices = None if asked.prices is None else read_prices(asked.prices)
     gpus, varied = target.gpu.split(","), axes(asked.vary)
     given = click.get_current_context().get_parameter_source("tensor_parallel_size")

@@ -12,9 +12,9 @@ import click
 from actors.config import ConfigError
 from sundog.ends import Stopped, interrupted, remark
 from sundog.fast import one_thread
-from sundog.options import AnyText, Real, Switch, Whole, option
+from sundog.options import AnyText, Parsed, Real, Switch, Whole, option
 from sundog.options.engine import EngineOptions
-from sundog.options.row import RECORDING
+from sundog.options.row import RECORDING, picture_format
 from sundog.options.serving import on_ray
 from sundog.options.simulation import LoadOptions, ReadingOptions, TargetOptions, TermsOptions
 from sundog.options.takes import command, takes
@@ -54,7 +54,7 @@ class SweepOptions:
     on: str | None = on_ray("Run on a cluster: ray begins one here, ray:HOST:PORT is there.", kept=False)
     figure: str | None = option(
         None,
-        AnyText("FILE"),
+        Parsed(picture_format, "FILE"),
         "Draw load curves (--by) or the Pareto front, as .svg, .pdf or .png.",
         section=RECORDING,
         kept=False,
@@ -121,11 +121,8 @@ def sweep(
     from sim.figures.named import Metric
     from sim.figures.sweep.cells import Rule, grid
     from sim.show.sweep_table import as_rows, print_cells, to_json
-    from sundog.library.plots import format_of
     from sundog.library.results import SweepResult
 
-    if asked.figure is not None:
-        format_of(asked.figure)
     shown = [Metric.parse(name) for name in asked.metric or SHOWN]
     workload = workload_of(source, reading, asked.resample)
     varied = axes(asked.vary)

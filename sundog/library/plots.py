@@ -12,6 +12,7 @@ import numpy as np
 from actors.config import ConfigError
 from sim.figures.named import Metric
 from sim.figures.sweep.cells import Cell
+from sundog.options.row import picture_format
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,18 +37,11 @@ STYLE: Any = {
     "pdf.fonttype": 42,
 }
 SIZE_INCHES = (5.2, 3.2)
-FORMATS = (".svg", ".pdf", ".png")
+METADATA: dict[str, dict[str, None]] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}
+"""The dates that are left out of files, by their format: the same data give the same bytes."""
 MOST_BARS = 8
 SPREAD = 30
 """Values that differ by more than this factor are drawn on a logarithmic scale."""
-
-
-def format_of(path: str | Path) -> str:
-    """Return the ending of a picture's name; raises ConfigError if it is of no format that is written."""
-    suffix = Path(path).suffix.lower()
-    if suffix not in FORMATS:
-        raise ConfigError(f"{path} ends in {suffix or 'nothing'}: name it {', '.join(FORMATS)}")
-    return suffix
 
 
 class Plot:
@@ -61,8 +55,10 @@ class Plot:
 
     def save(self, path: str | Path) -> None:
         """Write it as .svg, .pdf or .png, by the name; the same data give the same bytes of SVG."""
-        suffix = format_of(path)
-        metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}[suffix]
+        try:
+            metadata = METADATA[picture_format(str(path))]
+        except ValueError as error:
+            raise ConfigError(f"{path} is no picture's name: {error}") from None
         try:
             with _style():
                 self.figure.savefig(path, metadata=metadata, dpi=200)

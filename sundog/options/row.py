@@ -114,6 +114,17 @@ class Parsed:
         return value
 
 
+PICTURES = (".svg", ".pdf", ".png")
+
+
+def picture_format(name: str) -> str:
+    """The ending of a picture's name; raises ValueError if no picture is written so."""
+    ending = name[name.rfind(".") :].lower()
+    if ending not in PICTURES:
+        raise ValueError(f"name it {', '.join(PICTURES)}")
+    return ending
+
+
 @dataclass(frozen=True, slots=True)
 class Switch:
     """On or off: `--name`, and with `pair` also `--no-name`."""
