@@ -23,7 +23,7 @@ from actors.front.codec import TextCodec, Vocabulary
 from actors.front.front_end import FrontEnd
 from actors.front.intake import Intake, PromptReader
 from actors.kernel.actor import Actor, Ref, Tap
-from actors.messages import EngineRefs, EngineUp, Heard, PolicyFailed, StepOutput
+from actors.messages import CeaseFetch, EngineRefs, EngineUp, FetchKv, Heard, PolicyFailed, StepOutput
 from actors.router.router import Router
 
 log = logging.getLogger("sundog")
@@ -41,13 +41,14 @@ async def open_graph(
     supervision: Supervision | None = None,
     front_end: FrontEnd | None = None,
     roster: Roster | None = None,
+    links: Actor[FetchKv | CeaseFetch] | None = None,
 ) -> AsyncIterator[Ref[FromClients]]:
     """The address of AsyncLLM over one engine per backend, started from the leaves.
 
     `listeners` hear every Submit, StepOutput, EngineUp, EngineDown and PolicyFailed; AsyncLLM hears of steps
     through the `front_end`, if there is one. Leaving the block hangs up: what was accepted is finished, then
     the actors end from the root, the listeners last. `supervision` says what follows a crash; by default any
-    crash ends the run and is raised. The `roster` knows who is in the graph.
+    ends the run and is raised. The `roster` knows all actors. `links` are between prefill and decode.
     """
     roster = Roster() if roster is None else roster
     supervision = supervision or Supervision()
@@ -57,20 +58,23 @@ async def open_graph(
         holds = [actor.ref("graph") for actor in behind]
         await _begin_listening(listening, listeners, front_end, supervision.fates.listener)
         async with trio.open_nursery() as nursery:
-            router = _router(config, fallback, listeners, tap)
+            router = _router(config, fallback, listeners, links, tap)
+            if links is not None:
+                await nursery.start(links.live, name=links.name)
             intake = _intake(config, codec, vocabulary or Vocabulary())
             readers = _readers(intake, tap)
             async_llm = _async_llm(config, router, intake, readers, behind, tap)
             router.report_to(async_llm.ref("router", counted=False))
             client = async_llm.ref("client")
             supervisors, heard_by = [], _heard_by(router, async_llm, listeners, front_end)
-            for replica, backend in enumerate(backends):
-                run_core = partial(run_engine, replica, config, heard_by, fallback, tap, roster)
+            for replica, (backend, role) in enumerate(zip(backends, config.roles, strict=True)):
+                own = config.of_replica(replica)
+                run_core = partial(run_engine, replica, own, heard_by, fallback, tap, roster)
                 router_ref = router.ref(name := f"supervisor-{replica}", counted=False)
                 supervisor = EngineSupervisor(replica, supervision, run_core, router_ref, router.has_served)
                 engine: EngineRefs = await nursery.start(supervisor.run, backend, name=name)
                 supervisors.append(supervisor)
-                router.connect(engine)
+                router.connect(engine, role)
                 _tell(holds, EngineUp(replica, engine))
                 intake.connect(engine.capacity)
             async with trio.open_nursery() as front:
@@ -125,7 +129,11 @@ def _async_llm(
 
 
 def _router(
-    config: EngineConfig, fallback: Policy | None, listeners: Sequence[Actor[Heard]], tap: Tap | None
+    config: EngineConfig,
+    fallback: Policy | None,
+    listeners: Sequence[Actor[Heard]],
+    links: Actor[FetchKv | CeaseFetch] | None,
+    tap: Tap | None,
 ) -> Router:
     """The Router; where policies are replaced, its own is by round-robin."""
     return Router(
@@ -134,6 +142,7 @@ def _router(
         seed=config.seed,
         fallback=None if fallback is None else RoundRobin(),
         listeners=[listener.ref("router", counted=False) for listener in listeners],
+        links=None if links is None else links.ref("router"),
         tap=tap,
     )
 

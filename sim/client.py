@@ -12,7 +12,7 @@ from typing import NamedTuple
 from actors.kernel.actor import Actor, Ref
 from actors.kernel.clock import Event, Timer
 from actors.kernel.reply import Reader
-from actors.messages import Cancel, Generate, Heard, Refused, StepOutput, Submit
+from actors.messages import Cancel, EngineDown, Generate, Heard, Refused, StepOutput, Submit, Unserved
 from sim.interrupt import ReplayStopping
 from sim.record.recorder import Recorder
 from sim.trace.record import TraceRequest
@@ -53,12 +53,20 @@ class Recording(Actor[Heard]):
             case StepOutput():
                 self._recorder.observe(message)
                 if message.finished and self.client is not None:
-                    ended = tuple([finish.request_id for finish in message.finished])
+                    finished = message.finished
+                    ended = tuple([each.request_id for each in finished if each.reason != "handed"])
                     self.client.tell(Ended(ended))
             case Submit():
                 self._recorder.arrived(
                     message.request_id, message.arrival_s, message.num_prompt_tokens, message.tenant
                 )
+            case EngineDown():
+                self._recorder.lost(message.replica, message.request_ids, self.clock.now_s())
+            case Unserved():
+                for name in message.request_ids:
+                    self._recorder.ended(name, message.reason, self.clock.now_s())
+                if self.client is not None:
+                    self.client.tell(Ended(message.request_ids))
 
 
 class Client(Actor[Due | GaveUp | TraceRequest | Ended]):

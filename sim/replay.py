@@ -1,17 +1,22 @@
 """Replay a trace: clients of the past in front of the graph, on a virtual clock."""
 
 import gc
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+
+import trio
 
 from actors.config import EngineConfig
 from actors.core.params.sampling import Sampling
 from actors.engine.backend import Backend
+from actors.engine.supervisor import Supervision
+from actors.front.async_llm import FromClients
 from actors.front.codec import Vocabulary
 from actors.graph import open_graph
-from actors.kernel.actor import Actor, Tap
-from actors.messages import Capacity, Generate, Heard
+from actors.kernel.actor import Actor, Ref, Tap
+from actors.messages import Capacity, CeaseFetch, FetchKv, Generate, Heard
 from sim.backend import Pace, TokenSource
 from sim.client import Client, Progress, Recording
 from sim.clock import run_virtual
@@ -21,10 +26,58 @@ from sim.in_step import ranks_in_step
 from sim.interrupt import Interrupted, ctrl_c, is_stopping
 from sim.oracle import Oracle, Predictor
 from sim.pipelined import cost_backend
-from sim.record.recorder import Recorder
+from sim.record.recorder import Recorder, RunAccount
 from sim.record.sink import Sink
 from sim.speculated import AcceptanceModel, Lengths, Speculated
 from sim.trace.record import TraceRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The rest of a run, beside equal engines that never fail and clients.
+
+    The `links` move keys and values between engines that prefill and such that decode; `supervision` says
+    what follows the crash of an engine; `drivers` act on the fleet until the last request has ended.
+    `own_blocks` has the KV blocks of each replica where they are not equal. The Recorder keeps the `ledger`.
+    """
+
+    links: Actor[FetchKv | CeaseFetch] | None = None
+    supervision: Supervision | None = None
+    drivers: Sequence[Callable[[Ref[FromClients]], Awaitable[None]]] = ()
+    own_blocks: Sequence[int] = ()
+    ledger: RunAccount | None = None
+
+    def graph(
+        self,
+        config: EngineConfig,
+        backends: Sequence[Backend],
+        vocabulary: Vocabulary | None,
+        listeners: Sequence[Actor[Heard]],
+        tap: Tap | None,
+    ) -> AbstractAsyncContextManager[Ref[FromClients]]:
+        """Open the graph of the run."""
+        return open_graph(
+            config,
+            backends,
+            vocabulary=vocabulary,
+            listeners=listeners,
+            tap=tap,
+            supervision=self.supervision,
+            links=self.links,
+        )
+
+    async def play(self, llm: Ref[FromClients], client: Client) -> None:
+        """Let clients ask, and the drivers act on the fleet meanwhile."""
+        async with trio.open_nursery() as beside:
+            for driver in self.drivers:
+                beside.start_soon(driver, llm)
+            await client.live()
+            beside.cancel_scope.cancel()
+
+
+Furnish = Callable[[Callable[[], TokenSource]], tuple[Sequence[Backend], Surroundings]]
+"""Makes the backends of a run, and what else it has, from the maker of their tokens."""
+NOTHING_ELSE = Surroundings()
 
 
 def replay(
@@ -42,6 +95,7 @@ def replay(
     listeners: Sequence[Actor[Heard]] = (),
     tap: Tap | None = None,
     stop_when: Callable[[Recorder], bool] | None = None,
+    furnish: Furnish | None = None,
 ) -> Recorder:
     """Run the trace through `config.replicas` engines of the given cost and capacity.
 
@@ -49,8 +103,9 @@ def replay(
     `front_end_s` is added to what each client sees; clients have at most `max_concurrency`
     requests unfinished, and give up a request after `client_timeout_s`. A `sink` is given rows once they
     are complete, and the rest at the end. `stop_when` is asked at every arrival and end, and ends the run.
-    Same input, same record, byte for byte. Raises ConfigError for limits that cannot work,
-    TraceError at the first malformed row, and at Ctrl-C Interrupted with what was recorded.
+    Engines that are not all alike come from `furnish`. Same input, same record, byte for byte. Raises
+    ConfigError for limits that cannot work, TraceError at the first malformed row, and at Ctrl-C Interrupted
+    with what was recorded.
     """
     future: dict[str, int] = {}
     drafts = None if config.speculation is None else AcceptanceModel.of(config.speculation, config.seed)
@@ -58,15 +113,10 @@ def replay(
     def source() -> TokenSource:
         return Oracle(future) if drafts is None else Speculated(Lengths(future), drafts)
 
-    backends: Sequence[Backend]
-    if isinstance(cost, InStep):
+    if furnish is None and isinstance(cost, InStep):
         config = replace(config, decode_runs=False)
-        backends = ranks_in_step(cost, [source() for _ in range(config.replicas)], capacity)
-    else:
-        backends = [
-            cost_backend(Pace(cost, f"runner-{replica}"), source(), capacity)
-            for replica in range(config.replicas)
-        ]
+    make = furnish or partial(_equal_engines, cost, config.replicas, capacity)
+    backends, surroundings = make(source)
 
     def before_arrival(request: TraceRequest) -> None:
         future[request.request_id] = request.num_output_tokens
@@ -86,7 +136,18 @@ def replay(
         listeners=listeners,
         tap=tap,
         stop_when=stop_when,
+        surroundings=surroundings,
     )
+
+
+def _equal_engines(
+    cost: CostModel, replicas: int, capacity: Capacity, source: Callable[[], TokenSource]
+) -> tuple[Sequence[Backend], Surroundings]:
+    """The engines of a fleet in which all are alike; those that share experts go in step."""
+    if isinstance(cost, InStep):
+        return ranks_in_step(cost, [source() for _ in range(replicas)], capacity), NOTHING_ELSE
+    names = [f"runner-{replica}" for replica in range(replicas)]
+    return [cost_backend(Pace(cost, name), source(), capacity) for name in names], NOTHING_ELSE
 
 
 def replay_on(
@@ -106,12 +167,14 @@ def replay_on(
     listeners: Sequence[Actor[Heard]] = (),
     tap: Tap | None = None,
     stop_when: Callable[[Recorder], bool] | None = None,
+    surroundings: Surroundings = NOTHING_ELSE,
 ) -> Recorder:
     """Replay on backends of any kind; `generate_for` makes a row of the trace into a message.
 
     `before_arrival` is called with each row just before it arrives, for backends to know its future.
     """
-    recorder = Recorder(capacity.num_blocks, config.replicas, front_end_s, sink)
+    blocks = (surroundings.own_blocks, surroundings.ledger)
+    recorder = Recorder(capacity.num_blocks, config.replicas, front_end_s, sink, *blocks)
     generate = generate_for or counting_tokens(config.scheduler.block_size)
 
     def ask_for(request: TraceRequest) -> Generate:
@@ -128,13 +191,13 @@ def replay_on(
             was_stopped = stop_when is not None and stop_when(recorder)
             return was_stopped or is_interrupted()
 
-        async with open_graph(
-            config, backends, vocabulary=vocabulary, listeners=[recording, *listeners], tap=tap
-        ) as llm:
-            asked = trace, llm, ask_for, recorder, on_progress, max_concurrency, shall_stop
-            client = Client(*asked, client_timeout_s, stays=stop_when is not None)
+        heard_by = [recording, *listeners]
+        async with surroundings.graph(config, backends, vocabulary, heard_by, tap) as llm:
+            stays = stop_when is not None or bool(surroundings.drivers)
+            terms = (on_progress, max_concurrency, shall_stop, client_timeout_s, stays)
+            client = Client(trace, llm, ask_for, recorder, *terms)
             recording.client = client.ref(recording.name, counted=False)
-            await client.live()
+            await surroundings.play(llm, client)
 
     with _few_collections(), ctrl_c() as shall_stop:
         try:

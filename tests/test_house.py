@@ -38,6 +38,7 @@ FLOORS = (
     "sim.cost",
     "sim.record",
     "sim",
+    "sim.fleet",
     "sim.emulation",
     "sim.schedule",
     "sim.figures",

@@ -400,6 +400,7 @@ def test_the_scheduler_cannot_see_output_lengths() -> None:
         "has_remote_kv",
         "refused",
         "retry_after_s",
+        "hands_over",
         "trace_headers",
     }
 

@@ -31,7 +31,10 @@ class BlockTables(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Transfers:
-    """The transfers of KV blocks to other servers: this server's name, and how long a token takes."""
+    """The transfers of KV blocks to other servers: this server's name, and how long a token takes.
+
+    Blocks go whole, as they do between simulated engines (`sim/fleet/links.py`).
+    """
 
     tables: BlockTables
     engine_id: str
@@ -39,6 +42,7 @@ class Transfers:
     port: int
     tp_size: int
     token_s: float
+    block_size: int = 1
 
     def begins(self, params: Params, request_id: str) -> float | None:
         """A request begins: how long its prompt is on its way here, None where it is computed here.
@@ -57,7 +61,7 @@ class Transfers:
         num_tokens = params.get("remote_num_tokens", 0)
         if type(num_tokens) is not int or not 0 <= num_tokens <= MOST_TOKENS:
             raise invalid(f"{FIELD}: remote_num_tokens is {shown(num_tokens)}, no number of tokens.", FIELD)
-        return num_tokens * self.token_s
+        return -(-num_tokens // self.block_size) * self.block_size * self.token_s
 
     def ended(self, params: Params, request_id: str, num_tokens: int) -> dict[str, object] | None:
         """Return the account of an answer's `num_tokens` tokens of blocks, if another server fetches them."""

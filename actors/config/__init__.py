@@ -3,12 +3,14 @@
 from dataclasses import dataclass, field, replace
 
 from actors.config.hop_costs import NO_HOPS, HopCosts
+from actors.config.pools import Pool, check_pools
 from actors.config.speculative import SpeculativeConfig
 from actors.core.config import ConfigError, SchedulerConfig
 from actors.core.policies import Fcfs, Policy, has_urgency
 from actors.core.predictors import LengthPredictor
 from actors.core.queue.policy import class_name, defines
 from actors.core.routers import RoundRobin, RouterPolicy
+from actors.core.routers.fleet_state import Role
 
 __all__ = ["ConfigError", "EngineConfig", "SchedulerConfig"]
 
@@ -45,6 +47,9 @@ class EngineConfig:
     """Whether engines say what tokens the blocks of their prefix caches hold, for others to know."""
     predictor: LengthPredictor | None = None
     """Guesses the lengths of answers that clients do not predict."""
+    pools: tuple[Pool, ...] = ()
+    """The engines by pool, where they are not equal; `replicas` are all of them, and `scheduler` has the
+    limits that hold for a whole request."""
 
     def __post_init__(self) -> None:
         if self.replicas < 1:
@@ -63,6 +68,29 @@ class EngineConfig:
             raise ConfigError(
                 f"policy {class_name(self.policy)} gives quotas, which need chunked prefill: enable it"
             )
+
+        if self.pools:
+            check_pools(self.pools)
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """The role of each replica."""
+        whole: Role = "both"
+        if not self.pools:
+            return (whole,) * self.replicas
+        return tuple(pool.role for pool in self.pools for _ in range(pool.replicas))
+
+    @property
+    def hands_over(self) -> bool:
+        """True if prompts are computed by some engines and answers by others."""
+        return any(pool.role == "prefill" for pool in self.pools)
+
+    def of_replica(self, replica: int) -> "EngineConfig":
+        """Return the configuration of one engine, with the limits of its pool."""
+        if not self.pools:
+            return self
+        schedulers = [pool.scheduler for pool in self.pools for _ in range(pool.replicas)]
+        return replace(self, scheduler=schedulers[replica])
 
     def with_blocks(self, num_blocks: int) -> SchedulerConfig:
         """The scheduler's limits over a pool of `num_blocks`, the null block included.

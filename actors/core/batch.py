@@ -135,7 +135,8 @@ class StepResult:
 Lack = Literal["token budget", "max_num_seqs", "KV blocks", "preemption", "quota", "unknown"]
 """The reasons not to admit a request: when running requests are preempted, none is admitted; the policy may
 give the next one a `quota` of 0; `unknown` stands in what is read from logs that do not say it."""
-FinishReason = Literal["stop", "length", "abort", "error", "refused", "repetition"]
+FinishReason = Literal["stop", "length", "abort", "error", "refused", "repetition", "handed"]
+"""The reasons to end; `handed` is no end: another engine goes on with the request."""
 
 
 class Blocked(NamedTuple):

@@ -21,7 +21,8 @@ class Submit:
     end. `predicted_tokens` is a guess, made before the engine, of the
     answer's length; right or wrong, it orders requests and ends none. Requests of one `session` are turns
     of one conversation. With `has_remote_kv` another server has computed the prompt, and its keys and values
-    are there when the request is admitted; its last token is computed again, for the first sample.
+    are there when the request is admitted; its last token is computed again, for the first sample. One that
+    `hands_over` ends with its first token, and its blocks are kept for another server to fetch.
     With `refused` the Router's policy turns it away, for this reason: its client may come again after
     `retry_after_s`.
     """
@@ -47,6 +48,7 @@ class Submit:
     has_remote_kv: bool = False
     refused: str | None = None
     retry_after_s: float | None = None
+    hands_over: bool = False
 
 
 NO_TOKENS: Final = frozenset[int]()

@@ -25,7 +25,20 @@ from actors.engine.reports import Roster, report
 from actors.engine.scheduler import Scheduler
 from actors.kernel.actor import Actor, ActorDied, Handled, Ref, Tap, answer
 from actors.kernel.clock import Event
-from actors.messages import Abort, Batch, EngineRefs, Freeze, Interrupt, Load, PolicyFailed, Submit
+from actors.messages import (
+    Abort,
+    Batch,
+    EngineRefs,
+    Freeze,
+    Interrupt,
+    KvFetched,
+    Load,
+    PolicyFailed,
+    Pull,
+    Submit,
+    ToEngine,
+    Withdraw,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +48,11 @@ class Arrived:
     message: Submit | Abort
 
 
-class Hop(Actor[Submit | Abort | Freeze | Arrived]):
+class Hop(Actor[ToEngine | Arrived]):
     """Passes on what it is told, later."""
 
     def __init__(
-        self, name: str, costs: HopCosts, scheduler: Ref[Submit | Abort | Freeze], *, tap: Tap | None = None
+        self, name: str, costs: HopCosts, scheduler: Ref[ToEngine], *, tap: Tap | None = None
     ) -> None:
         super().__init__(name, tap=tap)
         self._costs = costs
@@ -51,7 +64,7 @@ class Hop(Actor[Submit | Abort | Freeze | Arrived]):
     def idle(self) -> bool:
         return not self._num_under_way
 
-    def handle(self, message: Submit | Abort | Freeze | Arrived) -> Handled:
+    def handle(self, message: ToEngine | Arrived) -> Handled:
         match message:
             case Submit():
                 self._pass_on(message, self._costs.submit + self._costs.token * message.num_prompt_tokens)
@@ -61,7 +74,11 @@ class Hop(Actor[Submit | Abort | Freeze | Arrived]):
                 self._num_under_way -= 1
                 with suppress(ActorDied):
                     self._scheduler.tell(message.message)
+            case KvFetched() | Withdraw():
+                self._scheduler.tell(message)
             case Freeze():
+                return answer(message, self._scheduler.request(message))
+            case Pull():
                 return answer(message, self._scheduler.request(message))
             case _:
                 self.unknown(message)
@@ -186,7 +203,7 @@ async def _run_actors(
             tap=tap,
         )
         manager.connect(scheduler.ref(manager.name))
-        entrance: Ref[Submit | Abort | Freeze] = scheduler.ref("router")
+        entrance: Ref[ToEngine] = scheduler.ref("router")
         manager_ref = manager.ref("router")  # addresses before starts: an actor without callers ends
         await start(manager)
         await start(scheduler)

@@ -16,10 +16,14 @@ from actors.messages import (
     Done,
     Finish,
     Freeze,
+    KvFetched,
+    Pull,
     Refused,
+    Reserved,
     ResetPrefixCache,
     StepResult,
     Submit,
+    Withdraw,
 )
 
 
@@ -49,13 +53,20 @@ class Hold(NamedTuple):
     reply: Reply[Done | Refused]
 
 
-Due = Submit | Abort | Reset | Hold
+class PullDue(NamedTuple):
+    """A request that is to be fetched, and where the answer goes once it has room."""
+
+    message: Pull
+    reply: Reply[Reserved]
+
+
+Due = Submit | Abort | Reset | Hold | PullDue | KvFetched | Withdraw
 
 
 class Inbox:
     """Messages for one scheduler's state."""
 
-    __slots__ = ("_messages", "_state", "_tracer", "held", "is_frozen")
+    __slots__ = ("_messages", "_pulls", "_state", "_tracer", "held", "is_frozen")
 
     def __init__(self, state: SchedulerState, tracer: Tracer | None) -> None:
         self._state = state
@@ -65,6 +76,8 @@ class Inbox:
         """True while no step may begin."""
         self.held: list[Reply[Done | Refused]] = []
         """Answers that are due when no step runs any more."""
+        self._pulls: dict[str, Reply[Reserved]] = {}
+        """Answers that are due when a request has room to be fetched into."""
 
     @property
     def is_empty(self) -> bool:
@@ -89,6 +102,13 @@ class Inbox:
                 finished += self._abort(message)
             elif isinstance(message, Reset):
                 self._reset(message)
+            elif isinstance(message, PullDue):
+                self._state.pull(message.message.submit)
+                self._pulls[message.message.submit.request_id] = message.reply
+            elif isinstance(message, KvFetched):
+                self._state.fetched(message.request_ids)
+            elif isinstance(message, Withdraw):
+                self._withdraw(message)
             else:
                 self.is_frozen = message.message.is_frozen
                 self.held.append(message.reply)
@@ -129,6 +149,18 @@ class Inbox:
         if self._tracer is not None:
             self._tracer.aborted(abort, finished)
         return finished
+
+    def _withdraw(self, withdraw: Withdraw) -> None:
+        self._state.handovers.withdraw(withdraw.request_ids, self._state.kv)
+        for name in withdraw.request_ids:
+            self._pulls.pop(name, None)
+
+    def reserve(self) -> None:
+        """Give blocks to requests that are to be fetched, and say so, behind all that wait or grow here."""
+        state = self._state
+        if len(state.running) < state.config.max_num_running:
+            for request, num_blocks in state.handovers.reserve(state.kv):
+                self._pulls.pop(request.request_id).set(Reserved(num_blocks))
 
     def tell_held(self) -> None:
         """Answer those who wait for the last step to end."""

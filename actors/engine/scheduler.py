@@ -36,7 +36,7 @@ from actors.core.step.plan import plan
 from actors.core.step.progress import Progress
 from actors.core.step.state import SchedulerState
 from actors.core.step.update import cut, update
-from actors.engine.inbox import Due, Hold, Inbox, Reset, Tracer
+from actors.engine.inbox import Due, Hold, Inbox, PullDue, Reset, Tracer
 from actors.kernel.actor import Actor, Handled, Ref, Reply, Tap, answer
 from actors.kernel.clock import Event
 from actors.kernel.owner import MessageTimer
@@ -47,11 +47,15 @@ from actors.messages import (
     Finish,
     Freeze,
     Interrupt,
+    KvFetched,
+    Pull,
     Refused,
+    Reserved,
     ResetPrefixCache,
     StepOutput,
     StepResult,
     Submit,
+    Withdraw,
 )
 
 
@@ -87,7 +91,9 @@ class BeginStep:
 BEGIN_STEP = BeginStep()
 
 
-ToScheduler = Submit | Abort | ResetPrefixCache | Freeze | StepResult | BeginStep
+ToScheduler = (
+    Submit | Abort | ResetPrefixCache | Freeze | StepResult | BeginStep | Pull | KvFetched | Withdraw
+)
 
 
 class Scheduler(Actor[ToScheduler]):
@@ -145,12 +151,16 @@ class Scheduler(Actor[ToScheduler]):
                     self._end_step()
             case BeginStep():
                 self._begin_step()
-            case Submit() | Abort():
+            case Submit() | Abort() | KvFetched() | Withdraw():
                 self._take(message)
             case ResetPrefixCache():
                 reset: Reply[Done | Refused] = Reply()
                 self._take(Reset(message, reset))
                 return answer(message, reset)
+            case Pull():
+                reserved: Reply[Reserved] = Reply()
+                self._take(PullDue(message, reserved))
+                return answer(message, reserved)
             case Freeze():
                 held: Reply[Done | Refused] = Reply()
                 self._take(Hold(message, held))
@@ -197,7 +207,10 @@ class Scheduler(Actor[ToScheduler]):
             self._interrupt()
         self._aborted += self._inbox.take_all()
         # Who ended is told of it when the step ends: in a run, steps too late.
-        num_tokens = self._plan(may_run=not self._aborted) if self._has_work else 0
+        pulls = self._state.handovers.pulls
+        num_tokens = self._plan(may_run=not (self._aborted or pulls)) if self._has_work else 0
+        if pulls and not (self._steps and self._steps[-1].blocked):
+            self._inbox.reserve()
         if self._inbox.held and not self._steps:
             self._inbox.tell_held()
         # As in vLLM, stages are filled up with steps that compute nothing.
@@ -287,10 +300,31 @@ class Scheduler(Actor[ToScheduler]):
                 listener.tell(output)
         if self._progress.is_stalled(state):
             self._progress.give_up(state, planned.blocked)
+        self._go_on(planned)
+
+    def _go_on(self, planned: Planned) -> None:
+        """Begin the next step soon, or wait for what it needs."""
         if self._steps or self._has_work or self._inbox.held or not self._inbox.is_empty:
-            self._begin_soon()
+            if not self._waits_for_blocks(planned):
+                self._begin_soon()
+            elif self._steps:
+                self.phase = Phase.EXECUTING
+                if self._results:
+                    self._end_step()
+            else:
+                self._fall_idle()
         else:
             self._fall_idle()
+
+    def _waits_for_blocks(self, planned: Planned) -> bool:
+        """True if only a message can go on: what is held for, or by, another engine is all that lacks."""
+        state = self._state
+        if not (state.requests and state.handovers.is_used):
+            return False
+        if any(step.batch.num_tokens for step in (planned, *self._steps)):
+            return False
+        goes_on = state.let_fetched_first() or not self._inbox.is_empty or self._inbox.held
+        return state.handovers.has_blocks and not goes_on
 
     def _fall_idle(self) -> None:
         self.phase = Phase.IDLE

@@ -70,7 +70,7 @@ class AsyncLLM(Actor[FrontMessage]):
         self._intake = intake
         self._readings = Readings(readers)
         self._listeners = tuple(listeners)
-        self._replicas = ReplicaHealth(config.replicas)
+        self._replicas = ReplicaHealth(config.roles)
         self._requests: dict[str, ActiveRequest] = {}
         self._leaving: set[str] = set()
         """Requests that are over for their readers and not yet for an engine: their ids are still in use."""
@@ -106,7 +106,7 @@ class AsyncLLM(Actor[FrontMessage]):
             case PolicyFailed() | RouterFailed():
                 self._replicas.policy_failed(message)
             case Undelivered():
-                self._lost(message.request_ids)
+                self._undelivered(message)
             case _:
                 self.unknown(message)
         return None
@@ -181,6 +181,11 @@ class AsyncLLM(Actor[FrontMessage]):
             request.num_losses += 1
         self._lost(down.request_ids)
 
+    def _undelivered(self, undelivered: Undelivered) -> None:
+        for request in self._active(undelivered.request_ids):
+            request.num_losses += undelivered.was_lost
+        self._lost(undelivered.request_ids)
+
     def _lost(self, request_ids: Iterable[str]) -> None:
         """End requests that no engine has any more, or find them another engine."""
         if gone := self._forget_leaving(request_ids):
@@ -191,6 +196,7 @@ class AsyncLLM(Actor[FrontMessage]):
                 self._without_engine[request.submit.request_id] = request
             else:
                 self._end(request, Delta(finish_reason="error", error=LOST))
+                self._tell(Unserved((request.submit.request_id,), "error"))
         self._rescue()
 
     def _rescue(self) -> None:
@@ -222,12 +228,10 @@ class AsyncLLM(Actor[FrontMessage]):
         self._rescue()
 
     def _step(self, output: StepOutput) -> None:
-        for admission in output.batch.admitted:
-            if (request := self._requests.get(admission.request_id)) is not None:
-                request.admitted(admission)
+        self._begun(output)
         if not (output.finished or output.tokens or output.prompt_logprobs):
             return  # as most steps do where tokens are only counted
-        finishes = {finish.request_id: finish for finish in output.finished}
+        finishes = _ends(output)
         if self._leaving and (gone := self._forget_leaving(finishes)):
             self._router.tell(Released(gone))
         for part in output.prompt_logprobs:
@@ -246,6 +250,21 @@ class AsyncLLM(Actor[FrontMessage]):
                     self._token(request, delta, finish)
         for request in self._active(finishes):
             self._end(request, last_delta(finishes[request.submit.request_id]))
+
+    def _begun(self, output: StepOutput) -> None:
+        """Note which requests have begun, and where tokens are only counted, which have a first token.
+
+        That of one that is handed over comes from the next engine.
+        """
+        for admission in output.batch.admitted:
+            if (request := self._requests.get(admission.request_id)) is not None:
+                request.admitted(admission)
+        for chunk in output.batch.chunks if output.tokens is None else ():
+            if chunk.samples and (request := self._requests.get(chunk.request_id)) is not None:
+                request.has_begun = True
+        for finish in output.finished:
+            if finish.reason == "handed" and (request := self._requests.get(finish.request_id)) is not None:
+                request.has_begun = False
 
     def _token(self, request: ActiveRequest, delta: Delta, finish: Finish | None) -> None:
         """Pass one token on; it may complete a stop string, or be the last."""
@@ -274,3 +293,8 @@ class AsyncLLM(Actor[FrontMessage]):
             self._tell(Unserved((name,), "abort" if last.finish_reason == "abort" else "error"))
         elif name not in self._leaving:
             self._router.tell(Released((name,)))
+
+
+def _ends(output: StepOutput) -> dict[str, Finish]:
+    """The requests that ended with a step; one that is handed over goes on elsewhere."""
+    return {finish.request_id: finish for finish in output.finished if finish.reason != "handed"}

@@ -1,5 +1,7 @@
 """The health of the engines, as the front knows it: what /health says, and when requests are refused."""
 
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import Literal
 
 from actors.messages import Drain, EngineDown, Health, PolicyFailed, Refused, ReplicaStatus, RouterFailed
@@ -8,10 +10,15 @@ from actors.messages import Drain, EngineDown, Health, PolicyFailed, Refused, Re
 class ReplicaHealth:
     """The state of each replica: up, draining, restarting or dead, or served by another policy."""
 
-    __slots__ = ("_down", "_draining", "_num_replicas", "_replaced", "_router")
+    __slots__ = ("_down", "_draining", "_num_replicas", "_parts", "_replaced", "_router")
 
-    def __init__(self, num_replicas: int) -> None:
-        self._num_replicas = num_replicas
+    def __init__(self, roles: Sequence[str]) -> None:
+        """`roles` has each replica's: a request needs one of each role there is."""
+        self._num_replicas = len(roles)
+        parts: dict[str, list[int]] = defaultdict(list)
+        for replica, role in enumerate(roles):
+            parts[role].append(replica)
+        self._parts = tuple(parts.values())
         self._down: dict[int, EngineDown] = {}
         self._draining: set[int] = set()
         """Replicas that are given nothing new, up or not."""
@@ -58,7 +65,7 @@ class ReplicaHealth:
 
     def refusal(self) -> Refused | None:
         """Why no new request is taken, if no replica that is up takes any."""
-        if len(self._down) + len(self._draining) < self._num_replicas:
+        if len(self._down) + len(self._draining) < min(map(len, self._parts)):
             return None
         health = self.health()
         if health.serves:
@@ -72,8 +79,10 @@ class ReplicaHealth:
     def _status(
         self, replicas: tuple[ReplicaStatus, ...]
     ) -> Literal["healthy", "degraded", "restarting", "draining", "dead"]:
-        if "healthy" not in replicas:
-            return "restarting" if "restarting" in replicas else max(replicas, key=("dead", "draining").index)
+        for part in self._parts:
+            states = [replicas[number] for number in part]
+            if "healthy" not in states:
+                return "restarting" if "restarting" in states else max(states, key=("dead", "draining").index)
         is_whole = not (self._down or self._draining or self._replaced or self._router)
         return "healthy" if is_whole else "degraded"
 

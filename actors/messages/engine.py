@@ -51,6 +51,66 @@ class Abort:
     reason: Literal["abort", "stop"] = "abort"
 
 
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """Router asks a Scheduler to take a request whose prompt another has computed, and to make room for it.
+
+    The answer comes once the request has its blocks, which are then to be filled; none comes for one that is
+    withdrawn before.
+    """
+
+    submit: Submit
+
+    def answered_by(self, answer: "Reserved") -> "Pull":
+        """Names its answer, for a type checker."""
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """The answer that a request has its blocks, and how many are to be fetched: the others were cached."""
+
+    num_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class KvFetched:
+    """Router tells two Schedulers that blocks are where they are to be: one frees its own, one goes on."""
+
+    request_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """Router tells a Scheduler to forget requests that it was to fetch, and to say nothing of their end."""
+
+    request_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchKv:
+    """Router asks the links between engines to move a request's blocks; refused if they get lost on the way.
+
+    `num_tokens` is what these blocks hold when they are full: blocks go as they are.
+    """
+
+    request_id: str
+    source: int
+    target: int
+    num_tokens: int
+
+    def answered_by(self, answer: "Done | Refused") -> "FetchKv":
+        """Names its answer, for a type checker."""
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class CeaseFetch:
+    """Router tells the links to move a request's blocks no further."""
+
+    request_id: str
+
+
 # --- anyone to KVCacheManager --------------------------------------------------------------------
 
 
@@ -106,6 +166,9 @@ class Refused:
     retry_after_s: float | None = None
 
 
+ToEngine = Submit | Abort | Freeze | Pull | KvFetched | Withdraw
+"""What a Router sends a Scheduler."""
+
 # --- supervisor to Router to AsyncLLM and its listeners ------------------------------------------
 
 
@@ -113,7 +176,7 @@ class Refused:
 class EngineRefs:
     """The addresses of an engine core that is up. Closing both lets it end."""
 
-    scheduler: Ref[Submit | Abort | Freeze]
+    scheduler: Ref[ToEngine]
     kv_cache_manager: Ref[ResetPrefixCache]
     capacity: Capacity
 
@@ -181,9 +244,10 @@ class RouterFailed:
 
 @dataclass(frozen=True, slots=True)
 class Undelivered:
-    """The Router tells AsyncLLM that no engine was up for these requests."""
+    """The Router tells AsyncLLM that no engine was up for these requests, or that their way was lost."""
 
     request_ids: tuple[str, ...]
+    was_lost: bool = False
 
 
 EngineNews = EngineDown | EngineUp | PolicyFailed | RouterFailed | Undelivered

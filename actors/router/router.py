@@ -13,18 +13,21 @@ from dataclasses import replace
 from actors.core.policies.guard import PolicyError
 from actors.core.queue.policy import defines
 from actors.core.routers import Fleet, RouterPolicy
-from actors.core.routers.fleet_state import FleetState
+from actors.core.routers.fleet_state import FleetState, Role
 from actors.core.routers.guard import GuardedRouter, guarded_router
 from actors.core.routers.prefix_index import new_index
 from actors.kernel.actor import Actor, ActorDied, Handled, Ref, Reply, Tap, answer
+from actors.kernel.clock import Event
 from actors.kernel.reply import Reader
 from actors.messages import (
     Abort,
+    CeaseFetch,
     Done,
     Drain,
     EngineDown,
     EngineRefs,
     EngineUp,
+    FetchKv,
     Freeze,
     PolicyFailed,
     Refused,
@@ -37,6 +40,7 @@ from actors.messages import (
     Submit,
     Undelivered,
 )
+from actors.router.handovers import Handovers, HoldIsOver
 
 
 class _Every(Reader):
@@ -78,14 +82,16 @@ def ask_all(
 log = logging.getLogger("sundog")
 
 Work = Submit | Siblings | Released | Abort
-RouterMessage = Work | ResetPrefixCache | Freeze | Drain | EngineDown | EngineUp | StepOutput | PolicyFailed
+News = EngineDown | EngineUp | StepOutput | PolicyFailed
+RouterMessage = Work | ResetPrefixCache | Freeze | Drain | News | HoldIsOver
 
 
 class Router(Actor[RouterMessage]):
     """Only replicas that are up are sent requests.
 
     When one crashes, the Router reports which requests were lost; those sent before it knew of the crash are
-    among them. When a user's policy fails, the `fallback` takes over; None: the Router crashes.
+    among them. When a user's policy fails, the `fallback` takes over; None: the Router crashes. Between
+    replicas that prefill and those that decode, `links` move the keys and values of prompts.
     """
 
     def __init__(
@@ -96,15 +102,21 @@ class Router(Actor[RouterMessage]):
         seed: int = 0,
         fallback: RouterPolicy | None = None,
         listeners: Sequence[Ref[Routed]] = (),
+        links: Ref[FetchKv | CeaseFetch] | None = None,
         tap: Tap | None = None,
     ) -> None:
         super().__init__(name, tap=tap)
         self._policy = guarded_router(policy)
         self._state = FleetState(new_index(policy.index), seed)
-        self._fleet = Fleet(self._state, self._policy.new_memory())
+        self._first: Role = "both" if links is None else "prefill"
+        """The role of the replica that a request goes to first."""
+        self._fleets: dict[Role, Fleet] = {}
+        for role in (self._first,) if links is None else (self._first, "decode"):
+            self._fleets[role] = Fleet(self._state, self._policy.new_memory(), role)
         self._refuses = defines(self._policy, "refuse", RouterPolicy)
         self._engines: list[EngineRefs | None] = []
         """None for a replica that is down."""
+        self._handovers = None if links is None else Handovers(self, self._state, self._engines, links)
         self._has_choice = False
         """Whether the policy is asked: of one replica only a user's, who may want to see it asked."""
         self._drained: dict[int, list[Reply[Done | Refused]]] = defaultdict(list)
@@ -122,11 +134,12 @@ class Router(Actor[RouterMessage]):
     @property
     def follows_steps(self) -> bool:
         """True if it is to be told every StepOutput."""
-        return self._policy.follows_steps or self._policy.index == "events"
+        follows = self._policy.follows_steps or self._policy.index == "events"
+        return follows or self._handovers is not None
 
-    def connect(self, engine: EngineRefs) -> None:
+    def connect(self, engine: EngineRefs, role: Role = "both") -> None:
         """Add a replica, before the Router starts; the Router hangs up on it in the end."""
-        self._state.add(engine.capacity.num_blocks - 1, engine.capacity.block_size)
+        self._state.add(engine.capacity.num_blocks - 1, engine.capacity.block_size, role)
         self._engines.append(engine)
         self._has_choice = len(self._engines) > 1 or isinstance(self._policy, GuardedRouter)
 
@@ -142,10 +155,8 @@ class Router(Actor[RouterMessage]):
         match message:
             case StepOutput():
                 self._follow(message)
-            case Submit():
-                self._submit((message,))
-            case Siblings():
-                self._submit(message.submits)
+            case Submit() | Siblings():
+                self._submit(message.submits if isinstance(message, Siblings) else (message,))
             case Released():
                 self._released(message)
             case Abort():
@@ -167,6 +178,9 @@ class Router(Actor[RouterMessage]):
                 )
             case Drain():
                 return answer(message, self._drain(message))
+            case HoldIsOver():
+                assert self._handovers is not None
+                self._handovers.hold_is_over(message)
             case _:
                 self.unknown(message)
         return None
@@ -175,20 +189,25 @@ class Router(Actor[RouterMessage]):
         for engine in self._engines:
             if engine is not None:
                 engine.close()
+        if self._handovers is not None:
+            self._handovers.close()
 
     def _submit(self, submits: tuple[Submit, ...]) -> None:
         """Send requests, all to one replica."""
         state = self._state
-        if not state.up:
+        if not state.up_for[self._first]:
             return self._report(Undelivered(tuple([submit.request_id for submit in submits])))
+        if self._handovers is not None:
+            submits = tuple([self._handovers.first_leg(submit) for submit in submits])
         state.begin(self.clock.now_s())
-        refusal = self._policy.refuse(submits[0], self._fleet) if self._refuses else None
+        fleet, up = self._fleets[self._first], state.up_for[self._first]
+        refusal = self._policy.refuse(submits[0], fleet) if self._refuses else None
         if refusal is not None:  # an engine ends it, and so all who hear of ends hear of this one
             reason, again_s = refusal.reason, refusal.retry_after_s
             submits = tuple([replace(submit, refused=reason, retry_after_s=again_s) for submit in submits])
-            replica = state.up[0]
+            replica = up[0]
         else:
-            replica = self._policy.choose(submits[0], self._fleet) if self._has_choice else state.up[0]
+            replica = self._policy.choose(submits[0], fleet) if self._has_choice else up[0]
         engine = self._engines[replica]
         assert engine is not None, "a replica that is up has an engine"
         if self._listeners and len(self._engines) > 1:
@@ -204,21 +223,38 @@ class Router(Actor[RouterMessage]):
         """Tell the listeners what was chosen, and what was known of it before."""
         state = self._state
         hit_blocks, most_other = None, None
+        up = state.up_for[self._first]
         if self._policy.index != "none":
             keys, num_tokens = submits[0].block_hashes, submits[0].num_prompt_tokens
             hit_blocks = state.num_hit_blocks(keys, num_tokens, replica)
-            others = [state.num_hit_blocks(keys, num_tokens, other) for other in state.up if other != replica]
+            others = [state.num_hit_blocks(keys, num_tokens, other) for other in up if other != replica]
             most_other = max(others, default=0)
-        counts = [state.num_requests[each] for each in state.up]
+        counts = [state.num_requests[each] for each in up]
         names = tuple([submit.request_id for submit in submits])
         chosen = state.num_requests[replica]
         routed = Routed(names, replica, len(counts), chosen, min(counts), max(counts), hit_blocks, most_other)
         for listener in self._listeners:
             listener.tell(routed)
 
+    def choose_decoding(self, submit: Submit) -> int | None:
+        """Return the replica that is to decode a request that was prefilled; None while none is up."""
+        self._state.begin(self.clock.now_s())
+        fleet = self._fleets["decode"]
+        return self._policy.choose(submit, fleet) if fleet.up else None
+
+    def undelivered(self, undelivered: Undelivered) -> None:
+        """Report requests that no engine has."""
+        self._report(undelivered)
+
+    def hold_until(self, hold: HoldIsOver, seconds: float) -> None:
+        """Have the hold end after these seconds."""
+        self.schedule(self.clock.now_s() + seconds, Event.TIMEOUT, hold)
+
     def _follow(self, output: StepOutput) -> None:
         """Take in what a replica's step did."""
         self._state.follow(output.batch)
+        if self._handovers is not None and output.finished:
+            self._handovers.follow(output.finished)
         batch, ends = output.batch, output.end_times_s
         # Steps that only decode on are told one by one or many at once: what they leave must not matter.
         if batch.admitted or batch.chunks or batch.preempted or output.finished:
@@ -238,6 +274,8 @@ class Router(Actor[RouterMessage]):
     def _abort(self, abort: Abort) -> None:
         by_replica: dict[int, list[str]] = defaultdict(list)
         for name in abort.request_ids:
+            if self._handovers is not None and self._handovers.abort(name):
+                continue
             replica = self._state.replica_of(name)
             if replica is not None:
                 by_replica[replica].append(name)
@@ -265,8 +303,10 @@ class Router(Actor[RouterMessage]):
                 reply.set(Done())
 
     def _engine_down(self, down: EngineDown) -> None:
-        lost = self._state.lose(down.replica)
         self._engines[down.replica] = None
+        lost = self._state.lose(down.replica)
+        if self._handovers is not None:
+            lost += self._handovers.engine_down(down.replica)
         self._tell_drained()
         self._report(replace(down, request_ids=lost))
 

@@ -24,15 +24,16 @@ class EngineFigures:
 
     @classmethod
     def of(cls, recorder: Recorder, first_arrival_s: float) -> "EngineFigures":
-        blocks, kv_use, steps = recorder.num_blocks - 1, recorder.kv_use, recorder.steps
+        kv_use, steps = recorder.kv_use, recorder.steps
+        blocks = [num_blocks - 1 for num_blocks in recorder.own_blocks]
         span_s = _span_s(steps, first_arrival_s)
-        whole = span_s * len(steps) * blocks
+        whole = span_s * sum(blocks)
         num_steps = sum(each.num_steps for each in steps)
         return cls(
             num_steps=num_steps,
-            num_kv_blocks=blocks,
+            num_kv_blocks=sum(blocks) // len(blocks),
             kv_use_mean=sum(use.block_seconds for use in kv_use) / whole if whole > 0 else 0.0,
-            kv_use_max=max(use.max_blocks for use in kv_use) / blocks,
+            kv_use_max=max(use.max_blocks / own for use, own in zip(kv_use, blocks, strict=True)),
             busy_fraction=sum(each.busy_s for each in steps) / (span_s * len(steps)) if span_s > 0 else 0.0,
             tokens_per_step=sum(each.num_batched_tokens for each in steps) / max(num_steps, 1),
         )

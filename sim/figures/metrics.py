@@ -24,6 +24,7 @@ from sim.figures.distribution import AT_ONCE, Distribution, Part, distribution, 
 from sim.figures.engine import EngineFigures, ReplicaFigures, Replicas, SpeculationFigures
 from sim.figures.tenants import NO_TENANTS, TenantFigures, Tenants, tenants_of
 from sim.figures.totals import NO_TERMS, RequestTotals, RunTerms, percentiles, saturation
+from sim.fleet.figures import FleetFigures
 from sim.record.client_record import ClientRecord
 from sim.record.columns import Columns, StepColumns
 from sim.record.recorder import Recorder
@@ -155,8 +156,8 @@ class Summary:
     step ended. `fairness` is Jain's index of what tenants were served while they waited beside others,
     `slowdown_fairness` that of their slowdowns (`sim.figures.tenants`); None where it cannot be told.
     Energy takes the GPUs' rated power all the time, cost their price: upper bounds for idle ones.
-    `kv_use` fractions are of all replicas' blocks together (`num_kv_blocks` each), the mean over
-    the same time. The hit rate is prefix-hit tokens over prompt tokens of all admitted requests.
+    `kv_use` fractions are of all replicas' blocks together (`num_kv_blocks` each, or in the mean), the mean
+    over the same time. The hit rate is prefix-hit tokens over prompt tokens of all admitted requests.
     Of several `replicas` the JSON has each; `imbalance` is what the busiest computed over the mean.
     `refusals` counts those that were refused by the reason; the JSON has it only where there are any.
     `num_cut` counts finished answers that the context or the KV cache ended early, and is in the JSON only
@@ -210,6 +211,8 @@ class Summary:
     refusals: dict[str, int] = field(default_factory=dict)
     num_cut: int = 0
     objectives: tuple[ObjectiveFigures, ...] = ()
+    fleet: FleetFigures | None = None
+    """The figures of a fleet whose engines are not all alike (`sim.fleet`)."""
 
     def to_json(self) -> str:
         """JSON with keys in a fixed order and floats at full precision: same run, same bytes."""
@@ -219,7 +222,7 @@ class Summary:
         for name in ("remarks", "refusals", "num_cut", "objectives"):
             if not figures[name]:
                 del figures[name]
-        for name in ("speculation", "client"):
+        for name in ("speculation", "client", "fleet"):
             if figures[name] is None:
                 del figures[name]
         return json.dumps(figures, indent=2, allow_nan=False)
@@ -239,7 +242,7 @@ def summarize(recorder: Recorder, terms: RunTerms = NO_TERMS, source: Source | N
     front_s = recorder.front_end_s
     replicas = Replicas(recorder.num_replicas)
     totals, tenants = _summed(source, terms, front_s, replicas)
-    blocks = (recorder.num_blocks - 1) * recorder.num_replicas + 1
+    blocks = sum(recorder.own_blocks) - recorder.num_replicas + 1
     summary = _seen(
         totals, tenants, terms, source, front_s, EngineFigures.of(recorder, totals.first_arrival_s)
     )
@@ -257,7 +260,16 @@ def summarize(recorder: Recorder, terms: RunTerms = NO_TERMS, source: Source | N
         replicas=tuple(replicas.figures()) if recorder.num_replicas > 1 else (),
         imbalance=replicas.imbalance if recorder.num_replicas > 1 else None,
         speculation=SpeculationFigures.of(recorder.acceptance),
+        fleet=_fleet(recorder),
     )
+
+
+def _fleet(recorder: Recorder) -> FleetFigures | None:
+    if recorder.ledger is None:
+        return None
+    found = recorder.ledger.figures(recorder)
+    assert isinstance(found, FleetFigures)
+    return found
 
 
 def summarize_client(record: ClientRecord, terms: RunTerms = NO_TERMS) -> Summary:

@@ -273,7 +273,16 @@ class LiveColumns:
     `first_s` is the time of the open range's first token, `last_s` of the last range's last one.
     """
 
-    __slots__ = ("computed_tokens", "first_s", "is_open", "last_s", "lost_tokens", "row", "start")
+    __slots__ = (
+        "computed_tokens",
+        "first_s",
+        "is_handed",
+        "is_open",
+        "last_s",
+        "lost_tokens",
+        "row",
+        "start",
+    )
 
     def __init__(self, row: int) -> None:
         self.row = row
@@ -282,5 +291,7 @@ class LiveColumns:
         self.start: int | None = None
         self.is_open = False
         """Whether `Steps.num_open` counts it."""
+        self.is_handed = False
+        """Whether its prompt was computed on another replica."""
         self.first_s = ABSENT
         self.last_s = ABSENT

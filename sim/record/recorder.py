@@ -11,7 +11,9 @@ With a `Sink` what is complete leaves the memory as the run goes on.
 import math
 import re
 from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from actors.core.acceptance import Acceptance
 from actors.core.batch import Batch, Finish
@@ -84,6 +86,14 @@ def tokens_at_end(output: StepOutput) -> list[tuple[Finish, int]]:
     return rows
 
 
+class RunAccount(Protocol):
+    """The account of a run that a Recorder keeps beside its own."""
+
+    def figures(self, recorder: "Recorder") -> object:
+        """Return its figures once the run is over."""
+        ...
+
+
 @dataclass(slots=True)
 class Recorder:
     """Fed with arrivals and every StepOutput; `columns`, `steps` and `kv_use` hold the rest.
@@ -97,6 +107,9 @@ class Recorder:
     num_replicas: int = 1
     front_end_s: float = 0.0
     sink: Sink | None = None
+    own_blocks: Sequence[int] = ()
+    """The KV blocks of each replica, where they are not equal."""
+    ledger: RunAccount | None = None
     columns: Columns = field(default_factory=Columns)
     refusals: Refusals = field(default_factory=Refusals)
     acceptance: Acceptance = field(default_factory=Acceptance)
@@ -108,6 +121,7 @@ class Recorder:
     def __post_init__(self) -> None:
         self.steps = [StepColumns() for _ in range(self.num_replicas)]
         self.kv_use = [KvUse() for _ in range(self.num_replicas)]
+        self.own_blocks = tuple(self.own_blocks) or (self.num_blocks,) * self.num_replicas
 
     def arrived(
         self, request_id: str, arrival_s: float, num_prompt_tokens: int, tenant: str | None = None
@@ -162,7 +176,7 @@ class Recorder:
             steps.num_steps = last + 1
             steps.busy_s += ends[-1] - max(output.start_s, steps.last_end_s)
             steps.last_end_s = ends[-1]
-            blocks = blocks_of(output, self.num_blocks - 1)
+            blocks = blocks_of(output, self.own_blocks[output.replica] - 1)
             kv_use.stepped(output.start_s, ends[-1], blocks)
         steps.groups.add(output, num_prefill_tokens, blocks, (num_first, num_intervals, num_last))
         if self.sink is not None and len(steps.end_s) >= SPILL:
@@ -193,7 +207,7 @@ class Recorder:
         self._spill_at = len(self.columns) + SPILL
 
     def _fold(self, batch: Batch, output: StepOutput, now: int, starting: list[LiveColumns]) -> None:
-        self._stop_ranges(batch, now, self.steps[output.replica])
+        self._stop_ranges(batch, now, output.replica)
         live, columns = self._live, self.columns
         for admission in batch.admitted:
             request = live.get(admission.request_id)
@@ -204,9 +218,10 @@ class Recorder:
             if admission.resumed:
                 columns.recomputed_tokens[row] += max(request.lost_tokens - hit_tokens, 0)
             else:
-                columns.first_scheduled_s[row] = output.start_s
-                columns.prefix_hit_tokens[row] = hit_tokens
                 columns.replica[row] = output.replica
+                if not request.is_handed:
+                    columns.first_scheduled_s[row] = output.start_s
+                    columns.prefix_hit_tokens[row] = hit_tokens
         for chunk in batch.chunks:
             request = live.get(chunk.request_id)
             if request is not None:
@@ -220,17 +235,18 @@ class Recorder:
         if batch.idle:
             self._idle(output, now)
 
-    def _stop_ranges(self, batch: Batch, now: int, steps: StepColumns) -> None:
+    def _stop_ranges(self, batch: Batch, now: int, replica: int) -> None:
         """Close the ranges of requests that an abort or a preemption took out before this step."""
-        live = self._live
+        live, steps, columns = self._live, self.steps[replica], self.columns
         for request_id in batch.finished:
-            # Only one that was aborted between two steps is still known here.
-            if (request := live.get(request_id)) is not None:
+            # Only one that was aborted between two steps is still known here, or one that was handed over.
+            request = live.get(request_id)
+            if request is not None and columns.replica[request.row] == replica:
                 self._close(request, steps, now)
         for request_id in batch.preempted:
             request = live.get(request_id)
             if request is not None:
-                self.columns.num_preemptions[request.row] += 1
+                columns.num_preemptions[request.row] += 1
                 self._close(request, steps, now)
                 request.lost_tokens, request.computed_tokens = request.computed_tokens, 0
 
@@ -276,6 +292,10 @@ class Recorder:
             request = self._live.pop(request_id, None)
             if request is None:
                 continue
+            if reason == "handed":
+                self._live[request_id] = request
+                self._hand_over(request)
+                continue
             if reason == "refused":
                 columns.refusals[request_id] = finish.error or "no reason given"
                 self.refusals.add(columns.refusals[request_id])
@@ -290,6 +310,31 @@ class Recorder:
             columns.finish_s[request.row] = end_s
             columns.reason[request.row] = reason
         return num_missing
+
+    def _hand_over(self, request: LiveColumns) -> None:
+        """Wait for another replica to sample the first token again, and count this one nowhere."""
+        request.is_handed, request.start = True, None
+        self.columns.first_token_s[request.row] = ABSENT
+
+    def lost(self, replica: int, request_ids: Iterable[str], time_s: float) -> None:
+        """A replica is lost: requests that had a token end there, others begin again."""
+        steps = self.steps[replica]
+        for name in request_ids:
+            request = self._live.get(name)
+            if request is None:
+                continue
+            if math.isnan(self.columns.first_token_s[request.row]):
+                request.lost_tokens, request.computed_tokens = 0, 0
+                request.start, request.is_handed = None, False
+            else:
+                self._close(request, steps, steps.num_steps)
+                self.ended(name, "error", time_s)
+
+    def ended(self, request_id: str, reason: str, time_s: float) -> None:
+        """A request ended while no engine had it."""
+        if (request := self._live.pop(request_id, None)) is not None:
+            self.columns.finish_s[request.row] = time_s
+            self.columns.reason[request.row] = reason
 
 
 def add_drafts(

@@ -15,6 +15,7 @@ from sim.figures.totals import KNEE, of_capacity, regime_of
 from sim.figures.validate.predict import Ranges
 from sim.show import words
 from sim.show.console import console_for, print_table
+from sim.show.fleet_table import print_fleet
 
 MOST_REPLICAS = 16
 """Rows of a table of replicas."""
@@ -39,7 +40,9 @@ def print_summary(
     print_table(console, _latencies(summary))
     if summary.tenants:
         print_table(console, _tenants(summary.tenants))
-    if summary.replicas:
+    if summary.fleet is not None:
+        print_fleet(console, summary.fleet)
+    elif summary.replicas:
         print_table(console, _replicas(summary.replicas))
     print_table(console, _totals(summary, doubt))
 

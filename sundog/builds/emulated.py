@@ -8,7 +8,7 @@ from actors.config import ConfigError
 from sundog.builds.served import Served, adapters, as_served, max_loras
 from sundog.options.engine import EngineOptions
 from sundog.options.serving import EmulatedServing
-from sundog.options.simulation import CostOptions
+from sundog.options.simulation import LINK_GB_PER_S, CostOptions
 
 if TYPE_CHECKING:
     from runtime.text.tokenizer import Tokenizer
@@ -54,9 +54,12 @@ def emulated(
     name = serving.served_model_name or simulated.model
     tables, transfers = EmulatedBlockTables(), None
     if simulated.kv_token_bytes:  # else nobody knows what a transfer takes
-        token_s = simulated.kv_token_bytes / (serving.kv_transfer_gb_per_s * 1e9)
+        token_s = simulated.kv_token_bytes / ((costs.kv_transfer_gb_per_s or LINK_GB_PER_S) * 1e9)
         ranks = engine.tensor_parallel_size
-        transfers = Transfers(tables, uuid.uuid4().hex, serving.host, SIDE_CHANNEL_PORT, ranks, token_s)
+        block_size = simulated.capacity.block_size
+        transfers = Transfers(
+            tables, uuid.uuid4().hex, serving.host, SIDE_CHANNEL_PORT, ranks, token_s, block_size
+        )
     return Served(
         name,
         as_served(simulated.config, serving),

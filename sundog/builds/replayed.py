@@ -54,6 +54,7 @@ def replayed(
             on_progress=on_progress,
             listeners=(*output.listeners, *listeners),
             tap=output.tap,
+            furnish=simulated.furnish,
         )
     except Interrupted as end:
         part = replace(summarize(end.recorder, held_against, output.rows()), remarks=simulated.priced)

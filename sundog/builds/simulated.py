@@ -5,10 +5,11 @@ An engine that was measured (`sundog calibrate`) has its own limits, but for tho
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from actors.config import ConfigError, EngineConfig
 from actors.config.hop_costs import parse_hop_costs
+from actors.config.pools import Pool
 from actors.config.speculative import SpeculativeConfig
 from actors.core.engine_version import NEWEST, is_async, is_newer
 from actors.messages import Capacity
@@ -25,10 +26,11 @@ from sim.hardware.quantization import quantised
 from sim.target import Target
 from sundog.options.engine import EngineOptions
 from sundog.options.row import rows
-from sundog.options.simulation import CostOptions, TargetOptions, TermsOptions
+from sundog.options.simulation import LINK_GB_PER_S, CostOptions, TargetOptions, TermsOptions
 
 if TYPE_CHECKING:
     from sim.cost.profile import MeasuredEngine, Profile
+    from sim.replay import Furnish
 
 
 FIXED = (
@@ -115,11 +117,13 @@ class Simulated:
     """What the cost of steps rests on where it was not measured; kept with the results."""
     remarks: tuple[str, ...] = ()
     """The same, and whatever else people should know before they bet on it."""
+    furnish: "Furnish | None" = None
+    """The maker of the engines of a fleet that are not all alike."""
 
     @classmethod
     def of(cls, engine: EngineOptions, target: TargetOptions) -> "Simulated":
         """Raises ConfigError if the model does not fit, or the cost of its steps is unknown."""
-        made = cls._of(engine, target)
+        made = cls._pooled(engine, target) if target.pool else cls._of(engine, target)
         hops = made.config.hops if target.hop_cost is None else parse_hop_costs(target.hop_cost)
         front_end_s = made.front_end_s + hops.output
         return replace(made, config=replace(made.config, hops=hops), front_end_s=front_end_s)
@@ -194,6 +198,56 @@ class Simulated:
             f"as measured in {Path(file).name}",
         )
 
+    @classmethod
+    def _pooled(cls, engine: EngineOptions, target: TargetOptions) -> "Simulated":
+        """A fleet of several pools, each simulated by itself."""
+        from sim.fleet.plan import FleetPlan, PlannedEngine
+
+        _refuse_beside_pools(engine, target)
+        pools, made, members = target.pools, list[Simulated](), list[PlannedEngine]()
+        for spec in pools:
+            own: dict[str, Any] = {
+                "tensor_parallel_size": spec.tensor_parallel_size,
+                "replicas": spec.replicas,
+                **spec.own,
+            }
+            part = cls._of(replace(engine, **own), replace(target, gpu=spec.gpu, pool=()))
+            rate = (target.kv_transfer_gb_per_s or LINK_GB_PER_S) * 1e9
+            if not part.kv_token_bytes:
+                raise ConfigError(f"--pool {spec.name}: {spec.gpu} does not say how many bytes a token has")
+            member = PlannedEngine(
+                spec.name,
+                spec.role,
+                part.cost,
+                part.capacity,
+                spec.tensor_parallel_size * engine.pipeline_parallel_size,
+                rate / part.kv_token_bytes,
+            )
+            made.append(part)
+            members += [member] * spec.replicas
+        last, configs = made[-1], [part.config for part in made]
+        context = min(config.scheduler.max_model_len for config in configs)
+        config = replace(
+            last.config,
+            replicas=len(members),
+            scheduler=replace(last.config.scheduler, max_model_len=context),
+            pools=tuple(
+                Pool(spec.role, spec.replicas, replace(config.scheduler, max_model_len=context))
+                for spec, config in zip(pools, configs, strict=True)
+            ),
+        )
+        _check_memory(len(members), max(part.capacity.num_blocks for part in made))
+        return replace(
+            last,
+            config=config,
+            num_gpus=sum(part.num_gpus for part in made),
+            power_w=_mean_power_w(made),
+            machine=", ".join(spec.name for spec in pools),
+            priced=tuple(dict.fromkeys(text for part in made for text in part.priced)),
+            remarks=tuple(dict.fromkeys(text for part in made for text in part.remarks)),
+            furnish=FleetPlan(tuple(members), target.kv_transfer_latency_s or 0.0).furnish,
+        )
+
     def terms(self, asked: TermsOptions) -> RunTerms:
         """Return the terms of a run: the limits asked for, and the power and price of its GPUs."""
         scheduler = self.config.scheduler
@@ -207,6 +261,27 @@ class Simulated:
             gpu_power_w=self.power_w,
             price_per_gpu_h=asked.gpu_price_per_h,
         )
+
+
+def _refuse_beside_pools(engine: EngineOptions, target: TargetOptions) -> None:
+    """Each pool says what its machines are and how many there are of them."""
+    for record, names in (
+        (engine, ("replicas", "tensor_parallel_size", "data_parallel_size")),
+        (target, ("gpu",)),
+    ):
+        for row in rows(type(record)):
+            if row.name in names and getattr(record, row.name) != row.default:
+                raise ConfigError(f"{row.flag} is given beside --pool, which says it: leave it out")
+
+
+def _mean_power_w(made: "list[Simulated]") -> float | None:
+    """The power of a GPU in the mean of the fleet; None if that of any is unknown."""
+    total_w = 0.0
+    for part in made:
+        if part.power_w is None:
+            return None
+        total_w += part.power_w * part.num_gpus
+    return total_w / sum(part.num_gpus for part in made)
 
 
 def priced(engine: EngineOptions, target: TargetOptions) -> tuple[str, ...]:

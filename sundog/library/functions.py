@@ -57,7 +57,7 @@ def _several(value: object) -> Sequence[object]:
 def _taken(row: OptionRow, value: object) -> object:
     """The value as the option takes it; raises ConfigError that names the option as Python spells it."""
     try:
-        return row.kind.take(value)
+        return row.taken(value)
     except ValueError as error:
         raise ConfigError(f"{row.name} is {value!r}: {error}") from None
 
@@ -121,7 +121,7 @@ def replay(
             if not isinstance(value, str):
                 facts[name] = f"{(value if isinstance(value, type) else type(value)).__qualname__}, an object"
         header = Header.of(config, simulated.capacity.num_blocks, replay_id(facts, folder))
-        with RunOutput(folder, header, facts, False) as output:
+        with RunOutput(folder, header, facts, False, journal=False if config.hands_over else None) as output:
             replayed(simulated, islice(source, reading.limit), load, terms, engine.seed, output)
         return RunResult(open_run(folder), simulated.remarks, kept)
 

@@ -87,7 +87,7 @@ def kept_options(directory: str | Path, without: Collection[str] = ()) -> dict[s
     kept = {}
     for name, row in rows_of(context.command).items():
         value = context.params[name]
-        if value is not None and name not in without:
+        if value not in (None, ()) and name not in without:
             kept[name] = to_file(row, value, Path(directory))
     return kept
 
@@ -98,7 +98,7 @@ def recorded(records: Iterable[object], trace: str, directory: Path) -> dict[str
     for record in records:
         for row in filter(lambda row: row.kept, rows(type(record))):
             value = getattr(record, row.name)
-            if value is not None:
+            if value not in (None, ()):
                 kept[row.name] = to_file(row, value, directory)
     return kept
 

@@ -289,12 +289,6 @@ class EmulatedServing(Serving):
         section=EMULATION,
         many=True,
     )
-    kv_transfer_gb_per_s: float = option(
-        50.0,
-        Real(0, 1e6, above=True),
-        "Bandwidth from a server that prefills to one that decodes; 50 GB/s are 400 Gbit/s.",
-        section=CONTROL,
-    )
     time_scale: float = option(
         1.0,
         Real(0.01, 100),

@@ -1,19 +1,62 @@
 """Options that only simulations have: the hardware, the arrivals, and the terms of a run."""
 
 import math
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actors.config.hop_costs import parse_hop_costs
 from sundog.options.row import RECORDING, AnyText, Parsed, Real, Switch, Whole, option
 
 if TYPE_CHECKING:
+    from actors.core.routers.fleet_state import Role
     from sim.figures.named import Objective
 
 COSTS = "Cost of steps"
 COSTS_FURTHER = "Cost of steps, further"
 CLIENTS = "Clients"
 TERMS = "Targets and prices"
+
+
+FLEET = "Pools of engines"
+LINK_GB_PER_S = 50.0
+"""GB a second from one GPU to another: a NIC of 400 Gbit/s for each."""
+
+
+class PoolSpec(NamedTuple):
+    """A pool as `ROLE=GPU:tpNxM` says it, with further options of its engines by their names."""
+
+    role: "Role"
+    gpu: str
+    tensor_parallel_size: int
+    replicas: int
+    own: "dict[str, int]"
+
+    @property
+    def name(self) -> str:
+        """The pool in short, for tables."""
+        return f"{self.role}={self.gpu}:tp{self.tensor_parallel_size}x{self.replicas}"
+
+
+OWN_OPTIONS = ("max_num_seqs", "max_num_batched_tokens", "num_gpu_blocks")
+"""Options that may differ between pools."""
+
+
+def parse_pool(text: str) -> PoolSpec:
+    """Read `prefill=h200:tp2x3`: three engines of two H200; `:max_num_seqs=64` and the like may follow."""
+    found = re.fullmatch(r"(both|prefill|decode)=(.+?):(?:tp(\d{1,4}))?x(\d{1,4})((?::\w+=\d{1,9})*)", text)
+    if found is None:
+        raise ValueError("give ROLE=GPU:tpNxM, as in prefill=h200:tp2x3; roles are prefill, decode, both")
+    own: dict[str, int] = {}
+    for part in filter(None, found[5].split(":")):
+        name, _, value = part.partition("=")
+        if name not in OWN_OPTIONS:
+            raise ValueError(f"a pool has no {name} of its own: give {', '.join(OWN_OPTIONS)}")
+        own[name] = int(value)
+    if int(found[4]) < 1 or int(found[3] or 1) < 1:
+        raise ValueError("a pool has at least one replica of at least one GPU")
+    role: Any = found[1]
+    return PoolSpec(role, found[2], int(found[3] or 1), int(found[4]), own)
 
 
 # Without slots, because two such classes cannot both be a third one's parents.
@@ -43,10 +86,36 @@ class CostOptions:
     step_scale: float = option(
         1.0, Real(0, 1000, above=True), "Let every step take this many times as long.", section=COSTS
     )
+    kv_transfer_gb_per_s: float | None = option(
+        None,
+        Real(0, 1e6, above=True),
+        "Bandwidth of a GPU's link, where prompts are prefilled elsewhere; 50 (400 Gbit/s) if not given.",
+        section=COSTS_FURTHER,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class TargetOptions(CostOptions, MachineOptions):
+class PoolOptions:
+    """Options of fleets whose engines are not all alike."""
+
+    pool: tuple[str, ...] = option(
+        (),
+        Parsed(parse_pool, "ROLE=GPU:tpNxM"),
+        "A pool of M engines of N GPUs each, instead of --gpu and --replicas: prefill, decode or both.",
+        section=FLEET,
+        many=True,
+    )
+    kv_transfer_latency_s: float | None = option(
+        None, Real(0, 3600), "Seconds before the first byte from one engine to another comes.", section=FLEET
+    )
+
+    @property
+    def pools(self) -> tuple[PoolSpec, ...]:
+        return tuple(map(parse_pool, self.pool))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetOptions(PoolOptions, CostOptions, MachineOptions):
     """The machine, and how long its steps and the way to it take."""
 
     hop_cost: str | None = option(

@@ -151,7 +151,8 @@ class CellRunner:
         trace, reading = self._trace(run)
         options = recorded((run.engine, run.target, run.load, plan.terms, reading), trace, place)
         header = Header.of(simulated.config, simulated.capacity.num_blocks, replay_id(options, place))
-        with RunOutput(place, header, options, plan.messages) as output:
+        journal = False if simulated.config.hands_over else None
+        with RunOutput(place, header, options, plan.messages, journal=journal) as output:
             recorder = self._replayed(run, requests, simulated, output)
             output.finish(summarize(recorder, simulated.terms(plan.terms), output.rows()).to_json())
 
@@ -180,6 +181,7 @@ class CellRunner:
             listeners=output.listeners,
             tap=output.tap,
             stop_when=stop_when,
+            furnish=simulated.furnish,
         )
 
     def _trace(self, run: "CellRun") -> tuple[str, ReadingOptions]:

@@ -14,7 +14,7 @@ from actors.core.blocks.kv_events import KvBlocks, KvChanges, KvEvents
 from actors.core.blocks.runs import BlockRun, Key, OwnKey
 from actors.core.config import SchedulerConfig
 from actors.core.params.sampling import Adapter
-from actors.core.request import Request
+from actors.core.request import Request, Status
 
 BlockHasher = Callable[[Key | None, tuple[int, ...], str | None, Adapter | None], Key]
 """Key of a full block from its parent's key (None for the first), its tokens and the cache salt."""
@@ -38,8 +38,11 @@ class KVCache:
         """The longest run of cached blocks that hold the request's first tokens.
 
         At least one token is left to compute, because a token is sampled from the last one. A request that
-        asks for its prompt's log probabilities computes its whole prompt, as in vLLM. O(hit).
+        asks for its prompt's log probabilities computes its whole prompt, as in vLLM. One whose blocks were
+        fetched holds them already. O(hit).
         """
+        if request.block_ids and request.status is Status.WAITING:
+            return request.block_ids
         if not self.caching or request.submit.sampling.prompt_logprobs is not None:
             return []
         request.num_named_blocks = self._num_named_blocks(request)
@@ -96,11 +99,16 @@ class KVCache:
 
     def admit(self, request: Request, hit: list[int], num_tokens: int) -> None:
         """Give an admitted request its shared blocks and new ones for `num_tokens` in all."""
+        if not request.block_ids:
+            self.hold(request, hit, num_tokens)
+        self.register(request, min(num_tokens, request.num_tokens))
+
+    def hold(self, request: Request, hit: list[int], num_tokens: int) -> None:
+        """Give a request its shared blocks and new ones for `num_tokens` in all, that hold nothing yet."""
         pool = self.pool
         pool.share(hit)
         request.block_ids = hit + pool.take(self.num_blocks(num_tokens) - len(hit))
         request.num_registered_blocks = request.num_known_blocks = len(hit)
-        self.register(request, min(num_tokens, request.num_tokens))
 
     def grow(self, request: Request, num_tokens: int) -> list[int] | None:
         """Blocks so that a running request holds `num_tokens`; None if there are too few."""

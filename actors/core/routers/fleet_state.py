@@ -5,10 +5,14 @@ and `num_tokens` of a replica are those of the requests that were sent there and
 """
 
 from collections.abc import Callable
+from typing import Literal
 
 from actors.core.batch import Batch
 from actors.core.request import Submit
 from actors.core.routers.prefix_index import PrefixIndex
+
+Role = Literal["both", "prefill", "decode"]
+"""The part of a request that a replica does: the whole, its prompt, or its answer."""
 
 
 class Sent:
@@ -43,9 +47,11 @@ class FleetState:
         "num_running",
         "num_tokens",
         "num_waiting",
+        "roles",
         "seed",
         "step_s",
         "up",
+        "up_for",
     )
 
     def __init__(self, new_index: Callable[[int], PrefixIndex], seed: int) -> None:
@@ -53,6 +59,9 @@ class FleetState:
         self.now_s = 0.0
         self.up: tuple[int, ...] = ()
         """Replicas that may be sent requests, in order."""
+        self.up_for: dict[Role, tuple[int, ...]] = {}
+        """The same by role."""
+        self.roles: list[Role] = []
         self._down: set[int] = set()
         self._draining: set[int] = set()
         self.block_size = 1
@@ -73,9 +82,10 @@ class FleetState:
         self._hits: dict[int, int] = {}
         """The blocks that replicas have of the request that is being routed."""
 
-    def add(self, num_blocks: int, block_size: int) -> None:
+    def add(self, num_blocks: int, block_size: int, role: Role = "both") -> None:
         """Know one more replica, which is up, with `num_blocks` blocks that requests may use."""
         self.block_size = block_size
+        self.roles.append(role)
         self.num_blocks.append(num_blocks)
         self.indexes.append(self._new_index(num_blocks))
         self.has_ended.append(False)
@@ -119,6 +129,8 @@ class FleetState:
             num_prompt_tokens
             - self.num_hit_blocks(request.block_hashes, num_prompt_tokens, replica) * self.block_size
         )
+        if request.has_remote_kv:
+            to_compute = 1
         self._sent[request.request_id] = Sent(replica, num_tokens, to_compute)
         self.num_requests[replica] += 1
         self.num_tokens[replica] += num_tokens
@@ -169,6 +181,8 @@ class FleetState:
     def _look(self) -> None:
         away = self._down | self._draining
         self.up = tuple(number for number in range(len(self.num_requests)) if number not in away)
+        for role in set(self.roles):
+            self.up_for[role] = tuple(number for number in self.up if self.roles[number] == role)
 
     def note(
         self, replica: int, num_free_blocks: int, num_running: int, num_waiting: int, step_s: float | None

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from actors.core.chance import drawn
 from actors.core.queue.policy import Refusal
 from actors.core.request import Submit
-from actors.core.routers.fleet_state import FleetState
+from actors.core.routers.fleet_state import FleetState, Role
 
 IndexName = Literal["none", "own", "events"]
 INDEXES = ("none", "own", "events")
@@ -18,10 +18,12 @@ INDEXES = ("none", "own", "events")
 class Fleet:
     """A read-only window on a Router's replicas, which have numbers; `memory` alone may change."""
 
-    __slots__ = ("_state", "memory")
+    __slots__ = ("_state", "memory", "role")
 
-    def __init__(self, state: FleetState, memory: Any = None) -> None:
+    def __init__(self, state: FleetState, memory: Any = None, role: Role = "both") -> None:
         self._state = state
+        self.role = role
+        """The part of the request that a replica is chosen for: `both`, `prefill` or `decode`."""
         self.memory = memory
         """The policy's memory (`RouterPolicy.new_memory`), of a type that only its author knows."""
 
@@ -33,7 +35,7 @@ class Fleet:
     @property
     def up(self) -> tuple[int, ...]:
         """The replicas that may be chosen, in order; at least one."""
-        return self._state.up
+        return self._state.up_for[self.role]
 
     @property
     def num_replicas(self) -> int:

@@ -57,8 +57,8 @@ class Progress:
 
     def is_stalled(self, state: SchedulerState) -> bool:
         """True if it is time to give up. O(1), and O(requests) whenever the count of tokens has doubled."""
-        if not state.requests:
-            self._num_tokens = 0
+        if not state.requests or state.handovers.has_blocks:
+            self.begin()
             return False
         num_empty = self._num_empty_steps
         if num_empty > MAX_EMPTY_STEPS and num_empty > 2 * state.config.pipeline_parallel_size:

@@ -4,7 +4,8 @@ A plain record with one owner. `plan` and `update` move it from step to step; th
 transitions of single requests of which both, and aborts, are made.
 
 Laws: a request is waiting, running or gone. `running` is in order of admission. Every running
-request is either in lockstep or in `catching_up`. Blocks are held by running requests only.
+request is either in lockstep or in `catching_up`. Blocks are held by running requests, and by those that are
+handed from one scheduler to another (`handover.py`).
 """
 
 from actors.core.batch import Finish, FinishReason
@@ -18,6 +19,7 @@ from actors.core.queue.step_times import StepTimes
 from actors.core.queue.view import View
 from actors.core.queue.waiting import WaitingQueue
 from actors.core.request import Request, Status, Submit
+from actors.core.step.handover import KvHandovers
 
 
 class SchedulerState:
@@ -35,6 +37,7 @@ class SchedulerState:
         "config",
         "decode_runs",
         "finished_ids",
+        "handovers",
         "is_pipelined",
         "kv",
         "leaves_uncomputed",
@@ -104,6 +107,7 @@ class SchedulerState:
         self.reset_ids: list[str] = []
         """Preempted by a reset since the last plan: the runners are told of them too."""
         self.admissions = 0
+        self.handovers = KvHandovers()
 
     @property
     def has_work(self) -> bool:
@@ -172,6 +176,39 @@ class SchedulerState:
             self._stop_running(request)
         else:
             self.waiting.discard(request)
+            if request.block_ids:
+                self.kv.release(request)
+        self._forget(request)
+
+    def hand_over(self, request: Request) -> None:
+        """Forget a running request but for its blocks, which are kept until they have been fetched."""
+        if self.on_finished is not None:
+            self.on_finished(request, self.view)
+        self._stop_running(request, keeps=True)
+        self.handovers.hand(request, self.kv)
+        self._forget(request)
+
+    def pull(self, submit: Submit) -> None:
+        """Let a request wait for blocks, to fetch the prompt that another scheduler has handed over."""
+        self.handovers.pulls[submit.request_id] = self._new(submit)
+
+    def fetched(self, request_ids: tuple[str, ...]) -> None:
+        """Blocks have been fetched: those from here are free, and a request that they came to is queued."""
+        for request in self.handovers.fetched(request_ids, self.kv):
+            self._queue(request)
+
+    def let_fetched_first(self) -> bool:
+        """Put requests that wait with their blocks before all that lack some; False if there are none.
+
+        Where nothing runs, only they can make room.
+        """
+        fetched = [request for request in self.waiting if request.block_ids]
+        for request in reversed(fetched):
+            self.waiting.discard(request)
+            self.waiting.put_back(request)
+        return bool(fetched)
+
+    def _forget(self, request: Request) -> None:
         request.status = Status.FINISHED
         request.shown = None
         del self.requests[request.request_id]
@@ -205,12 +242,14 @@ class SchedulerState:
 
     def check(self) -> None:
         """Verify the laws of this record and of the pool. O(blocks + requests)."""
-        self.kv.pool.check(request.block_ids for request in self.requests.values())
+        tables = [request.block_ids for request in self.requests.values()]
+        self.kv.pool.check([*tables, *self.handovers.held])
         for name, request in self.requests.items():
             runs, waits = name in self.running, request in list(self.waiting)
             assert runs != waits, f"{request} is in {'both' if runs else 'no'} queue"
             assert runs == (name in self.catching_up) + (name in self.lockstep.members), request
-            assert runs or not request.block_ids, f"{request} holds blocks while it waits"
+            may_hold = runs or (request.submit.has_remote_kv and not request.num_preemptions)
+            assert may_hold or not request.block_ids, f"{request} holds blocks while it waits"
             if runs:
                 computed = self.lockstep.num_computed(request)
                 spare = self.kv.num_blocks(computed + 2 * self.config.num_speculative_tokens)
@@ -236,7 +275,7 @@ class SchedulerState:
         self.requests[request.request_id] = request
         self.waiting.push(request)
 
-    def _stop_running(self, request: Request, *, returns: bool = False) -> None:
+    def _stop_running(self, request: Request, *, returns: bool = False, keeps: bool = False) -> None:
         self.settle(request)
         # Under async scheduling the last computed tokens may be ones that are not known yet.
         unknown = request.num_in_flight if self.is_pipelined else bool(request.num_in_flight)
@@ -247,4 +286,5 @@ class SchedulerState:
         del self.catching_up[request.request_id]
         del self.running[request.request_id]
         request.decodes_on_wire = False
-        self.kv.release(request, returns=returns)
+        if not keeps:
+            self.kv.release(request, returns=returns)

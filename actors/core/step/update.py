@@ -56,8 +56,12 @@ def update(state: SchedulerState, result: StepResult) -> list[Finish]:
         ended.sort(key=_order)
     if state.on_sampled is not None:
         _tell_sampled(state, samplers, result.failed)
-    for request, _ in ended:
-        state.finish(request)
+    for index, (request, finish) in enumerate(ended):
+        if request.submit.hands_over and finish.reason != "error":
+            ended[index] = request, Finish(request.request_id, "handed")
+            state.hand_over(request)
+        else:
+            state.finish(request)
     if result.drafts:
         _offer(state, result.drafts, record.dropped)
     return [finish for _, finish in ended]

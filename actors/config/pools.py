@@ -1,0 +1,27 @@
+"""Pools of engines in one fleet: what each is for, and the limits of its scheduler."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from actors.core.config import ConfigError, SchedulerConfig
+from actors.core.routers.fleet_state import Role
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Equal engines with one role. `both` do whole requests; `prefill` and `decode` share them."""
+
+    role: Role
+    replicas: int
+    scheduler: SchedulerConfig
+
+
+def check_pools(pools: Sequence[Pool]) -> None:
+    """Raises ConfigError for pools that cannot serve a request together."""
+    roles = {pool.role for pool in pools}
+    if roles not in ({"both"}, {"prefill", "decode"}):
+        raise ConfigError(
+            f"the pools are for {', '.join(sorted(roles))}: give prefill and decode, or both alone"
+        )
+    if len({pool.scheduler.block_size for pool in pools}) > 1:
+        raise ConfigError("pools have blocks of different sizes: give one --block-size")

@@ -1,0 +1,210 @@
+"""The way of requests from an engine that prefills to one that decodes, as with vLLM's NIXL connector.
+
+    Submit, one token ──▶ prefills ──handed──▶ Pull ──▶ reserves ──Reserved──▶ FetchKv ──▶ links
+                          frees ◀──KvFetched──┐                       KvFetched ──▶ decodes      │
+                                            └────────────────────────────┴───── Done ◀───────┘
+
+The engine that decodes is chosen when the prompt is computed. It takes blocks for the whole prompt, fetches
+them, and computes the last token of the prompt again to sample the first of the answer. What is lost on the
+way, with an engine or with a link, is reported as undelivered, to begin again from the start; its blocks
+where it was prefilled are free `HOLD_S` later.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from actors.core.request import Submit
+from actors.core.routers.fleet_state import FleetState
+from actors.kernel.actor import ActorDied, Ref, Reply
+from actors.kernel.reply import Reader
+from actors.messages import (
+    CeaseFetch,
+    Done,
+    EngineRefs,
+    FetchKv,
+    Finish,
+    KvFetched,
+    Pull,
+    Refused,
+    Reserved,
+    ToEngine,
+    Undelivered,
+    Withdraw,
+)
+
+HOLD_S = 480.0
+"""How long blocks are kept that nobody fetches: vLLM's default for VLLM_NIXL_ABORT_REQUEST_TIMEOUT."""
+
+
+@dataclass(frozen=True, slots=True)
+class HoldIsOver:
+    """The Router tells itself that an engine need not keep a request's blocks any longer."""
+
+    request_id: str
+    replica: int
+
+
+class Moving:
+    """A request between two engines; `target` is None until one has been chosen."""
+
+    __slots__ = ("source", "submit", "target")
+
+    def __init__(self, submit: Submit, source: int) -> None:
+        self.submit, self.source = submit, source
+        self.target: int | None = None
+
+
+class _NextLeg(Reader):
+    """Hands an answer to the next step of a request's way; an engine that died is reported as down."""
+
+    __slots__ = ("_moving", "_step")
+
+    def __init__(self, moving: Moving, step: Callable[[Moving, object], None]) -> None:
+        self._moving, self._step = moving, step
+
+    def take_answer(self, value: object, error: BaseException | None) -> None:
+        if error is None:
+            self._step(self._moving, value)
+
+
+class HandoverOwner(Protocol):
+    """The part of the Router that chooses, reports, and keeps time."""
+
+    def choose_decoding(self, submit: Submit) -> int | None:
+        """Return the replica that is to decode a request; None while none is up."""
+        ...
+
+    def undelivered(self, undelivered: Undelivered) -> None:
+        """Report requests that no engine has."""
+        ...
+
+    def hold_until(self, hold: HoldIsOver, seconds: float) -> None:
+        """Have the hold end after these seconds."""
+        ...
+
+
+class Handovers:
+    """The requests of one Router that are prefilled on one engine and decoded on another."""
+
+    def __init__(
+        self,
+        owner: HandoverOwner,
+        state: FleetState,
+        engines: list[EngineRefs | None],
+        links: Ref[FetchKv | CeaseFetch],
+    ) -> None:
+        self._owner, self._state, self._engines, self._links = owner, state, engines, links
+        self._prefilling: dict[str, Submit] = {}
+        self._moving: dict[str, Moving] = {}
+
+    def close(self) -> None:
+        """Hang up on the links; harmless when repeated."""
+        self._links.close()
+
+    def first_leg(self, submit: Submit) -> Submit:
+        """Return a request as the engine gets it that computes its prompt."""
+        self._prefilling[submit.request_id] = submit
+        return replace(submit, max_tokens=1, predicted_tokens=1, hands_over=True)
+
+    def follow(self, finished: tuple[Finish, ...]) -> None:
+        """Requests have ended with an engine: those that are handed over go on to the next."""
+        for finish in finished:
+            if finish.reason == "handed":
+                self._handed(finish.request_id)
+            else:
+                self._prefilling.pop(finish.request_id, None)
+
+    def _handed(self, name: str) -> None:
+        source, submit = self._state.replica_of(name), self._prefilling.pop(name, None)
+        assert source is not None and submit is not None, f"{name} is handed over, and was not asked for"
+        self._state.end(name)
+        moving = self._moving[name] = Moving(replace(submit, has_remote_kv=True), source)
+        target = self._owner.choose_decoding(moving.submit)
+        if target is None:
+            return self._lose(moving)
+        moving.target = target
+        self._state.send(moving.submit, target)
+        engine = self._engines[target]
+        assert engine is not None, "a replica that is up has an engine"
+        try:
+            reply: Reply[Reserved] = engine.scheduler.request(Pull(moving.submit))
+        except ActorDied:  # its end is on its way here, and takes the request along
+            return
+        reply.hand_to(_NextLeg(moving, self._reserved))
+
+    def _reserved(self, moving: Moving, answer: object) -> None:
+        name = moving.submit.request_id
+        if self._moving.get(name) is not moving:
+            return
+        assert isinstance(answer, Reserved) and moving.target is not None
+        num_tokens = answer.num_blocks * self._state.block_size
+        fetch = FetchKv(name, moving.source, moving.target, num_tokens)
+        reply: Reply[Done | Refused] = self._links.request(fetch)
+        reply.hand_to(_NextLeg(moving, self._fetched))
+
+    def _fetched(self, moving: Moving, answer: object) -> None:
+        name = moving.submit.request_id
+        if self._moving.get(name) is not moving:
+            return
+        if isinstance(answer, Refused):
+            return self._lose(moving)
+        del self._moving[name]
+        assert moving.target is not None
+        for replica in (moving.source, moving.target):
+            self._tell(replica, KvFetched((name,)))
+
+    # --- ends on the way -------------------------------------------------------------------------
+
+    def abort(self, name: str) -> bool:
+        """End a request that is between two engines, with its blocks on both; False if it is not."""
+        moving = self._moving.pop(name, None)
+        if moving is None:
+            self._prefilling.pop(name, None)
+            return False
+        self._stop(moving)
+        self._tell(moving.source, KvFetched((name,)))
+        self._owner.undelivered(Undelivered((name,)))
+        return True
+
+    def engine_down(self, replica: int) -> tuple[str, ...]:
+        """Lose what was on its way from or to an engine; returns the requests that came from there."""
+        lost = []
+        for name, moving in list(self._moving.items()):
+            if moving.source == replica:
+                del self._moving[name]
+                self._stop(moving)
+                lost.append(name)
+            elif moving.target == replica:
+                del self._moving[name]
+                self._links.tell(CeaseFetch(name))
+                self._owner.hold_until(HoldIsOver(name, moving.source), HOLD_S)
+        return tuple(lost)
+
+    def hold_is_over(self, hold: HoldIsOver) -> None:
+        """Free blocks that have not been fetched, unless the request is there again."""
+        if hold.request_id not in self._moving and hold.request_id not in self._prefilling:
+            self._tell(hold.replica, KvFetched((hold.request_id,)))
+
+    def _lose(self, moving: Moving) -> None:
+        name = moving.submit.request_id
+        del self._moving[name]
+        self._stop(moving)
+        self._owner.hold_until(HoldIsOver(name, moving.source), HOLD_S)
+        self._owner.undelivered(Undelivered((name,), was_lost=moving.target is not None))
+
+    def _stop(self, moving: Moving) -> None:
+        """Let the engine that would decode know of the request no more."""
+        name = moving.submit.request_id
+        if moving.target is not None:
+            self._links.tell(CeaseFetch(name))
+            self._state.end(name)
+            self._tell(moving.target, Withdraw((name,)))
+
+    def _tell(self, replica: int, message: ToEngine) -> None:
+        engine = self._engines[replica]
+        if engine is not None:
+            try:
+                engine.scheduler.tell(message)
+            except ActorDied:
+                return

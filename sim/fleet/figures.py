@@ -1,0 +1,34 @@
+"""Figures of a fleet whose engines are not all alike: its pools, and what went between them."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PoolFigures:
+    """A pool of a run; `busy_fraction` is of its replicas' time until the last step of the fleet ended."""
+
+    pool: str
+    role: str
+    replicas: int
+    num_gpus: int
+    num_kv_blocks: int
+    busy_fraction: float
+    kv_use_max: float
+
+
+@dataclass(frozen=True, slots=True)
+class TransferFigures:
+    """The transfers of keys and values between pools; `mean_s` and `p99_s` are from Reserved to Fetched."""
+
+    num_transfers: int
+    num_tokens: int
+    mean_s: float
+    p99_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class FleetFigures:
+    """The figures of a fleet whose engines are not all alike."""
+
+    pools: tuple[PoolFigures, ...]
+    transfers: TransferFigures | None

@@ -1,0 +1,77 @@
+"""Small fleets for tests: engines of one made-up cost, and random requests that crowd their caches."""
+
+import random
+from collections.abc import Sequence
+from math import inf
+from typing import Any
+
+from actors.config import EngineConfig, SchedulerConfig
+from actors.config.pools import Pool
+from actors.core.routers.fleet_state import Role
+from actors.messages import Capacity
+from sim.fleet.plan import FleetPlan, PlannedEngine
+from sim.record.recorder import Recorder
+from sim.replay import replay
+from sim.trace.record import TraceRequest
+from tests.sim.toy import COST
+
+BLOCK = 16
+CONTEXT = 320
+BLOCKS = 48
+"""Two and a half requests of the full context."""
+
+
+def limits(**fields: Any) -> SchedulerConfig:
+    own = {"max_model_len": CONTEXT, "max_num_seqs": 8, "max_num_batched_tokens": 64, "block_size": BLOCK}
+    return SchedulerConfig(**(own | fields))
+
+
+def fleet(
+    roles: Sequence[Role] = ("prefill", "prefill", "decode", "decode"),
+    *,
+    rate: float = inf,
+    latency_s: float = 0.0,
+    num_blocks: int = BLOCKS,
+    scheduler: SchedulerConfig | None = None,
+    **fields: Any,
+) -> tuple[EngineConfig, FleetPlan]:
+    """A configuration and its plan, a pool for each replica."""
+    scheduler = scheduler or limits()
+    pools = tuple(Pool(role, 1, scheduler) for role in roles)
+    engines = tuple(
+        PlannedEngine(f"{role}-{n}", role, COST, Capacity(num_blocks, BLOCK), 1, rate)
+        for n, role in enumerate(roles)
+    )
+    own: dict[str, Any] = {"decode_runs": True, "debug": True} | fields
+    config = EngineConfig(scheduler, replicas=len(roles), pools=pools, **own)
+    return config, FleetPlan(engines, latency_s)
+
+
+def played(rows: Sequence[TraceRequest], config: EngineConfig, plan: FleetPlan, **options: Any) -> Recorder:
+    """The rows on the fleet."""
+    capacity = plan.engines[0].capacity
+    return replay(rows, config, COST, capacity, furnish=plan.furnish, **options)
+
+
+def crowd(seed: int, num_requests: int = 60, per_s: float = 200.0) -> list[TraceRequest]:
+    """Requests of all lengths, some of which begin alike, faster than they can be served."""
+    rng, time_s, rows = random.Random(seed), 0.0, []
+    for number in range(num_requests):
+        time_s += rng.expovariate(per_s)
+        num_prompt = rng.randint(1, CONTEXT - 60)
+        family = rng.randrange(4)
+        ids = tuple(family * 1000 + index for index in range(num_prompt // BLOCK)) if family else None
+        row = TraceRequest(f"r{number}", time_s, num_prompt, rng.randint(1, 50), hash_ids=ids)
+        rows.append(row if ids is None else row._replace(hash_block_tokens=BLOCK))
+    return rows
+
+
+def with_witness(rows: Sequence[TraceRequest], after_s: float = 1e4) -> list[TraceRequest]:
+    """The rows, and long after them requests that can only be served if every block is free again."""
+    whole = CONTEXT - 2
+    last = [
+        TraceRequest(f"last-{turn}-{number}", after_s + turn * 1e3, whole, 2)
+        for turn in range(2)
+        for number in range(8)
+    ]
+    return [*rows, *last]

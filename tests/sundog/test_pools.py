@@ -1,0 +1,88 @@
+"""Fleets of pools by the command line and by Python: `--pool ROLE=GPU:tpNxM`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sundog
+from sim.trace.jsonl_rows import write_trace
+from sim.trace.record import TraceRequest
+from tests import warm
+
+PREFILL, DECODE = "prefill=h100:tp1x2", "decode=b200:tp2x1:max_num_seqs=32"
+APART = ("--pool", PREFILL, "--pool", DECODE)
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> str:
+    rows = [TraceRequest(f"r{n}", 0.2 * n, 500 + 100 * n, 8) for n in range(12)]
+    write_trace(path := str(tmp_path / "trace.jsonl"), rows, provenance="test")
+    return path
+
+
+def run(*arguments: str) -> Any:
+    return warm.run("sundog", "replay", *arguments)
+
+
+def test_pools_of_several_gpus_are_one_fleet(trace: str, tmp_path: Path) -> None:
+    """Its figures have each pool and the transfers; its config.toml plays it again."""
+    out = tmp_path / "run"
+    done = run(trace, *APART, "--json", "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [pool["num_gpus"] for pool in found["fleet"]["pools"]] == [2, 2]
+    assert found["fleet"]["transfers"]["num_transfers"] == found["num_finished"] == 12
+    again = run("--config", str(out / "config.toml"), "--json")
+    assert json.loads(again.stdout) == found
+    table = run(trace, *APART).stdout
+    assert "12 transfers of KV" in table and DECODE.split(":max")[0] in table
+
+
+def test_a_slower_link_is_later_by_what_it_takes(trace: str) -> None:
+    """128 KiB a token of this model, in whole blocks of 16 tokens, and the latency."""
+    quick = json.loads(run(trace, *APART, "--json", "--limit", "1").stdout)
+    slow = json.loads(
+        run(
+            *(trace, *APART, "--json", "--limit", "1"),
+            *("--kv-transfer-gb-per-s", "1", "--kv-transfer-latency-s", "0.5"),
+        ).stdout
+    )
+    late_s = slow["ttft_s"]["mean"] - quick["ttft_s"]["mean"]
+    assert late_s == pytest.approx(0.5 + 512 * 131072 * (1 / 1e9 - 1 / 50e9), abs=1e-9)
+
+
+def test_engines_on_different_gpus_share_one_router(trace: str) -> None:
+    """Both do whole requests: nothing is transferred."""
+    found = json.loads(run(trace, "--pool", "both=h100:x1", "--pool", "both=b200:x1", "--json").stdout)
+    assert found["num_finished"] == 12 and found["fleet"]["transfers"] is None
+    assert all(replica["num_requests"] == 6 for replica in found["replicas"])
+
+
+def test_pools_are_played_from_python_and_varied_in_sweeps(trace: str) -> None:
+    """As one more option, and as values of an axis with a plus between pools."""
+    result = sundog.replay(trace, pool=(PREFILL, DECODE))
+    assert result.figures["fleet"]["transfers"]["num_transfers"] == 12
+    fleets = f"pool=both=h100:x4,{PREFILL}+{DECODE}"
+    done = warm.run("sundog", "sweep", trace, "--vary", fleets, "--replications", "2")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--pool", "prefil=h100:x1"), "give ROLE=GPU:tpNxM"),
+        (("--pool", "prefill=h100:x1"), "the pools are for prefill: give prefill and decode, or both alone"),
+        (("--pool", "both=h100:x1", "--replicas", "2"), "--replicas is given beside --pool"),
+        (("--pool", "both=h100:x1", "--gpu", "b200"), "--gpu is given beside --pool"),
+        (("--pool", "both=h100:x0"), "at least one replica"),
+        (("--pool", "both=h100:x1:seed=2"), "a pool has no seed of its own"),
+        ((*APART, "--journal"), "--journal: requests that go from pool to pool"),
+    ],
+)
+def test_a_fleet_that_cannot_be_is_refused_in_one_line(
+    trace: str, options: tuple[str, ...], words: str
+) -> None:
+    done = run(trace, *options)
+    assert done.returncode == 2 and words in done.stderr
