@@ -11,7 +11,7 @@ duration moves it by less than half a nanosecond.
 """
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -218,6 +218,15 @@ class CostBackend:
     def step_s(self, prefill_tokens: int, decodes: int, context_tokens: int) -> float:
         """Seconds of a step, for policies."""
         return self._pace.step_s(prefill_tokens, decodes, context_tokens)
+
+    def cut(self) -> None:
+        """End the run under way with the last step that has ended by now, if any has."""
+        num_steps = bisect_right(self._end_times_s, self._run_clock().now_s())
+        if self._batch is not None and 0 < num_steps < len(self._end_times_s):
+            self._timer.stop()
+            self._timer = CallTimer(self.end)
+            self._end_times_s = self._end_times_s[:num_steps]
+            self.end()
 
     async def close(self) -> None:
         """Do nothing, as nothing was taken."""

@@ -26,6 +26,12 @@ class Ended:
     """Recording tells the Client which requests ended."""
 
     request_ids: tuple[str, ...]
+    failed: tuple[str, ...] = ()
+    """Those among them that got no whole answer, through no doing of their clients."""
+
+
+FAILED = ("error", "refused")
+"""Reasons of ends that clients may want to try again."""
 
 
 class Due(NamedTuple):
@@ -55,18 +61,22 @@ class Recording(Actor[Heard]):
                 if message.finished and self.client is not None:
                     finished = message.finished
                     ended = tuple([each.request_id for each in finished if each.reason != "handed"])
-                    self.client.tell(Ended(ended))
+                    failed = tuple([each.request_id for each in finished if each.reason in FAILED])
+                    self.client.tell(Ended(ended, failed))
             case Submit():
                 self._recorder.arrived(
                     message.request_id, message.arrival_s, message.num_prompt_tokens, message.tenant
                 )
             case EngineDown():
-                self._recorder.lost(message.replica, message.request_ids, self.clock.now_s())
+                lost = self._recorder.lost(message.replica, message.request_ids, self.clock.now_s())
+                if self.client is not None:
+                    self.client.tell(Ended(lost, lost))
             case Unserved():
                 for name in message.request_ids:
                     self._recorder.ended(name, message.reason, self.clock.now_s())
                 if self.client is not None:
-                    self.client.tell(Ended(message.request_ids))
+                    failed = message.request_ids if message.reason == "error" else ()
+                    self.client.tell(Ended(message.request_ids, failed))
 
 
 class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
@@ -88,10 +98,17 @@ class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
         shall_stop: Callable[[], bool] = lambda: False,
         timeout_s: float | None = None,
         stays: bool = False,
+        retries: tuple[int, float] | None = None,
     ) -> None:
-        """A client that `stays` is asked whether it shall stop until its last request has ended."""
+        """A client that `stays` is asked whether it shall stop until its last request has ended.
+
+        `retries` says how often one that failed or timed out is asked again, as `NAME~2`, and after how long.
+        """
         super().__init__("client")
         self._stays = stays
+        self._retries = retries
+        self._attempts: dict[str, tuple[TraceRequest, int]] = {}
+        """Unfinished requests as they were asked first, and how often they were, where clients ask again."""
         self._shall_stop = shall_stop
         self._rows = iter(trace)
         self._llm = llm
@@ -118,6 +135,11 @@ class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
         awaits_ends = self._stays and bool(self._unfinished)
         return self._is_done and not (self._num_to_come or self._timers or awaits_ends)
 
+    @property
+    def unfinished(self) -> tuple[str, ...]:
+        """The requests that have been sent and have not ended."""
+        return tuple(self._unfinished)
+
     async def opened(self) -> None:
         self._expect_next()
 
@@ -127,6 +149,8 @@ class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
         match message:
             case Ended():
                 for name in message.request_ids:
+                    if name in message.failed:
+                        self._failed(name)
                     self._ended(name)
             case TraceRequest():
                 if message.after is None:
@@ -137,6 +161,7 @@ class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
             case Due():
                 self._ask(message.row)
             case GaveUp():
+                self._failed(message.request_id)
                 self._llm.tell(Cancel(message.request_id))
 
     def _expect_next(self) -> None:
@@ -160,6 +185,8 @@ class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
             self._ready.append(row)
             return
         self._unfinished[row.request_id] = row.session is not None
+        if self._retries is not None:
+            self._attempts.setdefault(row.request_id, (row, 1))
         self._num_to_come -= 1
         self._num_arrived += 1
         if row.slo_ttft_s is not None or row.slo_tpot_s is not None or row.slo_e2e_s is not None:
@@ -174,6 +201,7 @@ class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
     def _ended(self, name: str) -> None:
         """Let the rows after it come; its end leaves room for one more."""
         in_session = self._unfinished.pop(name, None)
+        self._attempts.pop(name, None)
         if in_session is None:
             return
         if self._timeout_s is not None and (timer := self._timers.pop(name, None)) is not None:
@@ -185,10 +213,22 @@ class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
         if self._ready:
             self._ask(self._ready.popleft())
 
+    def _failed(self, name: str) -> None:
+        """Ask again later, if there is a further attempt."""
+        first = self._attempts.pop(name, None)
+        if self._retries is None or first is None or first[1] >= self._retries[0]:
+            return
+        (row, number), (_, wait_s) = first, self._retries
+        again = row._replace(request_id=f"{row.request_id}~{number + 1}", after=None)
+        self._attempts[again.request_id] = row, number + 1
+        self._num_to_come += 1
+        self.schedule(self.clock.now_s() + wait_s, Event.ARRIVAL, Due(again))
+
     def turned_away(self, row: TraceRequest, refused: Refused) -> None:
         """A request has come, though no scheduler will hear of it: it missed its limits."""
         self._recorder.arrived(row.request_id, self.clock.now_s(), row.num_prompt_tokens, row.tenant)
         self._recorder.refused(row.request_id, refused.reason)
+        self._failed(row.request_id)
         self._ended(row.request_id)
 
 

@@ -39,13 +39,16 @@ class Surroundings:
     The `links` move keys and values between engines that prefill and such that decode; `supervision` says
     what follows the crash of an engine; `drivers` act on the fleet until the last request has ended.
     `own_blocks` has the KV blocks of each replica where they are not equal. The Recorder keeps the `ledger`.
+    `retries` is the Client's, and `reshape` changes the rows of the trace.
     """
 
     links: Actor[FetchKv | CeaseFetch] | None = None
     supervision: Supervision | None = None
-    drivers: Sequence[Callable[[Ref[FromClients]], Awaitable[None]]] = ()
+    drivers: Sequence[Callable[[Ref[FromClients], Client], Awaitable[None]]] = ()
     own_blocks: Sequence[int] = ()
     ledger: RunAccount | None = None
+    retries: tuple[int, float] | None = None
+    reshape: Callable[[Iterable[TraceRequest]], Iterable[TraceRequest]] = iter
 
     def graph(
         self,
@@ -70,7 +73,7 @@ class Surroundings:
         """Let clients ask, and the drivers act on the fleet meanwhile."""
         async with trio.open_nursery() as beside:
             for driver in self.drivers:
-                beside.start_soon(driver, llm)
+                beside.start_soon(driver, llm, client)
             await client.live()
             beside.cancel_scope.cancel()
 
@@ -181,9 +184,7 @@ def replay_on(
         before_arrival(request)
         return generate(request)
 
-    recording = Recording(recorder)
-
-    was_stopped = False
+    recording, was_stopped = Recording(recorder), False
 
     async def play(is_interrupted: Callable[[], bool]) -> None:
         def shall_stop() -> bool:
@@ -194,8 +195,9 @@ def replay_on(
         heard_by = [recording, *listeners]
         async with surroundings.graph(config, backends, vocabulary, heard_by, tap) as llm:
             stays = stop_when is not None or bool(surroundings.drivers)
-            terms = (on_progress, max_concurrency, shall_stop, client_timeout_s, stays)
-            client = Client(trace, llm, ask_for, recorder, *terms)
+            terms = (on_progress, max_concurrency, shall_stop, client_timeout_s)
+            more = (stays, surroundings.retries)
+            client = Client(surroundings.reshape(trace), llm, ask_for, recorder, *terms, *more)
             recording.client = client.ref(recording.name, counted=False)
             await surroundings.play(llm, client)
 

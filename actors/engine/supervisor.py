@@ -57,6 +57,8 @@ class Supervision:
     fates: Fates = SIMULATED
     new_backend: Callable[[int], Engine] | None = None
     backoff: Backoff = field(default_factory=Backoff)
+    log_level: int = logging.ERROR
+    """The level at which crashes are logged."""
 
     def __post_init__(self) -> None:
         if self.fates.engine is Fate.RESTARTED and self.new_backend is None:
@@ -137,7 +139,8 @@ class EngineSupervisor:
         self._num_crashes += 1
         wait_s = None if self._is_stopping else backoff.wait_s(self._num_crashes)
         what_next = "it is not started again" if wait_s is None else f"it is started again in {wait_s:g} s"
-        log.error(
+        log.log(
+            self._supervision.log_level,
             "engine %d crashed (%d in succession); %s\n    %s\n%s",
             self._replica,
             self._num_crashes,

@@ -183,7 +183,8 @@ class Handovers:
 
     def hold_is_over(self, hold: HoldIsOver) -> None:
         """Free blocks that have not been fetched, unless the request is there again."""
-        if hold.request_id not in self._moving and hold.request_id not in self._prefilling:
+        moving = self._moving.get(hold.request_id)
+        if moving is None or moving.source != hold.replica:
             self._tell(hold.replica, KvFetched((hold.request_id,)))
 
     def _lose(self, moving: Moving) -> None:

@@ -27,8 +27,24 @@ class TransferFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class FaultFigures:
+    """A fault that happened: `num_ended` requests ended with an engine, `num_again` began again elsewhere.
+
+    `num_cancelled` are the clients that left; `replica` is None for what befalls all.
+    """
+
+    kind: str
+    at_s: float
+    replica: int | None
+    num_ended: int = 0
+    num_again: int = 0
+    num_cancelled: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class FleetFigures:
-    """The figures of a fleet whose engines are not all alike."""
+    """The figures of a fleet whose engines are not all alike, or fail."""
 
     pools: tuple[PoolFigures, ...]
     transfers: TransferFigures | None
+    faults: tuple[FaultFigures, ...] = ()

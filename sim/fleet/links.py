@@ -94,7 +94,7 @@ class KvLinks(Actor[FetchKv | CeaseFetch | ChangeOfRates]):
         self._full_rate = list(tokens_per_s)
         self._rate = list(tokens_per_s)
         """What each replica can send and receive now."""
-        self._latency_s, self._is_lost = latency_s, is_lost
+        self._latency_s, self.is_lost = latency_s, is_lost
         self._replies: dict[str, Reply[Done | Refused]] = {}
         self._asked: dict[str, tuple[FetchKv, float]] = {}
         """Transfers that are not done, and since when."""
@@ -164,7 +164,7 @@ class KvLinks(Actor[FetchKv | CeaseFetch | ChangeOfRates]):
         del self._flows[name]
         self._timer = None
         self._share()
-        lost = self._is_lost(name)
+        lost = self.is_lost(name)
         fetch, begin_s = self._asked.pop(name)
         if not lost:
             ends = (begin_s, self._since_s, fetch.num_tokens)

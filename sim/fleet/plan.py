@@ -1,22 +1,34 @@
 """A fleet whose engines are not all alike, as a replay needs it: its backends, and what is between them."""
 
+import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 
 import numpy as np
 
 from actors.core.routers.fleet_state import Role
 from actors.engine.backend import Backend
+from actors.engine.supervisor import Backoff, Supervision
+from actors.fates import SIMULATED, Fate
 from actors.messages import Capacity
 from sim.backend import Pace, TokenSource
+from sim.cost.composed import Pipeline
 from sim.cost.work import CostModel
-from sim.fleet.figures import FleetFigures, PoolFigures, TransferFigures
+from sim.fleet.faults import DeadEngine, PlannedFault, Retries, Spike, spiked
+from sim.fleet.figures import FaultFigures, FleetFigures, PoolFigures, TransferFigures
 from sim.fleet.links import KvLinks
+from sim.fleet.mortal import Straggling
+from sim.fleet.trouble import Trouble
 from sim.oracle import Oracle
 from sim.pipelined import cost_backend
-from sim.record.recorder import Recorder
+from sim.record.recorder import Loss, Recorder
 from sim.replay import Surroundings
+
+RESTARTING = replace(SIMULATED, engine=Fate.RESTARTED)
+AT_ONCE = Backoff(first_s=0.0, longest_s=0.0, most_crashes=10**9)
+"""The delay before a crashed engine starts again: its start takes the time that the fault says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +46,10 @@ class PlannedEngine:
 class FleetLedger:
     """Sums up what a run of a fleet knows beside its Recorder, when it is over."""
 
-    def __init__(self, engines: Sequence[PlannedEngine], links: KvLinks | None) -> None:
-        self._engines, self._links = engines, links
+    def __init__(
+        self, engines: Sequence[PlannedEngine], links: KvLinks | None, trouble: Trouble | None = None
+    ) -> None:
+        self._engines, self._links, self._trouble = engines, links, trouble
 
     def figures(self, recorder: Recorder) -> FleetFigures:
         """Return the figures of the pools and of what went between them. O(transfers)"""
@@ -43,7 +57,9 @@ class FleetLedger:
         begin_s = min(recorder.columns.arrival_s, default=0.0)
         names = dict.fromkeys(engine.pool for engine in self._engines)
         pools = tuple(self._pool(name, recorder, max(end_s - begin_s, 0.0)) for name in names)
-        return FleetFigures(pools, None if self._links is None else _transfers(self._links))
+        transfers = None if self._links is None else _transfers(self._links)
+        faults = () if self._trouble is None else _befallen(self._trouble, recorder)
+        return FleetFigures(pools, transfers, faults)
 
     def _pool(self, name: str, recorder: Recorder, span_s: float) -> PoolFigures:
         members = [number for number, engine in enumerate(self._engines) if engine.pool == name]
@@ -61,6 +77,20 @@ class FleetLedger:
         )
 
 
+def _befallen(trouble: Trouble, recorder: Recorder) -> tuple[FaultFigures, ...]:
+    """Return each fault with what it did to requests."""
+    losses: dict[tuple[int | None, float], Loss] = {
+        (loss.replica, loss.time_s): loss for loss in recorder.losses
+    }
+    found = []
+    for each in trouble.befallen:
+        replica = getattr(each.fault, "replica", None)
+        loss = losses.get((replica, each.at_s)) if isinstance(each.fault, DeadEngine) else None
+        counts = (0, 0) if loss is None else (loss.num_ended, loss.num_again)
+        found.append(FaultFigures(each.fault.kind, each.at_s, replica, *counts, each.num_cancelled))
+    return tuple(found)
+
+
 def _transfers(links: KvLinks) -> TransferFigures:
     seconds = np.array([moved.end_s - moved.begin_s for moved in links.moved])
     if not len(seconds):
@@ -71,23 +101,45 @@ def _transfers(links: KvLinks) -> TransferFigures:
 
 @dataclass(frozen=True, slots=True)
 class FleetPlan:
-    """The engines of a fleet by replica, and the latency of the links between them."""
+    """The engines of a fleet by replica, the latency of the links between them, and the faults of a run."""
 
     engines: tuple[PlannedEngine, ...]
     link_latency_s: float = 0.0
+    faults: tuple[PlannedFault, ...] = ()
+    seed: int = 0
 
     def furnish(self, source: Callable[[], TokenSource]) -> tuple[list[Backend], Surroundings]:
         """Return new backends, one a replica, and what else the run has; `source` makes those of tokens."""
-        backends: list[Backend] = []
-        for replica, engine in enumerate(self.engines):
+        paces = [Straggling(engine.cost) for engine in self.engines] if self.faults else []
+
+        def backend(replica: int) -> Backend:
+            engine = self.engines[replica]
             # A prompt alone has no end token: its engine hands it over with the first.
             tokens = Oracle() if engine.role == "prefill" else source()
-            backends.append(cost_backend(Pace(engine.cost, f"runner-{replica}"), tokens, engine.capacity))
+            cost = paces[replica] if paces and not isinstance(engine.cost, Pipeline) else engine.cost
+            return cost_backend(Pace(cost, f"runner-{replica}"), tokens, engine.capacity)
+
         links = None
         if any(engine.role == "prefill" for engine in self.engines):
             links = KvLinks([engine.tokens_per_s for engine in self.engines], self.link_latency_s)
-        return backends, Surroundings(
+        replicas = range(len(self.engines))
+        blocks = [engine.capacity.num_blocks for engine in self.engines]
+        if not self.faults:
+            ledger = FleetLedger(self.engines, links)
+            return [backend(replica) for replica in replicas], Surroundings(
+                links=links, own_blocks=blocks, ledger=ledger
+            )
+        trouble = Trouble(self.faults, self.seed, backend, paces, links)
+        if links is not None:
+            links.is_lost = trouble.is_lost
+        spikes = [fault for fault in self.faults if isinstance(fault, Spike)]
+        retries = [(fault.attempts, fault.wait_s) for fault in self.faults if isinstance(fault, Retries)]
+        return [trouble.new_backend(replica) for replica in replicas], Surroundings(
             links=links,
-            own_blocks=[engine.capacity.num_blocks for engine in self.engines],
-            ledger=FleetLedger(self.engines, links),
+            own_blocks=blocks,
+            ledger=FleetLedger(self.engines, links, trouble),
+            supervision=Supervision(RESTARTING, trouble.new_backend, AT_ONCE, logging.DEBUG),
+            drivers=[trouble.drive],
+            retries=retries[-1] if retries else None,
+            reshape=partial(spiked, spikes=spikes, seed=self.seed) if spikes else iter,
         )

@@ -13,7 +13,7 @@ import re
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from actors.core.acceptance import Acceptance
 from actors.core.batch import Batch, Finish
@@ -86,6 +86,15 @@ def tokens_at_end(output: StepOutput) -> list[tuple[Finish, int]]:
     return rows
 
 
+class Loss(NamedTuple):
+    """An engine was lost: requests that ended with it, and those that begin again elsewhere."""
+
+    replica: int
+    time_s: float
+    num_ended: int
+    num_again: int
+
+
 class RunAccount(Protocol):
     """The account of a run that a Recorder keeps beside its own."""
 
@@ -113,6 +122,8 @@ class Recorder:
     columns: Columns = field(default_factory=Columns)
     refusals: Refusals = field(default_factory=Refusals)
     acceptance: Acceptance = field(default_factory=Acceptance)
+    losses: list[Loss] = field(default_factory=list)
+    """The engines that were lost, in order."""
     steps: list[StepColumns] = field(init=False)
     kv_use: list[KvUse] = field(init=False)
     _live: dict[str, LiveColumns] = field(default_factory=dict)
@@ -316,9 +327,9 @@ class Recorder:
         request.is_handed, request.start = True, None
         self.columns.first_token_s[request.row] = ABSENT
 
-    def lost(self, replica: int, request_ids: Iterable[str], time_s: float) -> None:
-        """A replica is lost: requests that had a token end there, others begin again."""
-        steps = self.steps[replica]
+    def lost(self, replica: int, request_ids: Iterable[str], time_s: float) -> tuple[str, ...]:
+        """A replica is lost: requests that had a token end there, and are returned; others begin again."""
+        steps, ended, num_again = self.steps[replica], list[str](), 0
         for name in request_ids:
             request = self._live.get(name)
             if request is None:
@@ -326,9 +337,13 @@ class Recorder:
             if math.isnan(self.columns.first_token_s[request.row]):
                 request.lost_tokens, request.computed_tokens = 0, 0
                 request.start, request.is_handed = None, False
+                num_again += 1
             else:
                 self._close(request, steps, steps.num_steps)
                 self.ended(name, "error", time_s)
+                ended.append(name)
+        self.losses.append(Loss(replica, time_s, len(ended), num_again))
+        return tuple(ended)
 
     def ended(self, request_id: str, reason: str, time_s: float) -> None:
         """A request ended while no engine had it."""

@@ -8,6 +8,9 @@ from rich.table import Table
 from sim.fleet.figures import FleetFigures
 from sim.show.console import print_table
 
+MOST_FAULTS = 20
+"""Rows of a table of faults."""
+
 
 def print_fleet(console: Console, fleet: FleetFigures) -> None:
     """Print a row for each pool, and one for the transfers between them."""
@@ -18,9 +21,25 @@ def print_fleet(console: Console, fleet: FleetFigures) -> None:
         shares = (f"{pool.busy_fraction:.1%}", f"{pool.num_kv_blocks:,}", f"{pool.kv_use_max:.1%}")
         table.add_row(escape(pool.pool), f"{pool.replicas}", f"{pool.num_gpus}", *shares)
     print_table(console, table)
+    if fleet.faults:
+        print_table(console, _faults(fleet))
     if (moved := fleet.transfers) is not None:
         console.print(
             f"{moved.num_transfers:,} transfers of KV, {moved.num_tokens:,} tokens:"
             f" mean {moved.mean_s * 1e3:,.2f} ms, p99 {moved.p99_s * 1e3:,.2f} ms",
             markup=False,
         )
+
+
+def _faults(fleet: FleetFigures) -> Table:
+    """The first faults, with the requests that they ended or sent elsewhere."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("fault", "at s", "replica", "ended", "begun again", "clients left"):
+        table.add_column(name, justify="left" if name == "fault" else "right")
+    for fault in fleet.faults[:MOST_FAULTS]:
+        replica = "" if fault.replica is None else f"{fault.replica}"
+        counts = (fault.num_ended, fault.num_again, fault.num_cancelled)
+        table.add_row(fault.kind, f"{fault.at_s:,.3f}", replica, *(f"{count:,}" for count in counts))
+    if (num_more := len(fleet.faults) - MOST_FAULTS) > 0:
+        table.add_row(f"and {num_more:,} more", *[""] * 5)
+    return table

@@ -13,7 +13,7 @@ from actors.config.pools import Pool
 from actors.config.speculative import SpeculativeConfig
 from actors.core.engine_version import NEWEST, is_async, is_newer
 from actors.messages import Capacity
-from sim.cost.composed import in_step, scaled
+from sim.cost.composed import InStep, in_step, scaled
 from sim.cost.overhead import NO_OVERHEAD, WithOverhead
 from sim.cost.overhead import host_overhead as fitted_overhead
 from sim.cost.work import CostModel
@@ -30,6 +30,7 @@ from sundog.options.simulation import LINK_GB_PER_S, CostOptions, TargetOptions,
 
 if TYPE_CHECKING:
     from sim.cost.profile import MeasuredEngine, Profile
+    from sim.fleet.plan import FleetPlan
     from sim.replay import Furnish
 
 
@@ -117,13 +118,20 @@ class Simulated:
     """What the cost of steps rests on where it was not measured; kept with the results."""
     remarks: tuple[str, ...] = ()
     """The same, and whatever else people should know before they bet on it."""
-    furnish: "Furnish | None" = None
-    """The maker of the engines of a fleet that are not all alike."""
+    plan: "FleetPlan | None" = None
+    """The engines of a fleet that are not all alike, or fail."""
+
+    @property
+    def furnish(self) -> "Furnish | None":
+        """The maker of the engines of such a fleet."""
+        return None if self.plan is None else self.plan.furnish
 
     @classmethod
     def of(cls, engine: EngineOptions, target: TargetOptions) -> "Simulated":
         """Raises ConfigError if the model does not fit, or the cost of its steps is unknown."""
         made = cls._pooled(engine, target) if target.pool else cls._of(engine, target)
+        if target.faults not in (None, "none"):
+            made = made._failing(target.faults, engine.seed)
         hops = made.config.hops if target.hop_cost is None else parse_hop_costs(target.hop_cost)
         front_end_s = made.front_end_s + hops.output
         return replace(made, config=replace(made.config, hops=hops), front_end_s=front_end_s)
@@ -215,6 +223,8 @@ class Simulated:
             rate = (target.kv_transfer_gb_per_s or LINK_GB_PER_S) * 1e9
             if not part.kv_token_bytes:
                 raise ConfigError(f"--pool {spec.name}: {spec.gpu} does not say how many bytes a token has")
+            if isinstance(part.cost, InStep):
+                raise ConfigError("--pool: ranks that share experts go in step; they cannot be in a pool yet")
             member = PlannedEngine(
                 spec.name,
                 spec.role,
@@ -245,8 +255,20 @@ class Simulated:
             machine=", ".join(spec.name for spec in pools),
             priced=tuple(dict.fromkeys(text for part in made for text in part.priced)),
             remarks=tuple(dict.fromkeys(text for part in made for text in part.remarks)),
-            furnish=FleetPlan(tuple(members), target.kv_transfer_latency_s or 0.0).furnish,
+            plan=FleetPlan(tuple(members), target.kv_transfer_latency_s or 0.0, seed=engine.seed),
         )
+
+    def _failing(self, file: str, seed: int) -> "Simulated":
+        """The same fleet with the faults of a file."""
+        from sim.fleet.faults import drawn_faults, read_faults
+        from sim.fleet.plan import FleetPlan, PlannedEngine
+
+        if isinstance(self.cost, InStep):
+            raise ConfigError("--faults: ranks that share experts go in step, and do not fail apart")
+        num_replicas = self.config.replicas
+        member = PlannedEngine(self.machine, "both", self.cost, self.capacity, self.num_gpus // num_replicas)
+        plan = self.plan or FleetPlan((member,) * num_replicas, seed=seed)
+        return replace(self, plan=replace(plan, faults=drawn_faults(read_faults(file), num_replicas, seed)))
 
     def terms(self, asked: TermsOptions) -> RunTerms:
         """Return the terms of a run: the limits asked for, and the power and price of its GPUs."""

@@ -18,7 +18,7 @@ CLIENTS = "Clients"
 TERMS = "Targets and prices"
 
 
-FLEET = "Pools of engines"
+FLEET = "Pools and faults"
 LINK_GB_PER_S = 50.0
 """GB a second from one GPU to another: a NIC of 400 Gbit/s for each."""
 
@@ -107,6 +107,13 @@ class PoolOptions:
     )
     kv_transfer_latency_s: float | None = option(
         None, Real(0, 3600), "Seconds before the first byte from one engine to another comes.", section=FLEET
+    )
+
+    faults: str | None = option(
+        None,
+        AnyText("FILE", is_path=True),
+        "What fails when, and how clients take it: FILE.toml (docs/fleets.md); none is nothing.",
+        section=FLEET,
     )
 
     @property

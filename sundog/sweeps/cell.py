@@ -52,6 +52,8 @@ class Plan:
         """True if every seed gives the cell the same run: nothing in it is drawn."""
         load = changed(self.load, settings)
         rate_per_s = None if load.request_rate is None else parse_rate(load.request_rate)
+        if changed(self.target, settings).faults not in (None, "none"):
+            return False
         if self.resample or load.predictor == "noisy" or rate_per_s not in (None, float("inf")):
             return False
         engine = changed(self.engine, settings)

@@ -86,3 +86,50 @@ def test_a_fleet_that_cannot_be_is_refused_in_one_line(
 ) -> None:
     done = run(trace, *options)
     assert done.returncode == 2 and words in done.stderr
+
+
+FAULTS = """
+[[fault]]
+kind = "dead-engine"
+at_s = 0.5
+replica = 1
+down_s = 0.25
+
+[random]
+mtbf_s = 2.0
+down_s = 0.1
+until_s = 2.0
+"""
+
+
+def test_faults_are_read_listed_and_compared_seed_by_seed(trace: str, tmp_path: Path) -> None:
+    """The file's own crash is at its instant; others are drawn; a sweep takes the file as a value."""
+    (file := tmp_path / "faults.toml").write_text(FAULTS)
+    found = json.loads(run(trace, "--replicas", "2", "--faults", str(file), "--json").stdout)
+    crashes = found["fleet"]["faults"]
+    assert {"kind": "dead-engine", "at_s": 0.5, "replica": 1} in [
+        {name: crash[name] for name in ("kind", "at_s", "replica")} for crash in crashes
+    ]
+    assert len(crashes) > 1
+    assert "dead-engine" in run(trace, "--replicas", "2", "--faults", str(file)).stdout
+    axis = f"faults=none,{file}"
+    options = ("--replicas", "2", "--vary", axis, "--replications", "3", "--metric", "e2e_s.mean")
+    done = warm.run("sundog", "sweep", trace, *options)
+    assert done.returncode == 0 and "±" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[[fault]]\nkind = "dead-engine"\nat_s = 1\nreplica = 7\n', "replica 7: give 0 to 1"),
+        ('[[fault]]\nkind = "dead-engin"\n', "fault"),
+        ('[[fault]]\nkind = "spike"\nat_s = 1\nfor_s = 1\nfactor = 2\nrate = 3\n', "rate"),
+        ("[randon]\n", "randon"),
+    ],
+)
+def test_a_file_of_faults_that_cannot_be_is_refused_by_its_key(
+    trace: str, tmp_path: Path, text: str, words: str
+) -> None:
+    (file := tmp_path / "faults.toml").write_text(text)
+    done = run(trace, "--replicas", "2", "--faults", str(file))
+    assert done.returncode == 2 and words in done.stderr, done.stderr

@@ -1,0 +1,97 @@
+"""Engines that can be made to fail: at an instant of a run, and not only at the next step."""
+
+from collections.abc import Callable, Sequence
+from typing import Never
+
+from actors.core.batch import Batch, StepResult
+from actors.engine.executor import Runner
+from actors.kernel.actor import Actor, ActorDied, Ref, Reply
+from actors.kernel.clock import now_s, sleep_until
+from actors.messages import Capacity, Interrupt, Load
+from sim.backend import CostBackend
+from sim.cost.work import CostModel, Seconds, StepWork
+
+
+class KilledByFault(Exception):
+    """An engine ended because a fault of the run said so."""
+
+
+class Straggling(CostModel):
+    """The cost of `model` times a factor that may change while the run goes on."""
+
+    __slots__ = ("factor", "model")
+
+    def __init__(self, model: CostModel) -> None:
+        self.model, self.factor = model, 1.0
+
+    def step_s(self, work: StepWork) -> float:
+        """Return the seconds of one step."""
+        return self.model.step_s(work) * self.factor
+
+    def few_s(self, work: StepWork, num_steps: int) -> list[float]:
+        """Return the seconds of each of a few steps of a decode run."""
+        return [seconds * self.factor for seconds in self.model.few_s(work, num_steps)]
+
+    def run_s(self, work: StepWork, num_steps: int) -> Seconds:
+        """Seconds of each step of a decode run."""
+        seconds: Seconds = self.model.run_s(work, num_steps) * self.factor
+        return seconds
+
+
+class MortalBackend:
+    """A backend that takes `start_s` to load, and can be killed at any instant.
+
+    Law: the steps that had ended by then have been told, whether they were one run or many; the step under
+    way is lost.
+    """
+
+    def __init__(self, inner: CostBackend, start_s: float = 0.0) -> None:
+        self._inner, self._start_s = inner, start_s
+        self._runner: Ref[Batch | Interrupt | Load] | None = None
+        self._is_killed = False
+
+    async def load(self) -> Capacity:
+        """Load as the inner backend does, after the time that a start takes."""
+        await sleep_until(now_s() + self._start_s)
+        return await self._inner.load()
+
+    def execute(self, batch: Batch) -> Reply[StepResult]:
+        """Do as the inner backend does, until the engine is killed."""
+        self._check()
+        return self._inner.execute(batch)
+
+    def interrupt(self) -> None:
+        """End the run under way at its next step boundary."""
+        self._check()
+        self._inner.interrupt()
+
+    async def close(self) -> None:
+        """Close the inner backend as well."""
+        await self._inner.close()
+
+    def watch(self, actors: Sequence[Actor[Never]]) -> None:
+        """Learn which Runner hands over the batches: it is the one that dies."""
+        for actor in actors:
+            if isinstance(actor, Runner):
+                self._runner = actor.ref("faults", counted=False)
+
+    def change_pace(self, change: Callable[[], None]) -> None:
+        """Make a change to the cost that holds from the next step on."""
+        self._inner.interrupt()
+        change()
+
+    def kill(self) -> bool:
+        """Let the engine crash now; False if it is not up."""
+        if self._runner is None or self._is_killed:
+            return False
+        self._inner.cut()
+        self._is_killed = True
+        try:
+            self._runner.tell(Interrupt(0))
+        except ActorDied:
+            return False
+        return True
+
+    def _check(self) -> None:
+        if self._is_killed:
+            raise KilledByFault("a fault of the run killed it")

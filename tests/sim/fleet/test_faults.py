@@ -1,0 +1,151 @@
+"""Faults in virtual time: whatever fails, each request ends once, and no block is lost."""
+
+import random
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from sim.figures.metrics import summarize
+from sim.fleet.faults import (
+    Cancellations,
+    DeadEngine,
+    FaultFile,
+    LostTransfer,
+    PlannedFault,
+    RandomCrashes,
+    Retries,
+    SlowLink,
+    Spike,
+    Straggler,
+    drawn_faults,
+)
+from sim.fleet.figures import FleetFigures
+from sim.record.recorder import Recorder
+from sim.trace.record import TraceRequest
+from tests.core.traces import num_cases
+from tests.sim.fleet.fleets import crowd, fleet, limits, played, with_witness
+
+LAST = 16
+"""Requests of a witness (`with_witness`)."""
+FILES = 40
+"""Random files; `make test-long` multiplies them by 25."""
+
+
+def some_faults(rng: random.Random, num_replicas: int, span_s: float) -> tuple[PlannedFault, ...]:
+    """Any kinds at any instants; some more than once, or at an engine that is down."""
+    made: list[PlannedFault] = []
+    for _ in range(rng.randint(1, 6)):
+        at: dict[str, Any] = {"at_s": rng.uniform(0, span_s), "replica": rng.randrange(num_replicas)}
+        while_: dict[str, Any] = {**at, "for_s": rng.uniform(0, span_s / 2)}
+        down_s = rng.choice([0.0, 0.001, rng.uniform(0, span_s)])
+        made.append(
+            rng.choice(
+                [
+                    DeadEngine(kind="dead-engine", **at, down_s=down_s),
+                    DeadEngine(kind="dead-engine", **at, down_s=down_s),
+                    Straggler(kind="straggler", **while_, factor=rng.choice([0.5, 2.0, 10.0])),
+                    SlowLink(kind="slow-link", **while_, part=rng.choice([0.0, 0.1])),
+                    LostTransfer(
+                        kind="lost-transfer", at_s=at["at_s"], for_s=span_s, rate=rng.choice([0.2, 0.6])
+                    ),
+                    Cancellations(kind="cancellations", at_s=at["at_s"], rate=rng.random()),
+                    Spike(kind="spike", at_s=at["at_s"], for_s=0.02, factor=3),
+                    Retries(kind="retries", attempts=rng.randint(1, 4), wait_s=rng.uniform(0, 0.1)),
+                ]
+            )
+        )
+    return tuple(made)
+
+
+def troubled(seed: int, **options: Any) -> Recorder:
+    """A run with random faults on a random fleet."""
+    rng = random.Random(seed)
+    roles: Any = rng.choice(
+        [("both", "both", "both"), ("prefill", "decode", "decode"), ("prefill", "decode")]
+    )
+    scheduler = limits(async_scheduling=rng.random() < 0.5)
+    config, plan = fleet(roles, rate=rng.choice([4000.0, 40000.0]), scheduler=scheduler, seed=seed, **options)
+    rows = with_witness(crowd(seed, num_requests=40))
+    faults = some_faults(rng, len(roles), 1.2 * rows[39].arrival_s)
+    plan = replace(plan, faults=faults, seed=seed)
+    timeout_s = rng.choice([None, 0.2])
+    return played(rows, config, plan, client_timeout_s=timeout_s)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_under_random_faults_every_request_ends_once_and_no_block_is_lost(part: int) -> None:
+    """Requests long after the last fault need every block there is, and are served whole."""
+    seen: set[str | None] = set()
+    for seed in range(part, num_cases(FILES), 4):
+        columns = troubled(seed).columns
+        assert None not in columns.reason, (seed, columns.reason.index(None))
+        assert len(set(columns.request_id)) == len(columns.request_id)
+        seen |= set(columns.reason)
+        last = [columns.reason[row] for row, name in enumerate(columns.request_id) if name.startswith("last")]
+        is_patient = last.count("abort") == 0
+        assert last.count("stop") == LAST if is_patient else last[:2] == ["stop", "stop"], (seed, last)
+    assert {"stop", "error", "abort"} <= seen
+
+
+def test_the_same_seed_and_faults_give_the_same_bytes_however_steps_are_grouped() -> None:
+    for seed in range(num_cases(6)):
+        whole = summarize(troubled(seed)).to_json()
+        assert whole == summarize(troubled(seed)).to_json()
+        assert whole == summarize(troubled(seed, decode_runs=False)).to_json(), seed
+
+
+def test_what_had_produced_nothing_is_answered_and_what_had_is_an_error() -> None:
+    """An engine dies in the middle of an answer, with one more request waiting; the other engine is idle."""
+    rows = [
+        TraceRequest("begun", 0.0, 40, 200),
+        TraceRequest("other", 0.0, 40, 10),
+        TraceRequest("waiting", 0.01, 40, 5),
+    ]
+    config, plan = fleet(("both", "both"), scheduler=limits(max_num_seqs=1))
+    dead = DeadEngine(kind="dead-engine", at_s=0.1, replica=0, down_s=1.0)
+    recorder = played(rows, config, replace(plan, faults=(dead,)))
+    columns = recorder.columns
+    assert columns.reason == ["error", "stop", "stop"]
+    assert 0 < columns.num_output_tokens[0] < 200 and list(columns.num_output_tokens[1:]) == [10, 5]
+    assert columns.finish_s[0] == 0.1 and columns.replica[2] == 1
+    figures = summarize(recorder).fleet
+    assert isinstance(figures, FleetFigures)
+    (fault,) = figures.faults
+    assert (fault.kind, fault.num_ended, fault.num_again) == ("dead-engine", 1, 1)
+
+
+def test_a_straggler_takes_longer_by_its_factor_and_a_spike_multiplies_requests() -> None:
+    """From the next step on, whether or not steps are one run."""
+    row = TraceRequest("slow", 0.0, 20, 200)
+    config, plan = fleet(("both",))
+    plain = played([row], config, plan)
+    slow = Straggler(kind="straggler", at_s=0.1, for_s=100.0, replica=0, factor=4.0)
+    late = played([row], config, replace(plan, faults=(slow,)))
+    rest_s = plain.columns.finish_s[0] - 0.1
+    assert late.columns.finish_s[0] == pytest.approx(0.1 + 4 * rest_s, rel=0.02)
+    spike = Spike(kind="spike", at_s=0.0, for_s=1.0, factor=5)
+    assert len(played([row], config, replace(plan, faults=(spike,))).columns) == 5
+
+
+def test_clients_ask_again_as_often_as_they_are_said_to() -> None:
+    """The only engine is down: each attempt is refused, and counts as a request."""
+    dead = DeadEngine(kind="dead-engine", at_s=0.5, replica=0, down_s=100.0)
+    retries = Retries(kind="retries", attempts=3, wait_s=1.0)
+    config, plan = fleet(("both",))
+    rows = [TraceRequest("first", 0.0, 20, 2), TraceRequest("again", 1.0, 20, 2)]
+    columns = played(rows, config, replace(plan, faults=(dead, retries))).columns
+    assert columns.request_id == ["first", "again", "again~2", "again~3"]
+    assert columns.reason == ["stop", "refused", "refused", "refused"]
+
+
+def test_crashes_are_drawn_from_the_seed_for_each_replica() -> None:
+    """By an exponential of their mean, none while the engine is down; another seed draws others."""
+    file = FaultFile(random=RandomCrashes(mtbf_s=100.0, down_s=10.0, until_s=1e5))
+    crashes = [fault for fault in drawn_faults(file, 3, 1) if isinstance(fault, DeadEngine)]
+    assert crashes == list(drawn_faults(file, 3, 1)) != list(drawn_faults(file, 3, 2))
+    for replica in range(3):
+        at_s = [fault.at_s for fault in crashes if fault.replica == replica]
+        gaps = [later - earlier for earlier, later in pairwise(at_s)]
+        assert min(gaps) > 10.0 and sum(gaps) / len(gaps) == pytest.approx(110.0, rel=0.1)
