@@ -24,6 +24,7 @@ from actors.core.predictors import GuardedPredictor, LengthPredictor
 from actors.core.routers import ROUTERS, RouterPolicy
 from actors.core.routers.guard import GuardedRouter
 from actors.core.routers.policy import INDEXES
+from actors.core.scalers import SCALERS, GuardedScaler, Scaler
 from actors.policy_arguments import arguments_of, constructed
 
 IN_FILE = re.compile(r"(.+\.py):(\w+)(?::(.*))?", re.DOTALL)
@@ -43,7 +44,7 @@ CHANCE = (
 """Their answers differ from run to run."""
 TASKS = ("threading", "multiprocessing", "concurrent", "subprocess", "socket", "asyncio", "trio")
 
-P = TypeVar("P", Policy, RouterPolicy, LengthPredictor)
+P = TypeVar("P", Policy, RouterPolicy, LengthPredictor, Scaler)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,10 @@ PREDICTOR = PolicyKind(
     (),
 )
 
+SCALER = PolicyKind(
+    "scaler", "actors.core.scalers", SCALERS, Scaler, GuardedScaler, "fleet", {"want": ("fleet",)}, (), ()
+)
+
 
 def find_policy(text: str) -> Policy:
     """The policy called `NAME`, or class `NAME` of a user's file: `FILE.py:NAME`.
@@ -154,6 +159,11 @@ def find_router(text: str) -> RouterPolicy:
 def find_own_predictor(text: str) -> LengthPredictor:
     """The predictor of lengths called `FILE.py:NAME`, as `find_policy` finds policies."""
     return _found(PREDICTOR, text)
+
+
+def find_scaler(text: str) -> Scaler:
+    """The scaler called `NAME` or `FILE.py:NAME`, as `find_policy` finds policies."""
+    return _found(SCALER, text)
 
 
 def given_policy(policy: object) -> Policy:
@@ -298,7 +308,7 @@ def _check(kind: PolicyKind[P], found: P, what: str) -> None:
         _check_weights(found.token_weights, what)
     elif isinstance(found, RouterPolicy) and found.index not in INDEXES:
         raise ConfigError(f"{what}: index is {found.index!r}: known are {', '.join(INDEXES)}")
-    if isinstance(found, LengthPredictor):
+    if isinstance(found, LengthPredictor | Scaler):
         return
     try:
         found.new_memory()

@@ -47,6 +47,7 @@ class Surroundings:
     drivers: Sequence[Callable[[Ref[FromClients], Client], Awaitable[None]]] = ()
     own_blocks: Sequence[int] = ()
     ledger: RunAccount | None = None
+    listeners: Sequence[Actor[Heard]] = ()
     retries: tuple[int, float] | None = None
     reshape: Callable[[Iterable[TraceRequest]], Iterable[TraceRequest]] = iter
 
@@ -63,7 +64,7 @@ class Surroundings:
             config,
             backends,
             vocabulary=vocabulary,
-            listeners=listeners,
+            listeners=[*listeners, *self.listeners],
             tap=tap,
             supervision=self.supervision,
             links=self.links,

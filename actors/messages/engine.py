@@ -120,10 +120,11 @@ class ResetPrefixCache:
 
     The reset happens before the next plan, in its turn among other messages. It is refused while requests
     hold blocks. With `reset_running` running requests are preempted first, and their steps in flight are
-    thrown away.
+    thrown away. The Router asks one `replica`, or all.
     """
 
     reset_running: bool = False
+    replica: int | None = None
 
     def answered_by(self, answer: "Done | Refused") -> "ResetPrefixCache":
         """Names its answer, for a type checker."""

@@ -168,8 +168,10 @@ class Router(Actor[RouterMessage]):
             case PolicyFailed():
                 pass  # A replica's, that goes on with another.
             case ResetPrefixCache():
+                one = message.replica
+                asked = self._engines if one is None else self._engines[one : one + 1]
                 return answer(
-                    message, ask_all(self._engines, lambda engine: engine.kv_cache_manager.request(message))
+                    message, ask_all(asked, lambda engine: engine.kv_cache_manager.request(message))
                 )
             case Freeze():
                 self._freeze = message

@@ -42,9 +42,26 @@ class FaultFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class ScalingFigures:
+    """The GPU-hours of a fleet that scaled, from the begin of the trace to the last step, beside two others.
+
+    `busy_gpu_hours` are those in which its engines computed: with the batches that there were, none needs
+    fewer. `all_gpu_hours` are those of all replicas all the time. `changes` says when how many were wanted.
+    """
+
+    gpu_hours: float
+    busy_gpu_hours: float
+    all_gpu_hours: float
+    mean_replicas: float
+    num_starts: int
+    changes: tuple[tuple[float, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class FleetFigures:
     """The figures of a fleet whose engines are not all alike, or fail."""
 
     pools: tuple[PoolFigures, ...]
     transfers: TransferFigures | None
     faults: tuple[FaultFigures, ...] = ()
+    scaling: ScalingFigures | None = None

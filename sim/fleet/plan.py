@@ -17,9 +17,10 @@ from sim.backend import Pace, TokenSource
 from sim.cost.composed import Pipeline
 from sim.cost.work import CostModel
 from sim.fleet.faults import DeadEngine, PlannedFault, Retries, Spike, spiked
-from sim.fleet.figures import FaultFigures, FleetFigures, PoolFigures, TransferFigures
+from sim.fleet.figures import FaultFigures, FleetFigures, PoolFigures, ScalingFigures, TransferFigures
 from sim.fleet.links import KvLinks
 from sim.fleet.mortal import Straggling
+from sim.fleet.scaling import Autoscaler, Scaling
 from sim.fleet.trouble import Trouble
 from sim.oracle import Oracle
 from sim.pipelined import cost_backend
@@ -47,9 +48,13 @@ class FleetLedger:
     """Sums up what a run of a fleet knows beside its Recorder, when it is over."""
 
     def __init__(
-        self, engines: Sequence[PlannedEngine], links: KvLinks | None, trouble: Trouble | None = None
+        self,
+        engines: Sequence[PlannedEngine],
+        links: KvLinks | None,
+        trouble: Trouble | None = None,
+        scaler: Autoscaler | None = None,
     ) -> None:
-        self._engines, self._links, self._trouble = engines, links, trouble
+        self._engines, self._links, self._trouble, self._scaler = engines, links, trouble, scaler
 
     def figures(self, recorder: Recorder) -> FleetFigures:
         """Return the figures of the pools and of what went between them. O(transfers)"""
@@ -59,7 +64,22 @@ class FleetLedger:
         pools = tuple(self._pool(name, recorder, max(end_s - begin_s, 0.0)) for name in names)
         transfers = None if self._links is None else _transfers(self._links)
         faults = () if self._trouble is None else _befallen(self._trouble, recorder)
-        return FleetFigures(pools, transfers, faults)
+        scaling = None if self._scaler is None else self._scaled(self._scaler, recorder, end_s)
+        return FleetFigures(pools, transfers, faults, scaling)
+
+    def _scaled(self, scaler: Autoscaler, recorder: Recorder, end_s: float) -> ScalingFigures:
+        num_gpus, replica_s = self._engines[0].num_gpus, scaler.replica_seconds(end_s)
+        all_s = end_s * len(self._engines)
+        busy_s = sum(steps.busy_s for steps in recorder.steps)
+        hours = num_gpus / 3600
+        return ScalingFigures(
+            replica_s * hours,
+            busy_s * hours,
+            all_s * hours,
+            replica_s / end_s if end_s else 0.0,
+            scaler.num_starts,
+            tuple(scaler.changes),
+        )
 
     def _pool(self, name: str, recorder: Recorder, span_s: float) -> PoolFigures:
         members = [number for number, engine in enumerate(self._engines) if engine.pool == name]
@@ -107,6 +127,7 @@ class FleetPlan:
     link_latency_s: float = 0.0
     faults: tuple[PlannedFault, ...] = ()
     seed: int = 0
+    scaling: Scaling | None = None
 
     def furnish(self, source: Callable[[], TokenSource]) -> tuple[list[Backend], Surroundings]:
         """Return new backends, one a replica, and what else the run has; `source` makes those of tokens."""
@@ -124,10 +145,13 @@ class FleetPlan:
             links = KvLinks([engine.tokens_per_s for engine in self.engines], self.link_latency_s)
         replicas = range(len(self.engines))
         blocks = [engine.capacity.num_blocks for engine in self.engines]
+        scaler = None if self.scaling is None else Autoscaler(self.scaling, len(self.engines))
+        drivers = [] if scaler is None else [scaler.drive]
+        listeners = () if scaler is None else (scaler.watch,)
         if not self.faults:
-            ledger = FleetLedger(self.engines, links)
+            ledger = FleetLedger(self.engines, links, None, scaler)
             return [backend(replica) for replica in replicas], Surroundings(
-                links=links, own_blocks=blocks, ledger=ledger
+                links=links, own_blocks=blocks, ledger=ledger, drivers=drivers, listeners=listeners
             )
         trouble = Trouble(self.faults, self.seed, backend, paces, links)
         if links is not None:
@@ -137,9 +161,10 @@ class FleetPlan:
         return [trouble.new_backend(replica) for replica in replicas], Surroundings(
             links=links,
             own_blocks=blocks,
-            ledger=FleetLedger(self.engines, links, trouble),
+            ledger=FleetLedger(self.engines, links, trouble, scaler),
+            listeners=listeners,
             supervision=Supervision(RESTARTING, trouble.new_backend, AT_ONCE, logging.DEBUG),
-            drivers=[trouble.drive],
+            drivers=[*drivers, trouble.drive],
             retries=retries[-1] if retries else None,
             reshape=partial(spiked, spikes=spikes, seed=self.seed) if spikes else iter,
         )

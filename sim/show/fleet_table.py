@@ -23,6 +23,13 @@ def print_fleet(console: Console, fleet: FleetFigures) -> None:
     print_table(console, table)
     if fleet.faults:
         print_table(console, _faults(fleet))
+    if (scaling := fleet.scaling) is not None:
+        console.print(
+            f"{scaling.gpu_hours:,.3f} GPU-hours, {scaling.mean_replicas:.2f} replicas in the mean and"
+            f" {scaling.num_starts:,} starts; engines computed for {scaling.busy_gpu_hours:,.3f}, and all"
+            f" replicas all the time would be {scaling.all_gpu_hours:,.3f}",
+            markup=False,
+        )
     if (moved := fleet.transfers) is not None:
         console.print(
             f"{moved.num_transfers:,} transfers of KV, {moved.num_tokens:,} tokens:"

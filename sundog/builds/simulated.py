@@ -13,6 +13,7 @@ from actors.config.pools import Pool
 from actors.config.speculative import SpeculativeConfig
 from actors.core.engine_version import NEWEST, is_async, is_newer
 from actors.messages import Capacity
+from actors.policy_file import find_scaler
 from sim.cost.composed import InStep, in_step, scaled
 from sim.cost.overhead import NO_OVERHEAD, WithOverhead
 from sim.cost.overhead import host_overhead as fitted_overhead
@@ -132,6 +133,7 @@ class Simulated:
         made = cls._pooled(engine, target) if target.pool else cls._of(engine, target)
         if target.faults not in (None, "none"):
             made = made._failing(target.faults, engine.seed)
+        made = made if target.scaler is None else made._scaling(target, target.scaler)
         hops = made.config.hops if target.hop_cost is None else parse_hop_costs(target.hop_cost)
         front_end_s = made.front_end_s + hops.output
         return replace(made, config=replace(made.config, hops=hops), front_end_s=front_end_s)
@@ -261,14 +263,32 @@ class Simulated:
     def _failing(self, file: str, seed: int) -> "Simulated":
         """The same fleet with the faults of a file."""
         from sim.fleet.faults import drawn_faults, read_faults
-        from sim.fleet.plan import FleetPlan, PlannedEngine
 
         if isinstance(self.cost, InStep):
             raise ConfigError("--faults: ranks that share experts go in step, and do not fail apart")
+        faults = drawn_faults(read_faults(file), self.config.replicas, seed)
+        return replace(self, plan=replace(self._planned(seed), faults=faults))
+
+    def _planned(self, seed: int = 0) -> "FleetPlan":
+        """The engines one by one, where they are all alike, too."""
+        from sim.fleet.plan import FleetPlan, PlannedEngine
+
         num_replicas = self.config.replicas
         member = PlannedEngine(self.machine, "both", self.cost, self.capacity, self.num_gpus // num_replicas)
-        plan = self.plan or FleetPlan((member,) * num_replicas, seed=seed)
-        return replace(self, plan=replace(plan, faults=drawn_faults(read_faults(file), num_replicas, seed)))
+        return self.plan or FleetPlan((member,) * num_replicas, seed=seed)
+
+    def _scaling(self, target: TargetOptions, scaler: str) -> "Simulated":
+        """The same fleet, of as many replicas as its scaler wants."""
+        from sim.fleet.scaling import Scaling
+
+        if self.config.pools or isinstance(self.cost, InStep):
+            raise ConfigError("--scaler is for equal engines that go apart: leave --pool out")
+        least = target.scale_least or 1
+        if least > self.config.replicas:
+            raise ConfigError(f"--scale-least is {least}, and --replicas, the most, {self.config.replicas}")
+        start_s = 60.0 if target.scale_start_s is None else target.scale_start_s
+        scaling = Scaling(find_scaler(scaler), least, target.scale_every_s or 15.0, start_s)
+        return replace(self, plan=replace(self._planned(), scaling=scaling))
 
     def terms(self, asked: TermsOptions) -> RunTerms:
         """Return the terms of a run: the limits asked for, and the power and price of its GPUs."""
@@ -298,11 +318,9 @@ def _refuse_beside_pools(engine: EngineOptions, target: TargetOptions) -> None:
 
 def _mean_power_w(made: "list[Simulated]") -> float | None:
     """The power of a GPU in the mean of the fleet; None if that of any is unknown."""
-    total_w = 0.0
-    for part in made:
-        if part.power_w is None:
-            return None
-        total_w += part.power_w * part.num_gpus
+    if any(part.power_w is None for part in made):
+        return None
+    total_w = sum((part.power_w or 0.0) * part.num_gpus for part in made)
     return total_w / sum(part.num_gpus for part in made)
 
 

@@ -57,7 +57,9 @@ def _several(value: object) -> Sequence[object]:
 def _taken(row: OptionRow, value: object) -> object:
     """The value as the option takes it; raises ConfigError that names the option as Python spells it."""
     try:
-        return row.taken(value)
+        if row.many and isinstance(value, list | tuple):
+            return tuple([row.kind.take(each) for each in value])
+        return row.kind.take(value)
     except ValueError as error:
         raise ConfigError(f"{row.name} is {value!r}: {error}") from None
 

@@ -67,7 +67,7 @@ def read_options(path: Path, rows: Mapping[str, OptionRow]) -> dict[str, object]
 
 def from_file(row: OptionRow, value: object, path: Path) -> object:
     """The option's value from the file's; a path in it is relative to the file."""
-    taken = row.take(value, str(path))
+    taken = row.take_all(value, str(path))
     if not isinstance(taken, str) or not isinstance(row.kind, AnyText) or not row.kind.is_path:
         return taken
     file, rest = _split(taken)

@@ -172,22 +172,22 @@ class OptionRow:
         paired = isinstance(self.kind, Switch) and self.kind.pair
         return (f"{self.flag}/--no-{self.flag[2:]}" if paired else self.flag, *self.names)
 
-    def taken(self, value: object) -> object:
-        """The value that `value` stands for, or a tuple of them of an option that may be given often."""
-        if self.many and isinstance(value, list | tuple):
-            return tuple(map(self.kind.take, value))
-        return self.kind.take(value)
-
     def take(self, value: object, where: str | None = None) -> object:
         """The value that `value` stands for; ConfigError names the option and what it may be.
 
         `where` is what the value was read from, if that was not the command line.
         """
         try:
-            return self.taken(value)
+            return self.kind.take(value)
         except ValueError as error:
             name = self.flag if where is None else f"{where}: {self.name}"
             raise ConfigError(f"{name} is {_shown(value)}: {error}") from None
+
+    def take_all(self, value: object, where: str | None = None) -> object:
+        """Return what `take` does, or a tuple of it for a list of an option that may be given often."""
+        if self.many and isinstance(value, list | tuple):
+            return tuple([self.take(each, where) for each in value])
+        return self.take(value, where)
 
 
 def _shown(value: object) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actors.config.hop_costs import parse_hop_costs
+from actors.core.scalers import SCALERS
 from sundog.options.row import RECORDING, AnyText, Parsed, Real, Switch, Whole, option
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ CLIENTS = "Clients"
 TERMS = "Targets and prices"
 
 
-FLEET = "Pools and faults"
+FLEET = "Pools, faults, autoscaling"
 LINK_GB_PER_S = 50.0
 """GB a second from one GPU to another: a NIC of 400 Gbit/s for each."""
 
@@ -114,6 +115,25 @@ class PoolOptions:
         AnyText("FILE", is_path=True),
         "What fails when, and how clients take it: FILE.toml (docs/fleets.md); none is nothing.",
         section=FLEET,
+    )
+
+    scaler: str | None = option(
+        None,
+        AnyText("SCALER", is_path=True),
+        f"How many of --replicas there are: {', '.join(SCALERS)}, FILE.py:NAME; parameters as of policies.",
+        section=FLEET,
+    )
+    scale_start_s: float | None = option(
+        None,
+        Real(0, 1e6),
+        "Seconds from the order of a replica until it serves; 60 if not given.",
+        section=FLEET,
+    )
+    scale_every_s: float | None = option(
+        None, Real(0, 1e6, above=True), "Seconds between two questions; 15 if not given.", section=FLEET
+    )
+    scale_least: int | None = option(
+        None, Whole(1, 4096), "The fewest replicas, and those at the begin; 1 if not given.", section=FLEET
     )
 
     @property
