@@ -9,6 +9,7 @@ import pytest
 from sim.trace.jsonl_rows import write_trace
 from sim.trace.record import TraceRequest
 from tests import warm
+from tests.test_layers import ROOT
 
 SCALES = ("--replicas", "4", "--scale-every-s", "1", "--scale-start-s", "2")
 
@@ -24,7 +25,9 @@ def run(*arguments: str) -> Any:
     return warm.run("sundog", "replay", *arguments)
 
 
-@pytest.mark.parametrize("scaler", ["keda:target=1", "hpa:target=0.5", "docs/grow_early.py:GrowEarly"])
+@pytest.mark.parametrize(
+    "scaler", ["keda:target=1", "hpa:target=0.5", "docs/scalers/grow_early.py:GrowEarly"]
+)
 def test_a_fleet_grows_by_a_name_or_a_file(trace: str, scaler: str) -> None:
     """Fewer GPU-hours than all replicas all the time, and not fewer than engines computed."""
     done = run(trace, *SCALES, "--scaler", scaler, "--json")
@@ -70,3 +73,8 @@ def test_a_scaler_that_fails_ends_the_run_by_its_name(trace: str, tmp_path: Path
     )
     done = run(trace, *SCALES, "--scaler", f"{file}:Mine")
     assert done.returncode == 2 and "want raised ZeroDivisionError" in done.stderr, done.stderr
+
+
+def test_the_example_of_the_documentation_is_its_file() -> None:
+    text = (ROOT / "docs/fleets.md").read_text(encoding="utf-8")
+    assert (ROOT / "docs/scalers/grow_early.py").read_text(encoding="utf-8") in text

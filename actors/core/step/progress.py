@@ -57,7 +57,10 @@ class Progress:
 
     def is_stalled(self, state: SchedulerState) -> bool:
         """True if it is time to give up. O(1), and O(requests) whenever the count of tokens has doubled."""
-        if not state.requests or state.handovers.has_blocks:
+        if not state.requests:
+            self._num_tokens = 0
+            return False
+        if state.handovers.has_blocks:
             self.begin()
             return False
         num_empty = self._num_empty_steps

@@ -1,4 +1,4 @@
-"""A scaler of one's own: `--scaler docs/grow_early.py:GrowEarly`."""
+"""A scaler of one's own: `--scaler docs/scalers/grow_early.py:GrowEarly`."""
 
 from dataclasses import dataclass
 
