@@ -263,10 +263,11 @@ class Recorder:
 
     def _idle(self, output: StepOutput, now: int) -> None:
         """Close the ranges of running requests that this output passes over."""
-        steps = self.steps[output.replica]
+        steps, where = self.steps[output.replica], self.columns.replica
         for request_id in output.batch.idle:
             request = self._live.get(request_id)
-            if request is not None and request.start is not None:
+            # One that was handed over may run elsewhere by the time that a step planned ahead is told.
+            if request is not None and request.start is not None and where[request.row] == output.replica:
                 self._close(request, steps, now)
                 # The next range begins with a decode, which computes a token as a chunk does not.
                 request.computed_tokens += 1
