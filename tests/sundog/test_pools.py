@@ -88,6 +88,15 @@ def test_a_fleet_that_cannot_be_is_refused_in_one_line(
     assert done.returncode == 2 and words in done.stderr
 
 
+def test_a_step_planned_ahead_where_a_prompt_was_computed_counts_no_token_elsewhere(tmp_path: Path) -> None:
+    """Steps of long prompts, planned before the last was handed over, end when it has long been decoding."""
+    rows = [TraceRequest(f"r{n}", 0.02 * n, 300 + n * 977 % 4000, 60) for n in range(40)]
+    write_trace(path := str(tmp_path / "long.jsonl"), rows, provenance="test")
+    found = sundog.replay(path, pool=("prefill=h100:x1", "decode=h100:x1")).figures
+    assert found["output_tokens"] == 40 * 60
+    assert found["tpot_s"]["mean"] == pytest.approx(found["itl_s"]["mean"], rel=1e-6)
+
+
 FAULTS = """
 [[fault]]
 kind = "dead-engine"

@@ -7,7 +7,6 @@ from math import inf
 import numpy as np
 import pytest
 
-from sim.cost.composed import scaled
 from sim.cost.work import StepWork
 from sim.figures.metrics import summarize
 from sim.fleet.figures import FleetFigures
@@ -145,17 +144,3 @@ def test_what_is_cached_where_it_is_decoded_is_not_fetched() -> None:
     figures = summarize(played(rows, config, plan)).fleet
     assert isinstance(figures, FleetFigures) and figures.transfers is not None
     assert figures.transfers.num_tokens == 5 * BLOCK + BLOCK
-
-
-def test_a_step_planned_ahead_where_a_prompt_was_computed_counts_no_token_elsewhere() -> None:
-    """Steps of long prompts, planned before the first was handed over, end when it has long been decoding."""
-    scheduler = limits(async_scheduling=True, max_num_batched_tokens=320)
-    config, plan = fleet(ONE_EACH, scheduler=scheduler, num_blocks=400)
-    slow = replace(plan.engines[0], cost=scaled(COST, 50.0))
-    plan = replace(plan, engines=(slow, plan.engines[1]))
-    rows = [TraceRequest(f"r{n}", 0.0, 40 if n == 0 else 260, 50) for n in range(12)]
-    recorder = played(rows, config, plan)
-    assert list(recorder.columns.num_output_tokens) == [50] * 12
-    summary = summarize(recorder)
-    assert summary.itl_s is not None and summary.tpot_s is not None
-    assert summary.itl_s.mean == pytest.approx(summary.tpot_s.mean, rel=0.01)
