@@ -195,9 +195,8 @@ def replay_on(
 
         heard_by = [recording, *listeners]
         async with surroundings.graph(config, backends, vocabulary, heard_by, tap) as llm:
-            stays = stop_when is not None or bool(surroundings.drivers)
             terms = (on_progress, max_concurrency, shall_stop, client_timeout_s)
-            more = (stays, surroundings.retries)
+            more = (stop_when is not None or bool(surroundings.drivers), surroundings.retries)
             client = Client(surroundings.reshape(trace), llm, ask_for, recorder, *terms, *more)
             recording.client = client.ref(recording.name, counted=False)
             await surroundings.play(llm, client)
