@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 
 from actors.config.hop_costs import NO_HOPS, HopCosts
-from actors.config.pools import Pool, check_pools
+from actors.config.pools import EnginePool, check_pools
 from actors.config.speculative import SpeculativeConfig
 from actors.core.config import ConfigError, SchedulerConfig
 from actors.core.policies import Fcfs, Policy, has_urgency
@@ -47,7 +47,7 @@ class EngineConfig:
     """Whether engines say what tokens the blocks of their prefix caches hold, for others to know."""
     predictor: LengthPredictor | None = None
     """Guesses the lengths of answers that clients do not predict."""
-    pools: tuple[Pool, ...] = ()
+    pools: tuple[EnginePool, ...] = ()
     """The engines by pool, where they are not equal; `replicas` are all of them, and `scheduler` has the
     limits that hold for a whole request."""
 

@@ -8,7 +8,7 @@ from actors.core.routers.fleet_state import Role
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class EnginePool:
     """Equal engines with one role. `both` do whole requests; `prefill` and `decode` share them."""
 
     role: Role
@@ -16,7 +16,7 @@ class Pool:
     scheduler: SchedulerConfig
 
 
-def check_pools(pools: Sequence[Pool]) -> None:
+def check_pools(pools: Sequence[EnginePool]) -> None:
     """Raises ConfigError for pools that cannot serve a request together."""
     roles = {pool.role for pool in pools}
     if roles not in ({"both"}, {"prefill", "decode"}):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from actors.config import ConfigError, EngineConfig
 from actors.config.hop_costs import parse_hop_costs
-from actors.config.pools import Pool
+from actors.config.pools import EnginePool
 from actors.config.speculative import SpeculativeConfig
 from actors.core.engine_version import NEWEST, is_async, is_newer
 from actors.messages import Capacity
@@ -244,7 +244,7 @@ class Simulated:
             replicas=len(members),
             scheduler=replace(last.config.scheduler, max_model_len=context),
             pools=tuple(
-                Pool(spec.role, spec.replicas, replace(config.scheduler, max_model_len=context))
+                EnginePool(spec.role, spec.replicas, replace(config.scheduler, max_model_len=context))
                 for spec, config in zip(pools, configs, strict=True)
             ),
         )

@@ -337,10 +337,10 @@ def _demand(state: SchedulerState, draft: Draft, request: Request) -> Demand:
     if config.enable_chunked_prefill:
         num_tokens = min(num_tokens, draft.budget)
     held = min(num_known_tokens + num_tokens, config.max_model_len)
-    whole = min(request.num_tokens, config.max_model_len)
-    return Demand(
-        hit, num_known_tokens, num_tokens, held, whole if config.scheduler_reserve_full_isl else held
-    )
+    fitting = min(request.num_tokens, config.max_model_len) if config.scheduler_reserve_full_isl else held
+    if request.block_ids:  # they were fetched, for all that it computes now
+        hit, fitting = [], 0
+    return Demand(hit, num_known_tokens, num_tokens, held, fitting)
 
 
 def _enter(state: SchedulerState, draft: Draft, request: Request, demand: Demand) -> None:

@@ -6,7 +6,7 @@ from math import inf
 from typing import Any
 
 from actors.config import EngineConfig, SchedulerConfig
-from actors.config.pools import Pool
+from actors.config.pools import EnginePool
 from actors.core.routers.fleet_state import Role
 from actors.messages import Capacity
 from sim.fleet.plan import FleetPlan, PlannedEngine
@@ -37,7 +37,7 @@ def fleet(
 ) -> tuple[EngineConfig, FleetPlan]:
     """A configuration and its plan, a pool for each replica."""
     scheduler = scheduler or limits()
-    pools = tuple(Pool(role, 1, scheduler) for role in roles)
+    pools = tuple(EnginePool(role, 1, scheduler) for role in roles)
     engines = tuple(
         PlannedEngine(f"{role}-{n}", role, COST, Capacity(num_blocks, BLOCK), 1, rate)
         for n, role in enumerate(roles)
