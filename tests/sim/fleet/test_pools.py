@@ -79,16 +79,18 @@ def test_blocks_are_conserved_in_both_pools_and_in_flight(rate: float, is_async:
 
 def test_clients_that_leave_free_what_they_held_wherever_they_are() -> None:
     """In either engine, between them, or on the link."""
+    seen: set[str | None] = set()
     for seed in range(num_cases(6)):
         config, plan = fleet(rate=3000.0, latency_s=0.01, seed=seed)
         rows = with_witness(crowd(seed))
         patience_s = random.Random(seed).choice([0.1, 0.2, 0.3])
         columns = played(rows, config, plan, client_timeout_s=patience_s).columns
-        assert set(columns.reason[:-16]) == {"stop", "abort"}
+        seen |= set(columns.reason[:-16])
         late = [reason for reason in columns.reason[-16:] if reason != "stop"]
         assert set(late) <= {"abort"}
         again = played(rows, config, plan, client_timeout_s=None).columns
         assert again.reason == ["stop"] * len(rows)
+    assert seen == {"stop", "abort"}
 
 
 def test_decode_runs_change_no_instant_in_pools_and_again_is_the_same_bytes() -> None:
