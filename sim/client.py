@@ -82,9 +82,9 @@ class Recording(Actor[Heard]):
 class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
     """Asks for each row of a trace at the instant of its arrival, and reads no answer.
 
-    A row `after` another waits for its end and then for its own pause. At most `max_concurrency` requests are
-    unfinished: the others wait, and arrive when they are sent. What has not ended `timeout_s` after it was
-    sent is cancelled.
+    A row `after` others waits until they have ended and then for its own pause. At most `max_concurrency`
+    requests are unfinished: the others wait, and arrive when they are sent. What has not ended `timeout_s`
+    after it was sent is cancelled.
     """
 
     def __init__(
@@ -153,10 +153,10 @@ class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
                         self._failed(name)
                     self._ended(name)
             case TraceRequest():
-                if message.after is None:
-                    self._ask(message)
+                if message.after:
+                    self._ask_after(message)
                 else:
-                    self._ask_after(message, message.after)
+                    self._ask(message)
                 self._expect_next()
             case Due():
                 self._ask(message.row)
@@ -172,12 +172,16 @@ class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
             self._num_to_come += 1
             self.schedule(row.arrival_s, Event.ARRIVAL, row)
 
-    def _ask_after(self, row: TraceRequest, name: str) -> None:
-        end_s = self._end_s.get(name)
-        if end_s is None:
-            self._later.setdefault(name, []).append(row)
-        else:
-            self.schedule(end_s + row.pause_s, Event.ARRIVAL, Due(row))
+    def _ask_after(self, row: TraceRequest) -> None:
+        """Ask when all that it comes after have ended; look again at the end of the first that has not."""
+        last_s = 0.0
+        for name in row.after:
+            end_s = self._end_s.get(name)
+            if end_s is None:
+                self._later.setdefault(name, []).append(row)
+                return
+            last_s = max(last_s, end_s)
+        self.schedule(last_s + row.pause_s, Event.ARRIVAL, Due(row))
 
     def _ask(self, row: TraceRequest) -> None:
         """Let a request arrive, if there is room for one more."""
@@ -209,7 +213,7 @@ class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
         if in_session:
             self._end_s[name] = self.clock.now_s()
         for row in self._later.pop(name, ()):
-            self.schedule(self.clock.now_s() + row.pause_s, Event.ARRIVAL, Due(row))
+            self._ask_after(row)
         if self._ready:
             self._ask(self._ready.popleft())
 

@@ -2,7 +2,7 @@
 
 Open loop: a request is sent at its arrival, whatever became of the others; its body is made and its
 connection opened before. Closed loop: `num_clients` clients, each of which asks as soon as it has its answer.
-A row `after` another waits for that one's end, and then for its own pause, as in a replay.
+A row `after` others waits for their ends, and then for its own pause, as in a replay.
 """
 
 import math
@@ -41,7 +41,7 @@ class ServerGone(Exception):
 
 @dataclass(slots=True)
 class _Turn:
-    """A request of a session, for the one after it."""
+    """A request of a session, for those after it."""
 
     ended: trio.Event = field(default_factory=trio.Event)
     end_s: float = 0.0
@@ -77,7 +77,7 @@ class Clients(Generic[R]):
                 for row in rows:
                     if row.session is not None:
                         self._turns[row.request_id] = _Turn()
-                    if row.after is None:
+                    if not row.after:
                         await trio.sleep_until(self._start_s + row.arrival_s - lead_s)
                         if self._slots is not None:
                             await self._slots.acquire()
@@ -111,11 +111,12 @@ class Clients(Generic[R]):
 
     async def _due(self, row: R) -> float:
         """When the request is due; that of a session once the one before it has ended."""
-        if row.after is None:
+        if not row.after:
             return row.arrival_s
-        before = self._turns[row.after]
-        await before.ended.wait()
-        due_s = before.end_s + row.pause_s
+        before = [self._turns[name] for name in row.after]
+        for turn in before:
+            await turn.ended.wait()
+        due_s = max(turn.end_s for turn in before) + row.pause_s
         if self._slots is not None:
             await trio.sleep_until(self._start_s + due_s)
             await self._slots.acquire()

@@ -93,13 +93,28 @@ class JsonRow:
             raise self.error(f"{value!r} has half a surrogate pair, which is no text", key)
         return value
 
-    def hash_ids(self, num_prompt_tokens: int, block_tokens: int) -> tuple[int, ...] | None:
-        value = self.values.get("hash_ids")
+    def texts(self, key: str) -> tuple[str, ...]:
+        """Return the texts of a list, or the one that stands for a list of one."""
+        value = self.values.get(key)
+        if not isinstance(value, list):
+            text = self.text(key)
+            return () if text is None else (text,)
+        if not all(isinstance(each, str) and each and is_text(each) for each in value):
+            raise self.error(f"{value!r:.80} is not a list of texts", key)
+        return tuple(value)
+
+    def whole_numbers(self, key: str) -> tuple[int, ...] | None:
+        value = self.values.get(key)
         if value is None:
             return None
-        whole = isinstance(value, list) and set(map(type, value)) <= {int}
-        if not whole or min(value, default=0) < 0:
-            raise self.error("it must be a list of whole numbers of at least 0", "hash_ids")
+        if not isinstance(value, list) or not set(map(type, value)) <= {int} or min(value, default=0) < 0:
+            raise self.error("it must be a list of whole numbers of at least 0", key)
+        return tuple(value)
+
+    def hash_ids(self, num_prompt_tokens: int, block_tokens: int) -> tuple[int, ...] | None:
+        value = self.whole_numbers("hash_ids")
+        if value is None:
+            return None
         full = num_prompt_tokens // block_tokens
         if not full <= len(value) <= full + 1:
             raise self.error(
@@ -107,7 +122,7 @@ class JsonRow:
                 f" there must be {full} or {full + 1}",
                 "hash_ids",
             )
-        return tuple(value)
+        return value
 
 
 OWN_FORMAT = "sundog-trace"
@@ -193,11 +208,14 @@ def own_rows(path: str, block_tokens: int, lines: Iterable[bytes]) -> Iterator[T
         if not block_tokens and row.values.get("hash_ids") is not None:
             raise row.error("the header does not give hash_block_tokens", "hash_ids")
         hash_ids = row.hash_ids(prompt, block_tokens) if block_tokens else None
-        session, after = row.text("session"), row.text("after")
+        session, after = row.text("session"), row.texts("after")
         pause_s = row.span("pause_s", may_be_zero=True)
-        if after is not None and (session is None or ids.get(after) != session):
-            raise row.error(f"{after!r} is no earlier row's id, of the same session", "after")
-        if after is None and pause_s is not None:
+        if after and session is None:
+            raise row.error("a row after others needs a `session`", "session")
+        for name in after:
+            if ids.get(name) is None:
+                raise row.error(f"{name!r} is no id of an earlier row with a session", "after")
+        if not after and pause_s is not None:
             raise row.error("a pause needs `after`, the id of an earlier row", "pause_s")
         yield TraceRequest(
             request_id,
@@ -296,8 +314,8 @@ def _row(index: int, request: TraceRequest) -> dict[str, object]:
     for name in ("tenant", "session", "slo_ttft_s", "slo_tpot_s", "slo_e2e_s", "predicted_tokens"):
         if getattr(request, name) is not None:
             row[name] = getattr(request, name)
-    if request.after is not None:
-        row["after"] = request.after
+    if request.after:
+        row["after"] = request.after[0] if len(request.after) == 1 else request.after
         row["pause_s"] = request.pause_s
     if request.request_id != default_id(index):
         row["id"] = request.request_id

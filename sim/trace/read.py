@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sim.files.lines import decode, parse_object, read_lines, shown
 from sim.files.run_files import REQUESTS
+from sim.trace.agentic_rows import agentic_rows
 from sim.trace.csv_rows import DIALECTS, CsvRows
 from sim.trace.jsonl_rows import OWN_FORMAT, bailian_rows, check_header, mooncake_rows, own_rows
 from sim.trace.record import TraceError, TraceRequest, arrival_problem, default_id, tokens_problem
@@ -199,7 +200,7 @@ def _text(path: str, number: int, values: dict[str, Any], key: str) -> str:
 
 
 KNOWN = (
-    f"a sundog-trace header, {', '.join(DIALECTS)}, JSON rows of Mooncake, Qwen-Bailian or"
+    f"a sundog-trace header, {', '.join(DIALECTS)}, JSON rows of Mooncake, agentic Mooncake, Qwen-Bailian or"
     " ShareGPT, rows with a prompt, a detailed result of vllm bench, or the folder of a run"
 )
 TEXTS = ("sharegpt", "prompts")
@@ -210,6 +211,7 @@ KEYS = {
     "conversation": "sharegpt",
     "prompt": "prompts",
     "chat_id": "bailian",
+    "session_id": "agentic",
     "timestamp": "mooncake",
 }
 """Formats by a key of their first row; the first that is there decides."""
@@ -219,7 +221,7 @@ KEYS = {
 class Trace:
     """A trace on disk; every iteration reads it again, in arrival order, in bounded memory.
 
-    `format` is sundog, azure, bench, servegen, burstgpt, mooncake, bailian, sharegpt, prompts,
+    `format` is sundog, azure, bench, servegen, burstgpt, mooncake, agentic, bailian, sharegpt, prompts,
     vllm-bench or run; `header` is our own format's first line, empty for the others; `tokenizer`
     is a file or folder, for formats of texts. Iterating raises TraceError at the first bad row.
     """
@@ -238,6 +240,8 @@ class Trace:
         first = next(lines)
         if self.format == "bailian":
             return bailian_rows(self.path, chain([first], lines))
+        if self.format == "agentic":
+            return iter(agentic_rows(self.path, chain([first], lines)))
         if self.format == "mooncake":
             return mooncake_rows(self.path, chain([first], lines))
         if self.format == "sundog":

@@ -29,7 +29,7 @@ class TraceRequest(NamedTuple):
     None when nothing is known about the contents. `slo_ttft_s`, `slo_tpot_s` and `slo_e2e_s` are the
     wanted time to the first token, between tokens, and to the end.
     `predicted_tokens` is a guess of its answer, made when it was recorded.
-    A request `after` another, an earlier one of its session, arrives `pause_s` after that one has
+    A request `after` others, earlier ones that have sessions, arrives `pause_s` after the last of them has
     ended, and `arrival_s` is the earliest instant at which it could.
     """
 
@@ -43,7 +43,7 @@ class TraceRequest(NamedTuple):
     tenant: str | None = None
     session: str | None = None
     slo_ttft_s: float | None = None
-    after: str | None = None
+    after: tuple[str, ...] = ()
     pause_s: float = 0.0
     slo_tpot_s: float | None = None
     slo_e2e_s: float | None = None

@@ -116,7 +116,7 @@ def merged(parts: Sequence[tuple[str, Sequence[TraceRequest]]]) -> list[TraceReq
                 hash_ids=ids,
                 tenant=name if row.tenant is None else row.tenant,
                 session=None if row.session is None else f"{name}.{row.session}",
-                after=None if row.after is None else f"{name}.{row.after}",
+                after=tuple(f"{name}.{each}" for each in row.after),
             )
             found.append((row.arrival_s, number, changed))
         shift += largest + 1

@@ -23,10 +23,10 @@ def retimed(trace: Iterable[TraceRequest], rate_per_s: float, seed: int) -> Iter
     rng, now_s = stream(seed, "arrivals"), 0.0
     gaps = repeat(0.0) if rate_per_s == np.inf else _gaps(rng, rate_per_s)
     for row in trace:
-        if row.after is not None:
+        if row.after:
             raise ConfigError(
                 f"request_rate is for independent requests, and {row.request_id} comes after"
-                f" {row.after}: leave it out"
+                f" {row.after[0]}: leave it out"
             )
         now_s = round(now_s + next(gaps), 6)
         yield row._replace(arrival_s=now_s)
@@ -63,7 +63,7 @@ def resampled(trace: Sequence[TraceRequest], seed: int) -> list[TraceRequest]:
     starts = stream(seed, "resampled blocks").integers(0, count, -(-count // length)).tolist()
     drawn = [(start + i) % count for start in starts for i in range(length)][:count]
     rows = sorted(_rows(units, drawn, _shared(units)), key=lambda row: row.arrival_s)
-    if any(row.session is not None or row.after is not None for row in rows):
+    if any(row.session is not None for row in rows):
         return rows
     return [row._replace(request_id=default_id(i)) for i, row in enumerate(rows)]
 
@@ -89,7 +89,7 @@ def _copied(row: TraceRequest, later_s: float, mark: str, shift: int, shared: se
         arrival_s=max(round(row.arrival_s + later_s, 9), 0.0),
         hash_ids=None if ids is None else tuple(i if i in shared else i + shift for i in ids),
         session=None if row.session is None else row.session + mark,
-        after=None if row.after is None else row.after + mark,
+        after=tuple(name + mark for name in row.after),
     )
 
 
@@ -97,13 +97,19 @@ def _units(trace: Sequence[TraceRequest]) -> list[Unit]:
     units: dict[str, Unit] = {}
     found: list[Unit] = []
     for row in trace:
-        unit = units.get(row.after) if row.after is not None else None
-        if unit is None:
-            unit = []
+        before = [units[name] for name in row.after if name in units]
+        unit = before[0] if before else []
+        if not before:
             found.append(unit)
+        for other in before[1:]:
+            if other is not unit:
+                unit += other
+                units.update((each.request_id, unit) for each in other)
+                other.clear()
         unit.append(row)
         units[row.request_id] = unit
-    return found
+    whole = [sorted(unit, key=lambda row: row.arrival_s) for unit in found if unit]
+    return sorted(whole, key=lambda unit: unit[0].arrival_s)
 
 
 def _shared(units: Sequence[Unit]) -> set[int]:

@@ -126,7 +126,7 @@ def session_rows(
     for session, (start_s, first, num_turns) in enumerate(zip(starts_s, prompts, turns, strict=True)):
         arrival_s, tokens = start_s, first + system_tokens
         ids = contents.begin(session, tokens) if named else []
-        previous: str | None = None
+        previous: tuple[str, ...] = ()
         for turn in range(num_turns):
             name = f"s{session}.{turn}"
             if turn and tokens > plan.max_prompt_tokens:
@@ -150,7 +150,7 @@ def session_rows(
             known, tokens = tokens, said + followups[row]
             if named:
                 ids = contents.go_on(ids, known, tokens)
-            row, previous = row + 1, name
+            row, previous = row + 1, (name,)
             if turn + 1 < num_turns:
                 arrival_s = round(arrival_s + pauses[row], 6)
 

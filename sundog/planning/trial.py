@@ -143,7 +143,7 @@ def within(requests: "list[TraceRequest]", begin_s: float, end_s: float) -> "lis
     kept: set[str] = set()
     found = []
     for row in requests:
-        if row.after in kept if row.after is not None else begin_s <= row.arrival_s < end_s:
+        if not kept.isdisjoint(row.after) if row.after else begin_s <= row.arrival_s < end_s:
             kept.add(row.request_id)
             found.append(row._replace(arrival_s=row.arrival_s - begin_s))
     return found
@@ -157,4 +157,4 @@ def worst(requests: "list[TraceRequest]", are_equal: bool) -> "list[TraceRequest
     """
     longest = sorted(requests, key=lambda row: -row.num_prompt_tokens)
     chosen = longest[: 1 if are_equal else math.ceil(len(requests) / 6)]
-    return [row._replace(arrival_s=0.0, after=None, session=None) for row in chosen]
+    return [row._replace(arrival_s=0.0, after=(), session=None) for row in chosen]

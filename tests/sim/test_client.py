@@ -45,7 +45,7 @@ def test_a_later_turn_comes_after_one_that_was_given_up() -> None:
     """A session goes on, as with an answer that was refused."""
     rows = [
         TraceRequest("a", 1.0, 20, 120, session="s"),
-        TraceRequest("b", 1.0, 30, 5, session="s", after="a", pause_s=0.5),
+        TraceRequest("b", 1.0, 30, 5, session="s", after=("a",), pause_s=0.5),
     ]
     columns = run(rows, timeout_s=0.1).columns
     assert list(columns.reason) == ["abort", "stop"]
@@ -56,9 +56,9 @@ def test_a_later_turn_comes_its_pause_after_the_answer() -> None:
     """Not at the instant in the trace, which is the earliest possible."""
     rows = [
         TraceRequest("a", 1.0, 20, 50, session="s"),
-        TraceRequest("b", 1.5, 30, 5, session="s", after="a", pause_s=0.5),
+        TraceRequest("b", 1.5, 30, 5, session="s", after=("a",), pause_s=0.5),
         TraceRequest("x", 9.0, 30, 5),
-        TraceRequest("c", 500.0, 40, 5, session="s", after="b", pause_s=0.25),
+        TraceRequest("c", 500.0, 40, 5, session="s", after=("b",), pause_s=0.25),
     ]
     columns = run(rows).columns
     arrival = dict(zip(columns.request_id, columns.arrival_s, strict=True))
@@ -66,6 +66,23 @@ def test_a_later_turn_comes_its_pause_after_the_answer() -> None:
     assert arrival["a"] == 1.0 and arrival["x"] == 9.0
     assert arrival["b"] == finish["a"] + 0.5 > 1.5
     assert arrival["c"] == 500.0, "it had ended long before: the past is now"
+
+
+def test_a_row_after_several_waits_for_the_last_of_them() -> None:
+    """Two agents that ran side by side are joined; one that has long ended holds nobody up."""
+    rows = [
+        TraceRequest("plan", 1.0, 20, 50, session="p"),
+        TraceRequest("long", 1.0, 20, 90, session="a", after=("plan",)),
+        TraceRequest("short", 1.0, 30, 5, session="b", after=("plan",), pause_s=0.25),
+        TraceRequest("join", 1.0, 40, 5, session="p", after=("short", "plan", "long"), pause_s=0.5),
+        TraceRequest("late", 9.0, 40, 5, session="p", after=("short", "join")),
+    ]
+    columns = run(rows).columns
+    arrival = dict(zip(columns.request_id, columns.arrival_s, strict=True))
+    finish = dict(zip(columns.request_id, columns.finish_s, strict=True))
+    assert arrival["long"] == finish["plan"] and arrival["short"] == finish["plan"] + 0.25
+    assert arrival["join"] == max(finish["long"], finish["short"]) + 0.5
+    assert finish["join"] < 9.0 == arrival["late"]
 
 
 def test_nobody_is_lost_whoever_waits_for_whom() -> None:
@@ -104,7 +121,7 @@ def test_whoever_is_refused_makes_room() -> None:
     """A prompt that can never fit neither holds a place nor stops its session."""
     rows = [
         TraceRequest("big", 0.0, 10_000, 5, session="s"),
-        TraceRequest("next", 0.0, 20, 5, session="s", after="big", pause_s=1.0),
+        TraceRequest("next", 0.0, 20, 5, session="s", after=("big",), pause_s=1.0),
         TraceRequest("other", 0.0, 20, 5),
     ]
     recorder = run(rows, 1)

@@ -71,8 +71,8 @@ async def test_a_turn_waits_for_the_answer_and_its_pause(num_clients: int | None
 
     turns = [
         Row("s.0", 0.0, 4, 1, session="s"),
-        Row("s.1", 0.5, 8, 1, session="s", after="s.0", pause_s=0.5),
-        Row("s.2", 1.0, 9, 1, session="s", after="s.1", pause_s=2.0),
+        Row("s.1", 0.5, 8, 1, session="s", after=("s.0",), pause_s=0.5),
+        Row("s.2", 1.0, 9, 1, session="s", after=("s.1",), pause_s=2.0),
     ]
     notes = await played(slow, turns, num_clients)
     assert [round(outcome.due_s, 3) for outcome in notes.outcomes.values()] == [0.0, 3.5, 8.5]

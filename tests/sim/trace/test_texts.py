@@ -100,6 +100,9 @@ SEEDS: dict[str, bytes] = {
     b"5,ChatGPT,472,18,490,Conversation log\n6,GPT-4,3,4,7,API log\n",
     "mooncake": b'{"timestamp": 27482, "input_length": 600, "output_length": 5, "hash_ids": [4, 7]}'
     b'\n{"timestamp": 27483, "input_length": 60, "output_length": 2, "hash_ids": []}\n',
+    "agentic": b'{"request_id": "a", "session_id": "s", "timestamp": 5, "input_length": 600,'
+    b' "output_length": 5, "hash_ids": [4, 7, 8]}\n{"request_id": "b", "session_id": "t",'
+    b' "wait_for": ["a"], "delay": 5.5, "tool_wait_ms": 7, "input_length": 60, "output_length": 2}\n',
     "bailian": b'{"chat_id": 1, "parent_chat_id": -1, "timestamp": 6.1, "input_length": 17,'
     b' "output_length": 2, "type": "text", "turn": 1, "hash_ids": [1, 2]}\n',
     "own": b'{"format": "sundog-trace", "version": 1, "units": {"arrival_s": "seconds",'

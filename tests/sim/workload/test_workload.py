@@ -122,10 +122,10 @@ def test_empirical_lengths_are_those_of_the_trace() -> None:
 def test_a_turn_holds_all_that_was_said_before() -> None:
     """Its prompt is the last prompt, the answer to it and what is new; its contents begin alike."""
     rows = {row.request_id: row for row in SESSIONS.requests(1)}
-    later = [row for row in rows.values() if row.after is not None]
+    later = [row for row in rows.values() if row.after]
     assert len(later) > 300
     for row in later:
-        last = rows[str(row.after)]
+        last = rows[row.after[0]]
         said = last.num_prompt_tokens + last.num_output_tokens
         assert row.num_prompt_tokens > said and row.session == last.session
         assert row.tenant == last.tenant and row.pause_s > 0
@@ -133,7 +133,7 @@ def test_a_turn_holds_all_that_was_said_before() -> None:
         assert row.hash_ids is not None and last.hash_ids is not None
         assert row.hash_ids[: len(last.hash_ids)] == last.hash_ids
         assert len(row.hash_ids) == row.num_prompt_tokens // 16
-    first = [row for row in rows.values() if row.after is None]
+    first = [row for row in rows.values() if not row.after]
     systems = Counter(row.hash_ids[:32] for row in first if row.hash_ids)
     assert len(systems) == 4, "four system prompts of 512 tokens, and nothing else in common"
     shares = Counter(row.tenant for row in first)

@@ -1,0 +1,82 @@
+"""Programs of agents as Dynamo records them: requests that wait for others, and for tools between them.
+
+Its agentic Mooncake rows name the requests that each waits for (`wait_for`). A row with neither that nor a
+`timestamp` follows the row above it of its session. Source: Dynamo's documentation, Agent Trace Replay.
+"""
+
+from collections.abc import Iterable
+
+from sim.trace.jsonl_rows import MOONCAKE_KEYS, JsonRow
+from sim.trace.record import TraceError, TraceRequest, default_id
+
+AGENTIC_KEYS = MOONCAKE_KEYS | {
+    "request_id",
+    "session_id",
+    "wait_for",
+    "delay",
+    "tool_wait_ms",
+    "branches",
+    "prefix_reset",
+    "tool_events",
+}
+"""The last three say what follows from the others."""
+BLOCK_SIZES = tuple(2**power for power in range(3, 13))
+"""Tokens that one hash id may stand for."""
+
+
+def agentic_rows(path: str, lines: Iterable[bytes]) -> list[TraceRequest]:
+    """The requests of a trace of agents, `timestamp`, `delay` and `tool_wait_ms` in ms, in order of arrival.
+
+    A row that waits arrives `delay` and `tool_wait_ms` after the last of those that it waits for has ended.
+    Its own timestamp says when that was on the recorded server, and is not used. Rows do not say how many
+    tokens a hash id stands for: it is the one power of two that fits all of them. Raises TraceError.
+    """
+    found: dict[str, TraceRequest] = {}
+    last_of: dict[str, str] = {}
+    """The latest row of each session."""
+    sizes = set(BLOCK_SIZES)
+    for number, line in enumerate(lines, 1):
+        row = JsonRow(path, number, line, AGENTIC_KEYS)
+        request_id, session = row.text("request_id") or default_id(number - 1), row.text("session_id")
+        if request_id in found:
+            raise row.error(f"{request_id!r} was used by an earlier row", "request_id")
+        if session is None:
+            raise row.error("missing", "session_id")
+        waits = "wait_for" in row.values or "timestamp" in row.values or session not in last_of
+        after = row.texts("wait_for") if waits else (last_of[session],)
+        for name in after:
+            if name not in found:
+                raise row.error(f"{name!r} is no id of an earlier row", "wait_for")
+        if after:
+            arrival_s = max(found[name].arrival_s for name in after)
+        else:
+            arrival_s = row.seconds("timestamp", 1000.0, 0.0)
+        pauses_ms = [row.span(key, may_be_zero=True) or 0.0 for key in ("delay", "tool_wait_ms")]
+        if not after and any(pauses_ms):
+            raise row.error("a row that waits for no other has no pause", "delay")
+        prompt, ids = row.tokens("input_length", "prompt"), row.whole_numbers("hash_ids")
+        if ids is not None:
+            sizes = {size for size in sizes if prompt // size <= len(ids) <= prompt // size + 1}
+            if not sizes:
+                raise row.error(
+                    f"{len(ids)} ids for {prompt} prompt tokens: no number of tokens per id fits", "hash_ids"
+                )
+        found[request_id] = TraceRequest(
+            request_id,
+            arrival_s,
+            prompt,
+            row.tokens("output_length", "output"),
+            ids,
+            session=session,
+            after=after,
+            pause_s=sum(pauses_ms) / 1000.0,
+        )
+        last_of[session] = request_id
+    rows = sorted(found.values(), key=lambda row: row.arrival_s)
+    if all(row.hash_ids is None for row in rows):
+        return rows
+    if len(sizes) > 1:
+        fit = ", ".join(map(str, sorted(sizes)))
+        raise TraceError(path, 1, f"ids of {fit} tokens fit all rows, so contents are not known", "hash_ids")
+    (size,) = sizes
+    return [row if row.hash_ids is None else row._replace(hash_block_tokens=size) for row in rows]
