@@ -223,7 +223,7 @@ class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
         if self._retries is None or first is None or first[1] >= self._retries[0]:
             return
         (row, number), (_, wait_s) = first, self._retries
-        again = row._replace(request_id=f"{row.request_id}~{number + 1}", after=None)
+        again = row._replace(request_id=f"{row.request_id}~{number + 1}", after=())
         self._attempts[again.request_id] = row, number + 1
         self._num_to_come += 1
         self.schedule(self.clock.now_s() + wait_s, Event.ARRIVAL, Due(again))

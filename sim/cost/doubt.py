@@ -57,16 +57,25 @@ def kernels_of(cost: CostModel) -> CostModel:
     return cost
 
 
-def outside_measured(cost: CostModel) -> dict[str, float]:
-    """By operator, how far outside its measured sizes it was asked, where that is far."""
-    if isinstance(cost, Pipeline):
-        far_out = [pair for stage in cost.stages for pair in outside_measured(stage).items()]
-        return {name: max(factor for other, factor in far_out if other == name) for name, _ in far_out}
-    model = kernels_of(cost)
-    if not isinstance(model, TablesCost | InRange):
-        return {}
-    far = FAR if isinstance(model, TablesCost) else BEYOND
-    return {name: factor for name, factor in model.coverage.factors.items() if factor >= far}
+def outside_measured(*costs: CostModel) -> dict[str, float]:
+    """By operator, how far outside its measured sizes it was asked by any of the costs, where that is far."""
+    found: dict[str, float] = {}
+    for cost in costs:
+        model = kernels_of(cost)
+        if isinstance(model, Pipeline):
+            far_out = outside_measured(*model.stages)
+        elif isinstance(model, TablesCost | InRange):
+            far = FAR if isinstance(model, TablesCost) else BEYOND
+            far_out = {name: factor for name, factor in model.coverage.factors.items() if factor >= far}
+        else:
+            continue
+        for name, factor in far_out.items():
+            found[name] = max(factor, found.get(name, 0.0))
+    return found
+
+
+FRONT_END_DOUBT = 0.3
+"""How far off a front end's time may be: it was fitted to one server, and hangs on its CPU."""
 
 
 def step_doubt(cost: CostModel) -> float:

@@ -151,9 +151,7 @@ def spiked(rows: Iterable[TraceRequest], spikes: Iterable[Spike], seed: int) -> 
                 for number in range(1, spike.factor):
                     name = f"{row.request_id}+{which}.{number}"
                     at_s = row.arrival_s + drawn(seed, ["spike", name])
-                    copy = row._replace(
-                        request_id=name, arrival_s=at_s, session=None, after=None, pause_s=0.0
-                    )
+                    copy = row._replace(request_id=name, arrival_s=at_s, session=None, after=(), pause_s=0.0)
                     heappush(later, (at_s, name, copy))
     while later:
         yield heappop(later)[2]

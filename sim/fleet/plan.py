@@ -14,7 +14,7 @@ from actors.engine.supervisor import Backoff, Supervision
 from actors.fates import SIMULATED, Fate
 from actors.messages import Capacity
 from sim.backend import Pace, TokenSource
-from sim.cost.composed import Pipeline
+from sim.cost.composed import Pipeline, scaled
 from sim.cost.work import CostModel
 from sim.fleet.faults import DeadEngine, PlannedFault, Retries, Spike, spiked
 from sim.fleet.figures import FaultFigures, FleetFigures, PoolFigures, ScalingFigures, TransferFigures
@@ -128,6 +128,12 @@ class FleetPlan:
     faults: tuple[PlannedFault, ...] = ()
     seed: int = 0
     scaling: Scaling | None = None
+
+    def scaled(self, factor: float) -> "FleetPlan":
+        """Return the same with every step `factor` times as long."""
+        return replace(
+            self, engines=tuple(replace(engine, cost=scaled(engine.cost, factor)) for engine in self.engines)
+        )
 
     def furnish(self, source: Callable[[], TokenSource]) -> tuple[list[Backend], Surroundings]:
         """Return new backends, one a replica, and what else the run has; `source` makes those of tokens."""

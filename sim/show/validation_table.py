@@ -8,7 +8,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from sim.cost.doubt import BETWEEN_MACHINES, EXCHANGED, ROOFLINE, ROUTED, TABLES, UNFITTED
+from sim.cost.doubt import BETWEEN_MACHINES, EXCHANGED, FRONT_END_DOUBT, ROOFLINE, ROUTED, TABLES, UNFITTED
 from sim.figures.validate.errors import (
     COMPARED,
     MEANS,
@@ -21,7 +21,7 @@ from sim.figures.validate.errors import (
     summary,
 )
 from sim.figures.validate.measured import THROUGHPUT, MeasuredServer
-from sim.figures.validate.predict import FRONT_END_DOUBT, RARE
+from sim.figures.validate.predict import RARE
 from sim.show.console import print_table
 
 

@@ -10,10 +10,8 @@ import numpy as np
 
 from actors.kernel.actor import Actor
 from actors.messages import Heard
-from sim.cost.composed import scaled
-from sim.cost.doubt import step_doubt
 from sim.figures.metrics import Summary, request_times, summarize
-from sim.figures.validate.predict import FRONT_END_DOUBT, Ranges, ranges_of
+from sim.figures.validate.predict import Ranges, ranges_of
 from sim.interrupt import Interrupted
 from sim.oracle import find_predictor
 from sim.record.rows import Rows
@@ -67,18 +65,18 @@ def replayed(
 
 def ranged(simulated: Simulated, rows: Sequence[TraceRequest], load: LoadOptions, seed: int) -> Ranges:
     """The ranges of a replay that has ended: its `kernels` know by then how far they were asked."""
-    doubt = step_doubt(simulated.kernels)
-    sides = []
-    for side in (-1, 1):
+    doubt, sides = simulated.doubt, []
+    for side in simulated.doubted():
         recorder = replay(
             rows if load.request_rate is None else retimed(rows, parse_rate(load.request_rate), seed),
-            simulated.config,
-            scaled(simulated.cost, (1 + doubt) ** side),
-            simulated.capacity,
+            side.config,
+            side.cost,
+            side.capacity,
             predictor=None if load.predictor is None else find_predictor(load.predictor, seed),
-            front_end_s=(1 + side * FRONT_END_DOUBT) * simulated.front_end_s,
+            front_end_s=side.front_end_s,
             max_concurrency=load.max_concurrency,
             client_timeout_s=load.client_timeout,
+            furnish=side.furnish,
         )
         times = request_times(recorder)
         done = Rows.of(recorder.columns).is_done

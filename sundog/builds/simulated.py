@@ -3,6 +3,7 @@
 An engine that was measured (`sundog calibrate`) has its own limits, but for those that are asked for.
 """
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from actors.core.engine_version import NEWEST, is_async, is_newer
 from actors.messages import Capacity
 from actors.policy_file import find_scaler
 from sim.cost.composed import InStep, in_step, scaled
+from sim.cost.doubt import FRONT_END_DOUBT, step_doubt
 from sim.cost.overhead import NO_OVERHEAD, WithOverhead
 from sim.cost.overhead import host_overhead as fitted_overhead
 from sim.cost.work import CostModel
@@ -104,8 +106,8 @@ class Simulated:
     config: EngineConfig
     cost: CostModel
     """The cost of a step, `--step-scale` included."""
-    kernels: CostModel
-    """The same unscaled: it knows how far it was asked outside what was measured."""
+    kernels: tuple[CostModel, ...]
+    """The same unscaled, of each pool: they know how far they were asked outside what was measured."""
     capacity: Capacity
     power_w: float | None
     front_end_s: float
@@ -126,6 +128,23 @@ class Simulated:
     def furnish(self) -> "Furnish | None":
         """The maker of the engines of such a fleet."""
         return None if self.plan is None else self.plan.furnish
+
+    @property
+    def doubt(self) -> float:
+        """The doubt of a step; after a run, for what it asked."""
+        return max(map(step_doubt, self.kernels))
+
+    def doubted(self) -> Iterator["Simulated"]:
+        """Yield the same with steps, and the way to the engine, as short and as long as they may be."""
+        doubt = self.doubt
+        for side in (-1, 1):
+            factor, front_end = (1 + doubt) ** side, 1 + side * FRONT_END_DOUBT
+            yield replace(
+                self,
+                cost=scaled(self.cost, factor),
+                front_end_s=front_end * self.front_end_s,
+                plan=None if self.plan is None else self.plan.scaled(factor),
+            )
 
     @classmethod
     def of(cls, engine: EngineOptions, target: TargetOptions) -> "Simulated":
@@ -165,7 +184,7 @@ class Simulated:
         return cls(
             config,
             cost,
-            kernels,
+            (kernels,),
             capacity,
             hardware.gpu.power_w,
             overhead.request_s,
@@ -198,7 +217,7 @@ class Simulated:
         return cls(
             config,
             cost,
-            kernels,
+            (kernels,),
             capacity,
             None,
             kernels.overhead.request_s,
@@ -252,6 +271,7 @@ class Simulated:
         return replace(
             last,
             config=config,
+            kernels=tuple(each for part in made for each in part.kernels),
             num_gpus=sum(part.num_gpus for part in made),
             power_w=_mean_power_w(made),
             machine=", ".join(spec.name for spec in pools),

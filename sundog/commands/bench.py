@@ -112,7 +112,6 @@ def bench(
     those before them, and their times count from there. With --simulate, options of the engine say what
     is simulated beside it.
     """
-    from sim.cost.doubt import step_doubt
     from sim.record.client_record import ClientRecord
     from sim.show.comparison import print_beside
     from sim.show.console import console_for
@@ -146,7 +145,7 @@ def bench(
         return
     print_summary(summary, f"{Path(trace).name} on {server.model} at {url}")
     if simulated is not None and predicted is not None:
-        doubt = steps_within(step_doubt(simulated.kernels))
+        doubt = steps_within(simulated.doubt)
         title = f"beside {simulated.model}, {simulated.machine}, simulated; {doubt}"
         print_beside(summary, predicted, console_for(), title)
 

@@ -95,12 +95,11 @@ def replay(
         ranges = _ranges(simulated, reading, load, engine.seed, trace) if asked.ranges else None
         click.echo(_json(summary, ranges))
         return
-    from sim.cost.doubt import step_doubt
     from sim.show.summary_table import print_ranges, print_summary
 
     replicas = f", {engine.replicas} replicas" if engine.replicas > 1 else ""
     title = f"{Path(trace).name} on {simulated.model}, {simulated.machine}{replicas}"
-    print_summary(summary, title, doubt=step_doubt(simulated.kernels))
+    print_summary(summary, title, doubt=simulated.doubt)
     is_small = summary.num_requests <= MOST_RANGED and summary.num_finished > 1
     if is_small if asked.ranges is None else asked.ranges:
         print_ranges(_ranges(simulated, reading, load, engine.seed, trace))
@@ -173,7 +172,7 @@ def _warn(simulated: "Simulated", summary: "Summary") -> None:
 
     for text in simulated.remarks:
         remark(text)
-    for operator, factor in outside_measured(simulated.kernels).items():
+    for operator, factor in outside_measured(*simulated.kernels).items():
         remark(f"{operator}: asked for {factor:.1f} times more (or less) than was measured")
     if summary.num_cut:
         longest = simulated.config.with_blocks(simulated.capacity.num_blocks).max_model_len

@@ -12,6 +12,9 @@ from tests.sundog.test_runs import sundog
 SHAPES = Path("sim/hardware/models")
 
 
+POOLS = ("--pool", "prefill=h100:x1", "--pool", "decode=h200:x1")
+
+
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
     """64 requests of 1,000 tokens, 20 a second."""
@@ -28,17 +31,25 @@ def told(*args: object) -> dict[str, object]:
     return found
 
 
-def test_replay_tells_ranges_and_what_one_percent_of_a_step_does(trace: Path) -> None:
-    """The figures lie within; a longer step weighs more where there is more to wait for."""
-    light, heavy = told(trace), told(trace, "--max-num-seqs", 10)
-    ranges = light["ranges_s"]
+@pytest.mark.parametrize("fleet", [(), POOLS, ("--replicas", "2", "--scaler", "keda:target=4")])
+def test_figures_lie_within_their_ranges(trace: Path, fleet: tuple[str, ...]) -> None:
+    """Of one engine, of pools of two GPUs, and of a fleet that grows."""
+    found = told(trace, *fleet)
+    ranges = found["ranges_s"]
     assert isinstance(ranges, dict)
     for name in ("ttft", "tpot", "e2e"):
-        figures = light[f"{name}_s"]
+        figures = found[f"{name}_s"]
         assert isinstance(figures, dict)
         for kind in ("mean", "p99"):
             low, high = (ranges[side][f"{name} {kind}"] for side in ("low", "high"))
             assert low < figures[kind] < high
+
+
+def test_replay_tells_what_one_percent_of_a_step_does(trace: Path) -> None:
+    """A longer step weighs more where there is more to wait for."""
+    ranges = told(trace)["ranges_s"]
+    heavy = told(trace, "--max-num-seqs", 10)
+    assert isinstance(ranges, dict)
     other = heavy["ranges_s"]
     assert isinstance(other, dict)
     assert 0.8 < ranges["amplification"] < other["amplification"]

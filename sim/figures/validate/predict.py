@@ -15,7 +15,7 @@ from actors.core.config import ConfigError, SchedulerConfig
 from actors.core.routers.rules import LeastRequests
 from actors.messages import Capacity
 from sim.cost.composed import in_step, scaled
-from sim.cost.doubt import step_doubt
+from sim.cost.doubt import FRONT_END_DOUBT, step_doubt
 from sim.cost.overhead import HostOverhead
 from sim.cost.work import CostModel
 from sim.figures.distribution import distribution
@@ -174,10 +174,6 @@ def span(runs: Sequence[Figures]) -> tuple[Figures, Figures]:
     names = [name for name in runs[0] if all(name in run for run in runs)]
     low = {name: min(run[name] for run in runs if name in run) for name in names}
     return low, {name: max(run[name] for run in runs if name in run) for name in names}
-
-
-FRONT_END_DOUBT = 0.3
-"""How far off a front end's time may be: it was fitted to one server, and hangs on its CPU."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,12 +21,10 @@ from runtime.load.prompts import PromptMaker, Units
 from runtime.load.server import TargetServer
 from runtime.serve import RealModel, torch_backends
 from sim.backend import CostBackend, Pace, Paced
-from sim.cost.composed import ScaledCost
-from sim.cost.doubt import kernels_of, step_doubt
+from sim.cost.doubt import kernels_of
 from sim.cost.work import CostModel, StepWork
 from sim.figures.fit_log import logged_works
 from sim.figures.metrics import Summary
-from sim.figures.validate.predict import FRONT_END_DOUBT
 from sim.oracle import Oracle
 from sim.record.client_record import ClientRecord
 from sim.record.journal import Journal, decisions
@@ -253,7 +251,7 @@ def _loads(
             num_ended = after[E2E_COUNT] - before[E2E_COUNT]
             answered = as_answered(rows, record)
             predicted, *others = (
-                predict(load, each, TermsOptions(), answered) for each in (simulated, *_doubted(simulated))
+                predict(load, each, TermsOptions(), answered) for each in (simulated, *simulated.doubted())
             )
             yield ComparedLoad(
                 share,
@@ -265,14 +263,6 @@ def _loads(
                 range(round(before[STEPS]), round(after[STEPS])),
                 shares,
             )
-
-
-def _doubted(simulated: Simulated) -> Iterator[Simulated]:
-    """The same with steps and the way to the engine as short, and as long, as they may be."""
-    doubt = step_doubt(simulated.kernels)
-    for side in (-1, 1):
-        cost = ScaledCost(simulated.cost, (1 + doubt) ** side)
-        yield replace(simulated, cost=cost, front_end_s=(1 + side * FRONT_END_DOUBT) * simulated.front_end_s)
 
 
 def _seen(load: ClientLoad, server: TargetServer, rows: list[TraceRequest]) -> tuple[Summary, ClientRecord]:
