@@ -33,7 +33,8 @@ def emulated(
     from actors.metrics.totals import Lag
     from sim.emulation.backends import EmulatedBlockTables, Injections, emulated_backends
     from sim.emulation.clock import ScaledClock
-    from sundog.builds.simulated import Simulated, simulated_target
+    from sundog.builds.simulated import Simulated
+    from sundog.options.measured import simulated_target
 
     simulated = Simulated.of(engine, simulated_target(model, serving.gpu, costs))
     tokenizer = _tokenizer(serving.tokenizer)

@@ -1,10 +1,7 @@
-"""A deployment whose GPUs are not there, from its options: shared by replay, sweep and serve.
-
-An engine that was measured (`sundog calibrate`) has its own limits, but for those that are asked for.
-"""
+"""A deployment whose GPUs are not there, from its options: shared by replay, sweep and serve."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,69 +25,14 @@ from sim.hardware.model import draft_of, load_model
 from sim.hardware.quantization import quantised
 from sim.target import Target
 from sundog.options.engine import EngineOptions
+from sundog.options.measured import as_measured, profile_of
 from sundog.options.row import rows
-from sundog.options.simulation import LINK_GB_PER_S, CostOptions, TargetOptions, TermsOptions
+from sundog.options.simulation import LINK_GB_PER_S, TargetOptions, TermsOptions
 
 if TYPE_CHECKING:
-    from sim.cost.profile import MeasuredEngine, Profile
+    from sim.cost.profile import Profile
     from sim.fleet.plan import FleetPlan
     from sim.replay import Furnish
-
-
-FIXED = (
-    "tensor_parallel_size",
-    "pipeline_parallel_size",
-    "data_parallel_size",
-    "enable_expert_parallel",
-    "dtype",
-    "quantization",
-    "kv_cache_dtype",
-    "gpu_memory_utilization",
-    "speculative_config",
-    "engine_version",
-)
-"""What a measured engine has, and cannot be asked to have otherwise."""
-
-
-def profile_of(target: TargetOptions) -> "tuple[str, Profile] | None":
-    """The file and engine that stand for a GPU or a cost model; None if neither is such a file."""
-    for file in (target.gpu, target.cost):
-        if file.endswith(".toml"):
-            from sim.cost.profile import read_profile
-
-            if (profile := read_profile(file)) is not None:
-                return file, profile
-    return None
-
-
-def simulated_target(model: str | None, gpu: str, costs: CostOptions) -> TargetOptions:
-    """Return the target of `--simulate GPU`: that GPU or a measured engine's file, with a known model."""
-    return TargetOptions(model=model or TargetOptions.model, gpu=gpu, **asdict(costs))
-
-
-def as_measured(
-    engine: EngineOptions, target: TargetOptions, file: str, known: "MeasuredEngine"
-) -> EngineOptions:
-    """The options with the engine's limits where none are asked for. ConfigError for another engine's."""
-    _refuse_other_engines(engine, target, file, known)
-    limits = {row.name: getattr(known, row.name) for row in rows(EngineOptions) if hasattr(known, row.name)}
-    asked = {name: getattr(engine, name) for name in limits if getattr(engine, name) is not None}
-    return replace(engine, **{**limits, **asked, "block_size": known.block_size})
-
-
-def _refuse_other_engines(
-    engine: EngineOptions, target: TargetOptions, file: str, known: "MeasuredEngine"
-) -> None:
-    """A profile is of one engine: what would make it another is refused."""
-    own = {"model": known.model, "gpu": file, "cost": file, "block_size": known.block_size}
-    for record, names in ((target, ("model", "gpu", "cost")), (engine, (*FIXED, "block_size"))):
-        for row in rows(type(record)):
-            value = getattr(record, row.name)
-            if row.name in names and value not in (row.default, own.get(row.name)):
-                raise ConfigError(
-                    f"{row.flag} is {value}, and {file} is of one engine, {known.model} with blocks of"
-                    f" {known.block_size}: leave it out"
-                )
 
 
 MEMORY_SHARE = 0.92

@@ -118,7 +118,8 @@ def bench(
     from sim.show.summary_table import print_summary
     from sim.show.words import steps_within
     from sundog.builds.measuring import ClientLoad, as_answered, find, predict
-    from sundog.builds.simulated import Simulated, profile_of, simulated_target
+    from sundog.builds.simulated import Simulated
+    from sundog.options.measured import profile_of, simulated_target
 
     if asked.simulate is None:
         _refuse_what_says_nothing(engine, costs)

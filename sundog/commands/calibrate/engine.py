@@ -31,12 +31,13 @@ from sim.figures.metrics import Summary
 from sim.show.comparison import LATENCIES
 from sim.show.console import runs_progress
 from sundog.builds.measuring import ClientLoad, Cores, predict
-from sundog.builds.simulated import FIXED, Simulated
+from sundog.builds.simulated import Simulated
 from sundog.builds.torch_limits import as_replicas, check_quantization
 from sundog.commands.calibrate.logs import in_words
 from sundog.commands.calibrate.served import ServedLoads, measure_host
 from sundog.ends import remark
 from sundog.options.engine import EngineOptions, MeasuringOptions
+from sundog.options.measured import FIXED
 from sundog.options.row import rows
 from sundog.options.simulation import TargetOptions, TermsOptions
 
