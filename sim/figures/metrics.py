@@ -241,6 +241,7 @@ def summarize(recorder: Recorder, terms: RunTerms = NO_TERMS, source: Source | N
     source = source or InMemory(recorder.columns, recorder.steps)
     front_s = recorder.front_end_s
     replicas = Replicas(recorder.num_replicas)
+    terms, fleet = paid_terms(terms, recorder), _fleet(recorder)
     totals, tenants = _summed(source, terms, front_s, replicas)
     blocks = sum(recorder.own_blocks) - recorder.num_replicas + 1
     summary = _seen(
@@ -260,8 +261,16 @@ def summarize(recorder: Recorder, terms: RunTerms = NO_TERMS, source: Source | N
         replicas=tuple(replicas.figures()) if recorder.num_replicas > 1 else (),
         imbalance=replicas.imbalance if recorder.num_replicas > 1 else None,
         speculation=SpeculationFigures.of(recorder.acceptance),
-        fleet=_fleet(recorder),
+        fleet=fleet,
     )
+
+
+def paid_terms(terms: RunTerms, recorder: Recorder) -> RunTerms:
+    """The terms with the GPUs that a run paid for, in the mean: those of a fleet that scaled are not all."""
+    fleet = _fleet(recorder)
+    if fleet is None or fleet.scaling is None:
+        return terms
+    return replace(terms, num_gpus=terms.num_gpus * fleet.scaling.share)
 
 
 def _fleet(recorder: Recorder) -> FleetFigures | None:

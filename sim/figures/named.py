@@ -30,6 +30,7 @@ WHOLE = (
     "num_preemptions",
     "recompute_tax",
     "imbalance",
+    "gpu_hours",
     "cost_per_million_output_tokens",
 )
 """Figures of all requests after the warm-up together."""

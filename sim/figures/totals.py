@@ -19,14 +19,14 @@ from sim.record.rows import Floats, RequestTimes, Rows
 class RunTerms:
     """The terms that a run is held against: limits per request in seconds, and what its GPUs take.
 
-    `num_gpus` and `max_num_running` are all replicas' together; `price_per_gpu_h` is in any
-    currency. `objectives` are limits for the whole run.
+    `num_gpus`, of a fleet that scaled in the mean, and `max_num_running` are all replicas' together;
+    `price_per_gpu_h` is in any currency. `objectives` are limits for the whole run.
     """
 
     slo_ttft_s: float | None = None
     slo_tpot_s: float | None = None
     slo_e2e_s: float | None = None
-    num_gpus: int = 1
+    num_gpus: float = 1
     max_num_running: int | None = None
     block_size: int = 16
     gpu_power_w: float | None = None

@@ -56,6 +56,11 @@ class ScalingFigures:
     num_starts: int
     changes: tuple[tuple[float, int], ...]
 
+    @property
+    def share(self) -> float:
+        """The GPUs that were paid for, as a share of all."""
+        return self.gpu_hours / self.all_gpu_hours if self.all_gpu_hours else 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class FleetFigures:

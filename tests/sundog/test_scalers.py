@@ -50,6 +50,28 @@ def test_start_up_delays_are_swept_and_engines_may_crash_meanwhile(trace: str, t
     assert "GPU-hours" in run(trace, *SCALES, "--scaler", "keda:target=1").stdout
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_fleet_pays_for_the_gpus_that_it_had(trace: str, tmp_path: Path, kept: bool) -> None:
+    """A sweep's hours and price are a replay's, also from runs that it kept, and less than all cost."""
+    price = ("--gpu-price-per-h", "3")
+    options = (*SCALES[:2], "--vary", "scaler=keda:target=1", *SCALES[2:], *price, "--warmup-s", "0")
+    metrics = ("--metric", "gpu_hours", "--metric", "cost_per_million_output_tokens")
+    out = ("--out", str(tmp_path / "sweep")) if kept else ()
+    done = warm.run("sundog", "sweep", trace, *options, *metrics, "--json", *out)
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads(done.stdout)["cells"]
+    grown, whole = (
+        json.loads(run(trace, *some, *price, "--json").stdout)
+        for some in ((*SCALES, "--scaler", "keda:target=1"), SCALES[:2])
+    )
+    cost, scaling = grown["cost_per_million_output_tokens"], grown["fleet"]["scaling"]
+    assert cost < 0.9 * whole["cost_per_million_output_tokens"]
+    assert found["intervals"]["cost_per_million_output_tokens"][0] == pytest.approx(cost)
+    assert found["intervals"]["gpu_hours"][0] == pytest.approx(
+        grown["duration_s"] / 3600 * 4 * scaling["gpu_hours"] / scaling["all_gpu_hours"]
+    )
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

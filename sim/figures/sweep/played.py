@@ -17,7 +17,7 @@ import pickle
 import tempfile
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,10 +26,12 @@ from numpy.typing import NDArray
 
 from sim.figures.engine import Replicas
 from sim.figures.intervals import FEWEST, drifts, find_warm_up
+from sim.figures.metrics import paid_terms
 from sim.figures.named import LATENCIES, NAMES, PERCENT, TENANT, WHOLE, Metric
 from sim.figures.sweep.cells import FailedRun, Job, Measures
 from sim.figures.tenants import tenants_of
 from sim.figures.totals import RequestTotals, RunTerms, part_of, percentiles, saturation
+from sim.fleet.figures import ScalingFigures
 from sim.record.columns import StepColumns
 from sim.record.recorder import Recorder
 from sim.record.rows import USED, Floats, Ints, Rows, group_column, latencies
@@ -187,7 +189,7 @@ def played(recorder: Recorder, terms: RunTerms, load: bytes) -> Played:
         front_end_s=recorder.front_end_s,
         num_replicas=recorder.num_replicas,
         num_blocks=recorder.num_blocks - 1,
-        terms=terms,
+        terms=paid_terms(terms, recorder),
         load=load,
     )
 
@@ -205,6 +207,8 @@ def read_played(
     """The run in the folder; raises RunError. `num_blocks` is each replica's, without the null block."""
     run = open_run(folder)
     requests, steps = run.requests(), run.steps()
+    if scaling := run.summary.get("fleet", {}).get("scaling"):
+        terms = replace(terms, num_gpus=terms.num_gpus * ScalingFigures(**scaling).share)
     return Played.of(
         rows_of(requests),
         requests["request_id"].to_pylist(),
@@ -327,11 +331,8 @@ def measure(
     kept = run.kept(left_out)
     rows = chosen(run.rows, kept)
     times, done = latencies(rows, run.front_end_s), rows.is_done
-    found: Measures = {
-        "num_warmup": float((run.rows.is_done & ~kept).sum()),
-        "num_measured": float(done.sum()),
-        "unsettled": float(not is_settled),
-    }
+    num_early = float((run.rows.is_done & ~kept).sum())
+    found = {"num_warmup": num_early, "num_measured": float(done.sum()), "unsettled": float(not is_settled)}
     if found["num_warmup"] and found["num_measured"] < FEWEST:
         return found | dict.fromkeys((*NAMES, *(each.name for each in metrics)), math.nan)
     for name in LATENCIES:
@@ -389,6 +390,7 @@ def _whole(run: Played, totals: RequestTotals, replicas: Replicas, first: int) -
         "num_preemptions": float(totals.num_preemptions),
         "recompute_tax": totals.recomputed_tokens / max(totals.prompt_tokens + tokens, 1),
         "imbalance": replicas.imbalance,
+        "gpu_hours": span_s * terms.num_gpus / 3600,
         "finished_fraction": totals.num_finished / totals.num_requests if totals.num_requests else None,
         "cost_per_million_output_tokens": None
         if price is None or not tokens
