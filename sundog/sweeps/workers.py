@@ -19,6 +19,10 @@ from multiprocessing.context import SpawnProcess
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
+from actors.core.config import ConfigError
+
+UNGUARDED = 78
+"""The exit code of a process that was to begin processes while it was being begun."""
 J = TypeVar("J")
 R = TypeVar("R")
 J_contra = TypeVar("J_contra", contravariant=True)
@@ -126,6 +130,10 @@ class _Worker(Generic[J, R]):
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self._process.start()
+        except RuntimeError as error:
+            if "bootstrapping" not in str(error):
+                raise
+            os._exit(UNGUARDED)  # This process is being begun: it reads a script that would begin more.
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         theirs.close()
@@ -141,6 +149,11 @@ class _Worker(Generic[J, R]):
         except (EOFError, OSError):
             self._process.join()
             self.promise.close()
+            if self._process.exitcode == UNGUARDED:
+                raise ConfigError(
+                    "runs are made by processes that read your script, too, and it would begin them again:"
+                    ' put what it does below `if __name__ == "__main__":`'
+                ) from None
             return Died(_how(self._process.exitcode))
 
     def end(self) -> None:

@@ -231,6 +231,16 @@ def test_importing_sundog_is_cheap_and_lists_its_names() -> None:
         _ = sundog.nothing
 
 
+def test_a_script_that_is_read_by_its_own_processes_is_told_so(tmp_path: Path) -> None:
+    """In one line, and by no figures that are not."""
+    (file := tmp_path / "script.py").write_text(
+        f"import sundog\nsundog.sweep({TRACE!r}, vary={{'policy': ['fcfs', 'vtc']}}, limit=9)\n"
+    )
+    done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 1 and done.stderr.count("Traceback") == 1, done.stderr
+    assert 'put what it does below `if __name__ == "__main__":`' in done.stderr.splitlines()[-1]
+
+
 def test_a_sweep_knows_the_recompute_tax_of_a_run() -> None:
     """Tokens computed again, for each token of prompts and answers; a trace is one run."""
     options: dict[str, Any] = {"num_gpu_blocks": 320, "max_model_len": 5000, "step_scale": 4, "limit": 60}
