@@ -38,10 +38,7 @@ def records_of(given: Mapping[str, object], records: Sequence[type] = RECORDS) -
         if name not in known:
             raise ConfigError(f"there is no option {name}.{did_you_mean(name, known)}")
         if value is not None:
-            row = known[name]
-            values[name] = (
-                tuple(_taken(row, each) for each in _several(value)) if row.many else _taken(row, value)
-            )
+            values[name] = _taken(known[name], value)
     found = []
     for record in records:
         make: Any = record
@@ -49,16 +46,15 @@ def records_of(given: Mapping[str, object], records: Sequence[type] = RECORDS) -
     return tuple(found)
 
 
-def _several(value: object) -> Sequence[object]:
-    """The values of an option that may be given often: one, or a list of them."""
-    return list(value) if isinstance(value, list | tuple) else [value]
-
-
 def _taken(row: OptionRow, value: object) -> object:
-    """The value as the option takes it; raises ConfigError that names the option as Python spells it."""
+    """The value as the option takes it; raises ConfigError that names the option as Python spells it.
+
+    An option that may be given often takes a list, or a text with a plus between two values.
+    """
     try:
-        if row.many and isinstance(value, list | tuple):
-            return tuple([row.kind.take(each) for each in value])
+        if row.many:
+            several = value if isinstance(value, list | tuple) else str(value).split("+")
+            return tuple([row.kind.take(each) for each in several])
         return row.kind.take(value)
     except ValueError as error:
         raise ConfigError(f"{row.name} is {value!r}: {error}") from None
@@ -194,7 +190,7 @@ def sweep(
     from sim.figures.named import Metric
     from sim.figures.sweep.cells import Rule, grid
     from sim.show.console import runs_progress
-    from sundog.sweeps.axes import VARIED, WORKLOAD, with_fields
+    from sundog.sweeps.axes import VARIED, WORKLOAD, one_text, with_fields
     from sundog.sweeps.cell import Plan
     from sundog.sweeps.experiment import Experiment
     from sundog.sweeps.source import check_tenants, workload_of
@@ -207,7 +203,9 @@ def sweep(
     for name, values in vary.items():
         if not name.startswith(WORKLOAD) and name not in VARIED:
             raise ConfigError(f"vary has {name}, which is no option.{did_you_mean(name, VARIED)}")
-        taken = values if name.startswith(WORKLOAD) else [_taken(VARIED[name], each) for each in values]
+        taken = (
+            values if name.startswith(WORKLOAD) else [one_text(_taken(VARIED[name], each)) for each in values]
+        )
         varied[name] = list(taken)
     if by is not None and by not in varied:
         raise ConfigError(f"by is {by}, which vary does not have")

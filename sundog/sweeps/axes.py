@@ -44,11 +44,16 @@ def _values(name: str, text: str) -> list[Any]:
         hint = did_you_mean(name, VARIED)
         raise ConfigError(f"--vary has {name}, no option of engines or targets, nor workload.….{hint}")
     if row.many:  # One value of the axis is several of the option's, with a plus between two.
-        return [row.take_all(value.split("+"), "--vary") for value in text.split(",")]
+        return [one_text(row.take_all(value.split("+"), "--vary")) for value in text.split(",")]
     values = split_values(text)
     if name not in NAMED:  # Their own reader takes the backslashes (actors/core/policies/arguments.py).
         values = [_unescaped(value) for value in values]
     return [row.take(value, "--vary") for value in values]
+
+
+def one_text(value: object) -> object:
+    """Return the value of a cell as it is shown: the text of several values with a plus between two."""
+    return "+".join(map(str, value)) if isinstance(value, tuple) else value
 
 
 def split_values(text: str) -> list[str]:

@@ -223,5 +223,7 @@ class CellRunner:
 
 def changed(record: T, settings: "Settings") -> T:
     """The record with those settings that are its own."""
-    own = {f.name for f in fields(record)}
-    return replace(record, **{name: value for name, value in settings.items() if name in own})
+    own = {f.name: getattr(record, f.name) for f in fields(record)}
+    found = {name: value for name, value in settings.items() if name in own}
+    several = {name: tuple(value.split("+")) for name, value in found.items() if isinstance(own[name], tuple)}
+    return replace(record, **found | several)

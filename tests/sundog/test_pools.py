@@ -64,9 +64,13 @@ def test_pools_are_played_from_python_and_varied_in_sweeps(trace: str) -> None:
     """As one more option, and as values of an axis with a plus between pools."""
     result = sundog.replay(trace, pool=(PREFILL, DECODE))
     assert result.figures["fleet"]["transfers"]["num_transfers"] == 12
+    apart = f"{PREFILL}+{DECODE}"
+    assert sundog.replay(trace, pool=apart).figures == result.figures
+    (cell,) = sundog.sweep(trace, vary={"pool": [apart]}, jobs=1, warmup_s=0).rows
+    assert cell["pool"] == apart and cell["ttft_s.mean"] == result.figures["ttft_s"]["mean"]
     fleets = f"pool=both=h100:x4,{PREFILL}+{DECODE}"
     done = warm.run("sundog", "sweep", trace, "--vary", fleets, "--replications", "2")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0 and "pool=both=h100:x4 " in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize(
