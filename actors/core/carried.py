@@ -6,18 +6,19 @@ this into vLLM's scheduler. Law: asked at the same moments about the same state,
 in Sundog's own.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from typing import Protocol
 
 from actors.core.config import SchedulerConfig
-from actors.core.policies.guard import GuardedPolicy
+from actors.core.policies.guard import GuardedPolicy, ask_each
 from actors.core.queue.lockstep import Lockstep
 from actors.core.queue.policy import Policy, Refusal, defines
 from actors.core.queue.step_times import MeasuredSteps
 from actors.core.queue.view import Blocks, View
 from actors.core.queue.waiting import WaitingQueue
 from actors.core.request import Request, Status, Submit
-from actors.core.step.progress import MAX_EMPTY_STEPS
+from actors.core.step.progress import MAX_EMPTY_STEPS, cannot_go_on
 
 
 class Foreign(Protocol):
@@ -37,11 +38,17 @@ class Foreign(Protocol):
 class ForeignCounts(Lockstep):
     """A lockstep without members: every count is the foreign scheduler's."""
 
-    __slots__ = ("foreign",)
+    __slots__ = ("foreign", "last_s")
 
     def __init__(self, block_size: int, token_weights: tuple[float, float] | None) -> None:
         super().__init__(block_size, token_weights)
         self.foreign: dict[str, Foreign] = {}
+        self.last_s: dict[str, float] = {}
+        """When each request was given its latest token."""
+
+    def last_token_s(self, request: Request) -> float | None:
+        """When any request was given its latest token; None before its first."""
+        return self.last_s.get(request.request_id)
 
     def num_tokens(self, request: Request) -> int:
         """Known tokens of any request."""
@@ -75,6 +82,7 @@ class CarriedPolicy:
     def __init__(self, policy: Policy, limits: SchedulerConfig, blocks: Blocks, seed: int = 0) -> None:
         self.policy = policy
         self.limits = limits
+        self._blocks = blocks
         self.counts = ForeignCounts(limits.block_size, policy.token_weights)
         self.running: dict[str, Request] = {}
         self.requests: dict[str, Request] = {}
@@ -91,12 +99,17 @@ class CarriedPolicy:
         self._refuses = defines(policy, "refuse")
         self._is_told_admitted = defines(policy, "admitted")
         self._is_told_sampled = defines(policy, "sampled")
+        self._is_told_preempted = defines(policy, "preempted")
         self._is_told_finished = defines(policy, "finished")
         self.follows_tokens = isinstance(policy, GuardedPolicy) or self.counts.service is not None
         """Whether it is to be told who was given tokens: a user's policy may ask when."""
         self._admissions = 0
         self._num_empty_steps = 0
-        self._quotas: dict[str, int | None] = {}
+        self._quotas: dict[str, int] = {}
+        self._without_token: dict[str, None] = {}
+        """Requests that were given no token yet."""
+        self._preempted: dict[str, None] = {}
+        """Requests that wait again."""
 
     # --- steps -----------------------------------------------------------------------------------
 
@@ -112,28 +125,37 @@ class CarriedPolicy:
         self.counts.planned += 1
         self._num_empty_steps = 0 if num_tokens or not self.requests else self._num_empty_steps + 1
         if self._num_empty_steps > MAX_EMPTY_STEPS and isinstance(self.policy, GuardedPolicy):
-            if self.policy.failure is None:
+            if self.policy.failure is None and self._cannot_go_on() is None:
                 self.policy.stalled(f"{len(self.requests)} requests get nothing, step after step")
             self._num_empty_steps = 0
 
-    def end_step(self, now_s: float, given: Sequence[tuple[str, int]]) -> None:
-        """The oldest step has ended, and has given tokens to requests: their counts are up to date."""
+    def _cannot_go_on(self) -> str | None:
+        """The request that no policy could let run, and why."""
+        return cannot_go_on(self.requests, self.counts, self._blocks, self.limits.max_model_len)
+
+    def end_step(self, now_s: float, given: Mapping[str, int]) -> None:
+        """The oldest step has ended, and has given requests numbers of tokens: their counts are up to date.
+
+        No loop in Python, unless the policy counts service or is told of tokens.
+        """
         self.view.advance(now_s)
-        self.counts.done_s = now_s
-        service, requests = self.counts.service, self.requests
-        for name, num_tokens in given:
-            request = requests[name]
-            request.last_token_s = now_s
-            if request.first_token_s is None:
-                request.first_token_s = now_s
-            if service is not None:
+        counts, requests = self.counts, self.requests
+        counts.done_s = now_s
+        counts.last_s.update(dict.fromkeys(given, now_s))
+        if self._without_token:
+            for name in self._without_token.keys() & given.keys():
+                requests[name].first_token_s = now_s
+                del self._without_token[name]
+        if counts.service is not None:
+            for name, num_tokens in given.items():
                 for _ in range(num_tokens):
-                    service.sample(request)
-            if request.status is Status.PREEMPTED:
-                self.waiting.renew(request)
+                    counts.service.sample(requests[name])
+        if self._preempted:
+            for name in [name for name in given if name in self._preempted]:
+                self.waiting.renew(requests[name])
         if self._is_told_sampled:
-            for request in sorted([self.requests[name] for name, _ in given], key=_order):
-                self.policy.sampled(request, self.view)
+            told = sorted([requests[name] for name in given], key=attrgetter("order"))
+            ask_each(self.policy, "sampled", told, self.view)
 
     # --- requests --------------------------------------------------------------------------------
 
@@ -148,6 +170,7 @@ class CarriedPolicy:
             del self.counts.foreign[submit.request_id]
             return refusal
         self.requests[submit.request_id] = request
+        self._without_token[submit.request_id] = None
         self.waiting.push(request)
         return None
 
@@ -161,6 +184,7 @@ class CarriedPolicy:
         request.status = Status.RUNNING
         request.admission_step = self.view.step
         request.num_tokens_at_admission = self.counts.num_tokens(request)
+        self._preempted.pop(name, None)
         self._admissions += 1
         request.order = self._admissions
         self.running[name] = request
@@ -174,6 +198,9 @@ class CarriedPolicy:
         request = self.running.pop(name)
         request.status = Status.PREEMPTED
         request.num_preemptions += 1
+        self._preempted[name] = None
+        if self._is_told_preempted:
+            self.policy.preempted(request, self.view)
         self.waiting.put_back(request)
 
     def finish(self, name: str) -> None:
@@ -187,20 +214,24 @@ class CarriedPolicy:
         request.num_tokens = self.counts.num_tokens(request)
         request.num_computed_tokens = self.counts.num_computed(request)
         del self.requests[name], self.counts.foreign[name]
+        for kept in (self._without_token, self._preempted, self.counts.last_s):
+            kept.pop(name, None)
 
     # --- questions -------------------------------------------------------------------------------
 
     def ask_quotas(self, pending: Iterable[tuple[str, int]]) -> None:
         """Ask for quotas of running requests, each with the tokens to compute, before a step is planned."""
-        for name, num_tokens in pending:
-            if num_tokens > 1 or (num_tokens == 1 and self.policy.pauses):
-                quota = self.policy.quota(self.running[name], self.view)
-                self._quotas[name] = quota if num_tokens > 1 or quota == 0 else None
+        least = 1 if self.policy.pauses else 2
+        asked = [each for each in pending if each[1] >= least]
+        quotas = ask_each(self.policy, "quota", [self.running[name] for name, _ in asked], self.view)
+        for (name, num_tokens), quota in zip(asked, quotas, strict=True):
+            if quota is not None and (num_tokens > 1 or quota == 0):
+                self._quotas[name] = quota
 
     def within_quota(self, name: str, num_tokens: int, num_wanted: int) -> int:
         """The tokens that a request may compute of `num_tokens`; it would want `num_wanted`, if it waits."""
         if name in self.running:
-            quota = self._quotas.get(name)
+            quota: int | None = self._quotas.get(name)
         elif num_wanted > 1 or self.policy.pauses:
             quota = self.policy.quota(self.requests[name], self.view)
         else:
@@ -210,7 +241,3 @@ class CarriedPolicy:
     def victim(self) -> str:
         """The running request to preempt, as blocks have run out."""
         return self.policy.victim(self.running, self.view).request_id
-
-
-def _order(request: Request) -> int:
-    return request.order

@@ -1,7 +1,6 @@
 """FastServe (Wu et al., arXiv:2305.05920, section 4.1): `--policy docs/policies/fast_serve.py:FastServe`."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from actors.core.policies import Policy, Rank, Request, View
 
@@ -10,30 +9,32 @@ from actors.core.policies import Policy, Rank, Request, View
 class FastServe(Policy):
     """Skip-join MLFQ: the `batch` answers of the lowest levels run, others pause and keep their blocks."""
 
-    pauses: ClassVar[bool] = True
+    pauses = True
     batch: int = 32
     quantum: int = 16
     prompt_tokens_per_level: int = 512
 
-    def level(self, request: Request, view: View) -> int:
+    def rank(self, request: Request, view: View) -> Rank:
         skipped = request.submit.num_prompt_tokens // self.prompt_tokens_per_level
-        return max(skipped.bit_length(), (view.num_output_tokens(request) // self.quantum).bit_length())
+        return Rank(max(skipped, view.num_output_tokens(request) // self.quantum).bit_length())
 
-    def new_memory(self) -> dict[str, int]:
-        return {}  # the level of each running request
+    def new_memory(self) -> tuple[dict[str, int], list[int]]:
+        return {}, [0] * 65  # the level of each running request; how many run on each (the last is for none)
 
     def admitted(self, request: Request, view: View) -> None:
-        view.memory[request.request_id] = self.level(request, view)
+        self.finished(request, view)
+        level = view.memory[0][request.request_id] = self.rank(request, view).value
+        view.memory[1][level] += 1
 
-    sampled = admitted
+    def sampled(self, request: Request, view: View) -> None:
+        if request.request_id in view.memory[0]:
+            self.admitted(request, view)
 
     def finished(self, request: Request, view: View) -> None:
-        view.memory.pop(request.request_id, None)
+        view.memory[1][view.memory[0].pop(request.request_id, -1)] -= 1
 
-    def rank(self, request: Request, view: View) -> Rank:
-        return Rank(self.level(request, view))
+    preempted = finished
 
     def quota(self, request: Request, view: View) -> int | None:
-        own = self.level(request, view)
-        ahead = sum(level < own for name, level in view.memory.items() if name in view.running)
-        return 0 if ahead >= self.batch else None
+        level = view.memory[0].get(request.request_id) or self.rank(request, view).value
+        return 0 if sum(view.memory[1][:level]) >= self.batch else None

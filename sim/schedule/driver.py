@@ -171,7 +171,9 @@ class Driver:
             run_virtual(self._play)
         except* Stalled:
             self._step -= 1
-            reason = cannot_go_on(self.state) or why_stalled(self.state, None)
+            state = self.state
+            cannot = cannot_go_on(state.requests, state.lockstep, state.kv, state.config.max_model_len)
+            reason = cannot or why_stalled(state, None)
             self._watch(HasStalled(self._step, reason))
         self._watch(HasEnded(self._step))
 

@@ -9,7 +9,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -158,7 +158,6 @@ class Carrying(VllmBase):  # type: ignore[misc]
         self.waiting = PolicyQueue(carried)
         self.policy = SchedulingPolicy.PRIORITY if carried.has_victims else SchedulingPolicy.FCFS
         self._refused: list[tuple[Any, str]] = []
-        self._given: list[tuple[str, int]] = []
         self._ended: list[tuple[str, int]] | None = None
         """Who has ended in the step whose result is taken in, and the free blocks before; None between."""
         self._begun: deque[float] = deque()
@@ -168,8 +167,6 @@ class Carrying(VllmBase):  # type: ignore[misc]
             self._allocate = self.kv_cache_manager.allocate_slots
         if not carried.has_quotas:
             self._reserve_prefill_lookahead = super()._reserve_prefill_lookahead  # type: ignore[method-assign]
-        if not carried.follows_tokens:
-            self._update_request_with_output = super()._update_request_with_output  # type: ignore[method-assign]
 
     def add_request(self, request: Any) -> None:
         submit = _submit(request)
@@ -241,13 +238,6 @@ class Carrying(VllmBase):  # type: ignore[misc]
         bool(self.waiting)  # notes who was admitted last, and ranks the next as Sundog does
         super()._update_after_schedule(output)
 
-    def _update_request_with_output(
-        self, request: Any, new_token_ids: list[int], is_stale: bool = False
-    ) -> tuple[list[int], bool]:
-        found: tuple[list[int], bool] = super()._update_request_with_output(request, new_token_ids, is_stale)
-        self._given.append((request.request_id, len(found[0])))
-        return found
-
     def _free_request(self, request: Any, *arguments: Any, **named: Any) -> Any:
         if self._ended is None:
             self._carried.finish(request.request_id)
@@ -258,13 +248,16 @@ class Carrying(VllmBase):  # type: ignore[misc]
     def update_from_output(self, output: Any, result: Any) -> Any:
         """Take a step's result in, and then tell the policy who was given tokens and who has ended."""
         carried, blocks = self._carried, self._blocks
-        self._given, self._ended = [], []
+        self._ended = []
         outputs = super().update_from_output(output, result)
         now_s, ended, self._ended = self.clock(), self._ended, None
+        given: dict[str, int] = {}
         if carried.follows_tokens:
             self._measure(output, now_s)
+            each = chain.from_iterable([client.outputs for client in outputs.values()])
+            given = {one.request_id: len(one.new_token_ids) for one in each if one.new_token_ids}
         blocks.pinned = ended[0][1] if ended else None
-        carried.end_step(now_s, self._given)
+        carried.end_step(now_s, given)
         for name, num_free in ended:
             blocks.pinned = num_free
             carried.finish(name)
@@ -281,8 +274,8 @@ class Carrying(VllmBase):  # type: ignore[misc]
         """Note what the step has taken, for `view.step_s`."""
         begun_s = max(self._begun.popleft(), self._last_end_s) if self._begun else now_s
         self._last_end_s = now_s
-        counts = output.num_scheduled_tokens.values()
-        num_decodes = sum(1 for count in counts if count == 1)
+        counts = list(output.num_scheduled_tokens.values())
+        num_decodes = counts.count(1)
         if counts and now_s > begun_s:
             self._carried.measured.seen(sum(counts) - num_decodes, num_decodes, now_s - begun_s)
 

@@ -2,7 +2,7 @@
 
     PYTHONPATH=FOLDER:SUNDOG python tests/oracle/cost.py MODEL_FOLDER MODULE...
 
-256 requests decode and 64 wait; steps are planned ahead. The least of three turns counts.
+256 requests decode and 64 wait; steps are planned ahead. The least of twelve turns counts.
 """
 
 import sys
@@ -18,7 +18,7 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
 NUM_RUNNING, NUM_WAITING = 256, 64
-NUM_STEPS, NUM_TURNS = 200, 3
+NUM_STEPS, NUM_TURNS = 50, 12
 CONFIG = {
     "max_num_seqs": NUM_RUNNING,
     "max_num_batched_tokens": 8192,

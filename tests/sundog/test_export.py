@@ -120,7 +120,7 @@ def test_a_carried_policy_sees_the_foreign_counts_and_times() -> None:
     assert list(beside.running) == ["b"] and len(beside.waiting) == 1
     beside.planned(4)
     theirs["b"].num_computed_tokens, theirs["b"].num_tokens = 4, 5
-    beside.end_step(3.0, [("b", 1)])
+    beside.end_step(3.0, {"b": 1})
     view, request = beside.view, beside.requests["b"]
     assert (view.first_token_s(request), view.num_output_tokens(request), view.now_s) == (3.0, 1, 3.0)
     blocks.shared["b"] = 1
@@ -141,6 +141,12 @@ def test_a_carried_policy_that_leads_nowhere_fails(tmp_path: Path) -> None:
     policy = beside.policy
     policy.fallback = find_policy("fcfs")  # type: ignore[attr-defined]
     beside.arrive(Submit("a", 0.0, 4, 9), TheirRequest(4), 0.0)
+    beside.arrive(Submit("never", 0.0, 44, 9), TheirRequest(44), 0.0)
+    for _ in range(51):
+        assert beside.within_quota("a", 4, 4) == 0
+        beside.planned(0)
+    assert policy.failure is None  # type: ignore[attr-defined]  # no policy could let `never` run
+    beside.finish("never")
     for step in range(51):
         assert policy.failure is None  # type: ignore[attr-defined]
         beside.begin_step(float(step))

@@ -6,7 +6,7 @@ fallback: then the policy alone ends, and the queue is ranked again.
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Final, Generic, Self, TypeVar, cast
 
 from actors.core.config import ConfigError
@@ -131,6 +131,10 @@ class GuardedPolicy(Guard[Policy], Policy):
         self.is_dynamic = inner.is_dynamic  # type: ignore[misc]
         self.prefills_first = inner.prefills_first  # type: ignore[misc]
         self.pauses = inner.pauses  # type: ignore[misc]
+        self._checks: dict[str, Callable[[object], int | None]] = {
+            "quota": exact_pause if inner.pauses else exact_quota,
+            "sampled": lambda answer: None,
+        }
 
     @property
     def token_weights(self) -> tuple[float, float] | None:
@@ -152,6 +156,24 @@ class GuardedPolicy(Guard[Policy], Policy):
         answer: Answer = getattr(self.inner, method)(request, view)
         return answer
 
+    def ask_each(self, method: str, requests: Sequence[Request], view: View) -> list[int | None]:
+        """The answers of `quota` or `sampled` about some requests in turn, timed as one call."""
+        answers: list[int | None] = []
+        if self.failure is None:
+            call, own, check = getattr(self.inner, method), self._view, self._checks[method]
+
+            def ask() -> None:
+                for request in requests:
+                    answer = call(request.shown or shown(request, view), own)
+                    answers.append(None if answer is None else check(answer))
+
+            try:
+                self._timed(ask)
+            except ANY as error:
+                self._failed(method, requests[min(len(answers), len(requests) - 1)].request_id, error)
+        instead = getattr(self.inner, method)
+        return answers + [instead(request, view) for request in requests[len(answers) :]]
+
     def rank(self, request: Request, view: View) -> RankValue | Rank:
         return self._ask("rank", request, view, self._as_rank)
 
@@ -169,7 +191,7 @@ class GuardedPolicy(Guard[Policy], Policy):
         return (-1,)
 
     def quota(self, request: Request, view: View) -> int | None:
-        return self._ask("quota", request, view, exact_pause if self.pauses else exact_quota)
+        return self._ask("quota", request, view, self._checks["quota"])
 
     def refuse(self, request: Request, view: View) -> Refusal | None:
         view.num_memory_changes += 1
@@ -179,9 +201,9 @@ class GuardedPolicy(Guard[Policy], Policy):
         view.num_memory_changes += 1
         self._ask("admitted", request, view, lambda answer: None)
 
-    def sampled(self, request: Request, view: View) -> None:
+    def preempted(self, request: Request, view: View) -> None:
         view.num_memory_changes += 1
-        self._ask("sampled", request, view, lambda answer: None)
+        self._ask("preempted", request, view, lambda answer: None)
 
     def finished(self, request: Request, view: View) -> None:
         view.num_memory_changes += 1
@@ -225,6 +247,16 @@ class GuardedPolicy(Guard[Policy], Policy):
 
 
 SHIPPED = frozenset(POLICIES.values())
+
+
+def ask_each(policy: Policy, method: str, requests: Sequence[Request], view: View) -> list[int | None]:
+    """Ask `quota` or `sampled` about some requests in turn; returns the answers."""
+    if method == "sampled":
+        view.num_memory_changes += len(requests)
+    if isinstance(policy, GuardedPolicy):
+        return policy.ask_each(method, requests, view)
+    ask = getattr(policy, method)
+    return [ask(request, view) for request in requests]
 
 
 def guarded(policy: Policy, name: str | None = None) -> Policy:

@@ -28,8 +28,8 @@ class Rank(NamedTuple):
     """A rank that says until when it holds.
 
     It is asked again when the clock comes to `until_s`, in step `until_step`, and, if it was drawn from
-    `view.memory`, after each call of `refuse`, `admitted`, `sampled` and `finished`, whichever comes first.
-    Without a limit it holds while the request waits.
+    `view.memory`, after each call of `refuse`, `admitted`, `sampled`, `preempted` and `finished`, whichever
+    comes first. Without a limit it holds while the request waits.
     """
 
     value: RankValue
@@ -105,8 +105,8 @@ class Policy:
     def new_memory(self) -> object:
         """The policy's memory, made once for each replica: `view.memory` everywhere else.
 
-        Only `refuse`, `admitted`, `sampled` and `finished` may change it: how often others are called is not
-        promised.
+        Only `refuse`, `admitted`, `sampled`, `preempted` and `finished` may change it: how often others are
+        called is not promised.
         """
         return None
 
@@ -126,6 +126,9 @@ class Policy:
         Called in order of admission. Costs O(running) a step where it is defined, and switches decode runs
         off.
         """
+
+    def preempted(self, request: Request, view: View) -> None:
+        """Note that a running request has lost its blocks, before it is ranked again."""
 
     def finished(self, request: Request, view: View) -> None:
         """Note that a request has ended or was aborted, running or waiting."""

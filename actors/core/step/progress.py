@@ -6,12 +6,16 @@ a sample, unless they compute the same ones again and again. Many rounds of eith
 message from outside could end.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 from actors.core.batch import Batch, Blocked
 from actors.core.config import ConfigError
 from actors.core.policies import name_of
 from actors.core.policies.guard import GuardedPolicy
+from actors.core.queue.lockstep import Lockstep
+from actors.core.queue.view import Blocks
+from actors.core.request import Request
 from actors.core.step.state import SchedulerState
 
 MAX_EMPTY_STEPS: Final = 50
@@ -74,27 +78,30 @@ class Progress:
 
     def give_up(self, state: SchedulerState, blocked: Blocked | None) -> None:
         """Blame the request that cannot go on, and raise Stalled, or else let a user's policy fail."""
-        cannot, policy = cannot_go_on(state), state.policy
+        policy = state.policy
+        cannot = cannot_go_on(state.requests, state.lockstep, state.kv, state.config.max_model_len)
         if cannot is not None or not isinstance(policy, GuardedPolicy) or policy.failure is not None:
             raise Stalled(cannot or why_stalled(state, blocked))
         policy.stalled(why_stalled(state, blocked, is_named=True))
         self.begin()
 
 
-def cannot_go_on(state: SchedulerState) -> str | None:
+def cannot_go_on(
+    requests: Mapping[str, Request], counts: Lockstep, blocks: Blocks, max_model_len: int
+) -> str | None:
     """The request that will never fit, and why; None if each could, were it alone."""
-    num_blocks = state.kv.pool.num_blocks - 1
-    most = state.config.max_model_len
-    for request in state.requests.values():
-        needed = state.kv.num_blocks(min(request.num_tokens, most))
+    num_blocks = blocks.pool.num_blocks - 1
+    for name, request in requests.items():
+        num_tokens, num_computed = counts.num_tokens(request), counts.num_computed(request)
+        needed = -(-min(num_tokens, max_model_len) // blocks.block_size)
         if needed > num_blocks:
             return (
-                f"request {request.request_id} has {request.num_tokens} tokens, which need {needed} KV"
+                f"request {name} has {num_tokens} tokens, which need {needed} KV"
                 f" blocks, and there are {num_blocks}: it can never run; give more blocks or shorten it"
             )
-        if request.num_tokens >= most and 0 < request.num_computed_tokens < request.num_tokens:
+        if num_tokens >= max_model_len and 0 < num_computed < num_tokens:
             return (
-                f"request {request.request_id} has {request.num_tokens} tokens, all of a context of {most},"
+                f"request {name} has {num_tokens} tokens, all of a context of {max_model_len},"
                 " and is computed in chunks, so that its last one never is: raise max_model_len or shorten it"
             )
     return None

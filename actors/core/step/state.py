@@ -45,7 +45,7 @@ class SchedulerState:
         "lockstep_enabled",
         "on_admitted",
         "on_finished",
-        "on_sampled",
+        "on_preempted",
         "pauses",
         "policy",
         "preempts_last",
@@ -56,6 +56,7 @@ class SchedulerState:
         "running",
         "speculates",
         "step_times",
+        "tells_sampled",
         "view",
         "waiting",
     )
@@ -89,7 +90,8 @@ class SchedulerState:
         self.refuse = policy.refuse if defines(policy, "refuse") else None
         self.on_admitted = policy.admitted if defines(policy, "admitted") else None
         self.on_finished = policy.finished if defines(policy, "finished") else None
-        self.on_sampled = policy.sampled if defines(policy, "sampled") else None
+        self.on_preempted = policy.preempted if defines(policy, "preempted") else None
+        self.tells_sampled = defines(policy, "sampled")
         self.view.memory = policy.new_memory()
         self.choose_victim = least_recompute if config.victim == "least-recompute" else policy.victim
         self.preempts_last = config.victim == "policy" and not defines(policy, "victim")
@@ -101,7 +103,7 @@ class SchedulerState:
         self.lockstep_enabled = lockstep_enabled and not (self.speculates or self.is_pipelined or self.pauses)
         """With drafts, each step gives each request another number of tokens; in a pipeline, and under a
         policy that pauses, none to some."""
-        self.decode_runs = decode_runs and self.lockstep_enabled and self.on_sampled is None
+        self.decode_runs = decode_runs and self.lockstep_enabled and not self.tells_sampled
         self.finished_ids: list[str] = []
         """Finished since the last plan: the next batch tells the runners to forget them."""
         self.reset_ids: list[str] = []
@@ -166,6 +168,8 @@ class SchedulerState:
         request.num_preemptions += 1
         if request.dropped_through > self.lockstep.done:
             self._drop(request)  # as long as some of it is to be dropped, so is the rest, as in vLLM
+        if self.on_preempted is not None:
+            self.on_preempted(request, self.view)
         self.waiting.put_back(request)
 
     def finish(self, request: Request) -> None:

@@ -13,6 +13,7 @@ without drafts, only in fewer steps.
 from dataclasses import replace
 
 from actors.core.batch import Finish, StepResult
+from actors.core.policies.guard import ask_each
 from actors.core.queue.lockstep import InFlight
 from actors.core.request import Request, Status
 from actors.core.step.commit import admission_order
@@ -54,7 +55,7 @@ def update(state: SchedulerState, result: StepResult) -> list[Finish]:
         ended = failed + [pair for pair in ended if pair[1].request_id not in names]
     if len(ended) > 1:
         ended.sort(key=_order)
-    if state.on_sampled is not None:
+    if state.tells_sampled:
         _tell_sampled(state, samplers, result.failed)
     for index, (request, finish) in enumerate(ended):
         if request.submit.hands_over and finish.reason != "error":
@@ -93,12 +94,11 @@ def _note_firsts(state: SchedulerState, record: InFlight, failed: Failures) -> N
 
 def _tell_sampled(state: SchedulerState, samplers: list[Request], failed: Failures) -> None:
     """Tell the policy who was given a token, in order of admission. O(running)"""
-    assert state.on_sampled is not None
     done, without = state.lockstep.done, {name for name, _ in failed}
     members = [request for request in state.lockstep.members.values() if request.joined <= done]
-    for request in sorted(samplers + members, key=admission_order):
-        if request.request_id not in without:
-            state.on_sampled(request, state.view)
+    told = sorted(samplers + members, key=admission_order)
+    told = [request for request in told if request.request_id not in without]
+    ask_each(state.policy, "sampled", told, state.view)
 
 
 def _order(ended: tuple[Request, Finish]) -> int:

@@ -19,6 +19,9 @@ class Still(Policy):
     def admitted(self, request: Request, view: View) -> None:
         view.memory[0] += 1
 
+    def preempted(self, request: Request, view: View) -> None:
+        view.memory[0] += 3 + view.num_output_tokens(request)
+
     def finished(self, request: Request, view: View) -> None:
         view.memory[0] += view.num_output_tokens(request)
 

@@ -31,6 +31,17 @@ def test_every_token_is_told_with_the_end_of_its_step() -> None:
     ]
 
 
+def test_every_preemption_is_told_between_an_admission_and_the_next() -> None:
+    """Whoever keeps count of what runs is never wrong."""
+    world = World(f"{HERE}:Ledger", {"num_gpu_blocks": 6, "max_num_seqs": 2})
+    requests = [world.add(name, 6, 8) for name in "abc"]
+    world.run()
+    assert sum(request.num_preemptions for request in requests) > 0
+    for request in requests:
+        told = [what for name, what in world.state.view.memory if name == request.request_id]
+        assert told == ["runs", "waits again"] * request.num_preemptions + ["runs", "ended"]
+
+
 @pytest.mark.parametrize("policy", ["fcfs", f"{HERE}:Clerk"])
 def test_times_of_tokens_are_exact_in_and_out_of_lockstep(policy: str) -> None:
     """None before the first token; a request that waits again keeps the times that it had."""

@@ -47,3 +47,20 @@ class Claims(Policy):
     """Says that it pauses in a number."""
 
     pauses: ClassVar[bool] = 1  # type: ignore[assignment]
+
+
+class Ledger(Policy):
+    """Notes whose blocks come and go."""
+
+    def new_memory(self) -> list[tuple[str, str]]:
+        return []
+
+    def admitted(self, request: Request, view: View) -> None:
+        view.memory.append((request.request_id, "runs"))
+
+    def preempted(self, request: Request, view: View) -> None:
+        assert request.request_id not in view.running and request.num_computed_tokens == 0
+        view.memory.append((request.request_id, "waits again"))
+
+    def finished(self, request: Request, view: View) -> None:
+        view.memory.append((request.request_id, "ended"))
