@@ -113,6 +113,8 @@ class Router(Actor[RouterMessage]):
         self._fleets: dict[Role, Fleet] = {}
         for role in (self._first,) if links is None else (self._first, "decode"):
             self._fleets[role] = Fleet(self._state, self._policy.new_memory(), role)
+        self._held: list[tuple[Submit, ...]] = []
+        """Requests that the policy has given no replica yet, in the order in which they came."""
         self._refuses = defines(self._policy, "refuse", RouterPolicy)
         self._engines: list[EngineRefs | None] = []
         """None for a replica that is down."""
@@ -207,9 +209,33 @@ class Router(Actor[RouterMessage]):
         if refusal is not None:  # an engine ends it, and so all who hear of ends hear of this one
             reason, again_s = refusal.reason, refusal.retry_after_s
             submits = tuple([replace(submit, refused=reason, retry_after_s=again_s) for submit in submits])
-            replica = up[0]
-        else:
-            replica = self._policy.choose(submits[0], fleet) if self._has_choice else up[0]
+            self._send(submits, up[0])
+        elif not self._place(submits):
+            self._hold([*self._held, submits])
+
+    def _place(self, submits: tuple[Submit, ...]) -> bool:
+        """Send requests to the replica that the policy chooses; False if it chooses none."""
+        fleet = self._fleets[self._first]
+        replica = self._policy.choose(submits[0], fleet) if self._has_choice else fleet.up[0]
+        if replica is not None:
+            self._send(submits, replica)
+        return replica is not None
+
+    def _hold(self, held: list[tuple[Submit, ...]]) -> None:
+        self._held = held
+        self._state.num_held = sum(map(len, held))
+
+    def _place_held(self) -> None:
+        """Ask again for requests that are held, as something has changed; one after the other."""
+        held, rest = self._held, list[tuple[Submit, ...]]()
+        for number, submits in enumerate(held):
+            self._state.begin(self.clock.now_s())
+            if not self._place(submits):
+                rest.append(submits)
+            self._hold(rest + held[number + 1 :])
+
+    def _send(self, submits: tuple[Submit, ...], replica: int) -> None:
+        state = self._state
         engine = self._engines[replica]
         assert engine is not None, "a replica that is up has an engine"
         if self._listeners and len(self._engines) > 1:
@@ -266,12 +292,16 @@ class Router(Actor[RouterMessage]):
             )
         if (events := output.kv_events) is not None:
             self._state.indexes[output.replica].changed(events.stored, events.removed)
+        if self._held:
+            self._place_held()
 
     def _released(self, released: Released) -> None:
         for name in released.request_ids:
             self._state.end(name)
         if self._drained:
             self._tell_drained()
+        if self._held:
+            self._place_held()
 
     def _abort(self, abort: Abort) -> None:
         by_replica: dict[int, list[str]] = defaultdict(list)
@@ -281,11 +311,20 @@ class Router(Actor[RouterMessage]):
             replica = self._state.replica_of(name)
             if replica is not None:
                 by_replica[replica].append(name)
+            elif self._held:
+                self._abort_held(name)
         for replica, names in by_replica.items():
             engine = self._engines[replica]
             assert engine is not None, "a replica that is down has no requests"
             with suppress(ActorDied):
                 engine.scheduler.tell(Abort(tuple(names), abort.reason))
+
+    def _abort_held(self, name: str) -> None:
+        """End a request that no engine has, if it is held."""
+        kept = [tuple([submit for submit in each if submit.request_id != name]) for each in self._held]
+        if kept != self._held:
+            self._hold([each for each in kept if each])
+            self._report(Undelivered((name,)))
 
     def _drain(self, drain: Drain) -> Done | Reply[Done | Refused]:
         """Answered when nothing is left there."""
@@ -293,6 +332,7 @@ class Router(Actor[RouterMessage]):
         if not drain.is_draining:
             for waiting in self._drained.pop(drain.replica, ()):
                 waiting.set(Refused("the replica is sent requests again"))
+            self._place_held()
             return Done()
         reply: Reply[Done | Refused] = Reply()
         self._drained[drain.replica].append(reply)
@@ -311,6 +351,12 @@ class Router(Actor[RouterMessage]):
             lost += self._handovers.engine_down(down.replica)
         self._tell_drained()
         self._report(replace(down, request_ids=lost))
+        if self._state.up_for[self._first]:
+            self._place_held()
+        elif self._held:
+            names = tuple([submit.request_id for submits in self._held for submit in submits])
+            self._hold([])
+            self._report(Undelivered(names))
 
     def _engine_up(self, up: EngineUp) -> None:
         self._engines[up.replica] = up.engine
@@ -318,6 +364,7 @@ class Router(Actor[RouterMessage]):
         if self._freeze is not None and self._freeze.is_frozen:
             ask_all([up.engine], lambda engine: engine.scheduler.request(Freeze()))
         self._report(up)
+        self._place_held()
 
     def _policy_failed(self, error: PolicyError) -> None:
         """The fallback has taken over from a user's policy."""

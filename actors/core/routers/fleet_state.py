@@ -42,6 +42,7 @@ class FleetState:
         "now_s",
         "num_blocks",
         "num_free_blocks",
+        "num_held",
         "num_prefill_tokens",
         "num_requests",
         "num_running",
@@ -59,6 +60,8 @@ class FleetState:
         self.now_s = 0.0
         self.up: tuple[int, ...] = ()
         """Replicas that may be sent requests, in order."""
+        self.num_held = 0
+        """Requests that no replica was chosen for yet."""
         self.up_for: dict[Role, tuple[int, ...]] = {}
         """The same by role."""
         self.roles: list[Role] = []

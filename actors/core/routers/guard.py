@@ -25,12 +25,12 @@ class GuardedRouter(Guard[RouterPolicy], RouterPolicy):
     def new_memory(self) -> object:
         return self.inner.new_memory()
 
-    def choose(self, request: Submit, fleet: Fleet) -> int:
+    def choose(self, request: Submit, fleet: Fleet) -> int | None:
         if self.failure is None:
             gives_scores = type(self.inner).choose is RouterPolicy.choose
             call = self._best if gives_scores else self.inner.choose
             try:
-                return _up(self._timed(call, ReadOnlySubmit(request), fleet), fleet)
+                return _up_or_held(self._timed(call, ReadOnlySubmit(request), fleet), fleet)
             except ANY as error:
                 self._failed("score" if gives_scores else "choose", request.request_id, error)
             fleet.memory = self.inner.new_memory()
@@ -54,8 +54,14 @@ class GuardedRouter(Guard[RouterPolicy], RouterPolicy):
         return max(fleet.up, key=scores.__getitem__)
 
 
-def _up(replica: object, fleet: Fleet) -> int:
-    """The replica, if it is one that may be chosen."""
+def _up_or_held(replica: object, fleet: Fleet) -> int | None:
+    """The replica, if it is one that may be chosen, or None if the request may be held."""
+    if replica is None and fleet.role != "decode":
+        if any(map(fleet.num_requests, range(fleet.num_replicas))):
+            return None
+        raise WrongAnswer(
+            "returned None, which holds it, while no replica has a request: it would wait for ever"
+        )
     if hasattr(replica, "__index__") and not isinstance(replica, bool):
         found = int(operator.index(replica))
         if found in fleet.up:

@@ -42,6 +42,11 @@ class Fleet:
         """The number of replicas, those that are down included."""
         return len(self._state.num_requests)
 
+    @property
+    def num_held(self) -> int:
+        """Requests that `choose` holds; one that it is asked about again is among them."""
+        return self._state.num_held
+
     def num_requests(self, replica: int) -> int:
         """Requests that were sent there and have not ended."""
         return self._state.num_requests[replica]
@@ -111,8 +116,13 @@ class RouterPolicy:
         """
         return 0.0
 
-    def choose(self, request: Submit, fleet: Fleet) -> int:
-        """The replica, one of `fleet.up`. It may change `fleet.memory`, as `score` must not."""
+    def choose(self, request: Submit, fleet: Fleet) -> int | None:
+        """The replica, one of `fleet.up`. It may change `fleet.memory`, as `score` must not.
+
+        None holds the request: it is asked again about all that are held, in their order, whenever a request
+        has ended, a replica is up again or, if it `follows_steps`, a step has ended. While no replica has a
+        request nothing of this would come, and None is an error; so it is where `fleet.role` is `decode`.
+        """
         return max(
             fleet.up, key=lambda replica: (self.score(request, replica, fleet), -fleet.num_requests(replica))
         )

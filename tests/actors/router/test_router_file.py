@@ -80,7 +80,7 @@ def test_a_policy_is_no_router(tmp_path: Path) -> None:
 CHOOSE = "def choose(self, request, fleet): "
 SCORE = "def score(self, request, replica, fleet): "
 FAULTS = {
-    "none": (CHOOSE + "return None", "choose", "returned None: it must be a replica that is up (0, 1)"),
+    "holds": (CHOOSE + "return None", "choose", "returned None, which holds it, while no replica has a"),
     "number": (CHOOSE + "return 7", "choose", "returned 7: it must be a replica that is up (0, 1)"),
     "truth": (CHOOSE + "return True", "choose", "returned True: it must be a replica"),
     "raises": (CHOOSE + "return 1 // 0", "choose", "raised ZeroDivisionError: integer division"),

@@ -16,6 +16,7 @@ from tests.core.traces import num_cases
 
 DOCS = Path(__file__).parents[3] / "docs"
 EXAMPLES = {
+    f"{DOCS}/routers/late_binding.py:LateBinding": "LateBinding",
     f"{DOCS}/routers/longest_apart.py:LongestApart:long_tokens=20": "LongestApart",
     f"{DOCS}/routers/shed_load.py:ShedLoad:most_waiting=100": "ShedLoad",
     f"{DOCS}/routers/sticky_prefix.py:StickyPrefix": "StickyPrefix",
@@ -45,6 +46,7 @@ class World:
         request = Submit(name, 0.0, num_tokens, 8, block_hashes=keys, **fields)  # type: ignore[arg-type]
         self.state.begin(float(len(self.sent)))
         replica = self.policy.choose(request, self.fleet)
+        assert replica is not None
         self.state.send(request, replica)
         self.sent.append(replica)
         return replica

@@ -1,0 +1,16 @@
+"""Holding: `--router docs/routers/late_binding.py:LateBinding:most=4`."""
+
+from dataclasses import dataclass
+
+from actors.core.routers import Fleet, RouterPolicy, Submit
+
+
+@dataclass(frozen=True)
+class LateBinding(RouterPolicy):
+    """Requests wait in one line, and go to the first replica that has fewer than `most` of them."""
+
+    most: int = 32
+
+    def choose(self, request: Submit, fleet: Fleet) -> int | None:
+        idlest = min(fleet.up, key=fleet.num_requests)
+        return idlest if fleet.num_requests(idlest) < self.most else None

@@ -1,0 +1,96 @@
+"""A router that holds requests until a replica has room, by every door."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from actors.config import EngineConfig, SchedulerConfig
+from actors.messages import Abort, Cancel, Capacity, EngineDown, Released, Undelivered
+from actors.policy_file import find_router
+from sim.figures.metrics import summarize
+from sim.replay import replay
+from sim.trace.record import TraceRequest
+from tests.actors.fakes import read
+from tests.actors.router.test_router import Wire, connected, names, submit
+from tests.core.policies.world import DOCS
+from tests.live import EMULATED, live
+from tests.sim.toy import COST
+from tests.test_fates import BACKOFF, ask, health, served
+
+HOLDS = f"{DOCS}/routers/late_binding.py:LateBinding:most=2"
+
+
+def holding() -> tuple[Any, list[Wire], Wire]:
+    """A Router with two replicas that have two requests each, and what it reports."""
+    router, wires = connected(HOLDS, 2)
+    reports: Any = Wire()
+    router.report_to(reports)
+    for name in "abcdefg":
+        router.handle(submit(name))
+    return router, wires, reports
+
+
+@pytest.mark.plain
+async def test_what_is_held_goes_in_its_order_where_room_comes_first() -> None:
+    """A newcomer does not go before it."""
+    router, wires, _ = holding()
+    assert [names(wire) for wire in wires] == [["a", "c"], ["b", "d"]]
+    router.handle(Released(("d", "b")))
+    router.handle(submit("h"))
+    router.handle(Released(("a",)))
+    assert [names(wire) for wire in wires] == [["a", "c", "g"], ["b", "d", "e", "f"]]
+    router.handle(Released(("c", "e")))
+    assert [names(wire)[-1] for wire in wires] == ["h", "f"]
+
+
+@pytest.mark.plain
+async def test_a_held_request_that_is_aborted_ends_once_and_goes_nowhere() -> None:
+    """Nor does any that is held when the last replica is lost: it is reported, to begin again."""
+    router, wires, reports = holding()
+    router.handle(Abort(("e", "a"), "abort"))
+    assert reports.told == [Undelivered(("e",))] and wires[0].told[-1] == Abort(("a",), "abort")
+    router.handle(EngineDown(0, "gone", None))
+    router.handle(EngineDown(1, "gone", None))
+    lost = [name for report in reports.told for name in report.request_ids]
+    assert sorted(lost) == ["a", "b", "c", "d", "e", "f", "g"]
+
+
+def test_every_held_request_of_a_replay_ends_once() -> None:
+    """And the same each time."""
+    scheduler = SchedulerConfig(num_gpu_blocks=100, max_num_seqs=8, max_model_len=512)
+    rows = [TraceRequest(f"r{number}", number * 0.01, 40, 20 + 37 * number % 180) for number in range(60)]
+    found = []
+    for _ in range(2):
+        config = EngineConfig(scheduler, replicas=3, router=find_router(HOLDS))
+        found.append(summarize(replay(rows, config, COST, Capacity(100, 16))))
+    assert found[0] == found[1] and found[0].num_finished == 60
+
+
+async def test_a_served_request_that_is_held_is_answered_and_can_be_cancelled() -> None:
+    """At most two are at a replica; who is held waits for nothing else."""
+    async with served(router=find_router(HOLDS), max_num_seqs=9) as (world, client):
+        answers = [await ask(client, name, 5) for name in "abcdef"]
+        client.tell(Cancel("d"))
+        ends = [await read(answer) for answer in answers]
+        assert [end.finish_reason for end in ends] == ["length"] * 3 + ["abort"] + ["length"] * 2
+        assert (await health(client)).status == "healthy"
+    assert max(output.num_running + output.num_waiting for output in world.listener.outputs) == 2
+
+
+async def test_held_requests_outlive_a_crash() -> None:
+    """They had produced nothing, and are answered by the next core."""
+    async with served(router=find_router(HOLDS)) as (world, client):
+        answers = [await ask(client, name, 5) for name in "abcde"]
+        world.crash()
+        assert [(await read(answer)).num_tokens for answer in answers] == [5] * 5
+        await trio.sleep(2 * BACKOFF.first_s)
+        assert (await health(client)).status == "healthy"
+
+
+def test_an_emulated_server_holds_requests(tmp_path: Path) -> None:
+    """Its clients see nothing of it but the wait."""
+    with live(*EMULATED, "--router", HOLDS.replace("most=2", "most=1")) as server:
+        with_ends = [server.complete(max_tokens=2).status_code for _ in range(3)]
+        assert with_ends == [200] * 3
