@@ -47,6 +47,7 @@ MODULES = (
     "actors/core/request.py",
     "actors/core/params/sampling.py",
     "actors/core/queue/tenant_service.py",
+    "actors/core/queue/tournament.py",
     "actors/core/step/state.py",
     "actors/core/params/stop_strings.py",
     "actors/core/step/update.py",

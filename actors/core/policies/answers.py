@@ -61,12 +61,18 @@ def exact_rank(answer: Rank) -> Rank:
     """A rank as data, with the limits up to which it holds."""
     value, at_s, at_step = answer.value, answer.until_s, answer.until_step
     has_limits = type(at_s) is float and at_s == at_s and type(at_step) is int
-    if has_limits and type(value) in NUMBERS and value == value:
+    if has_limits and type(value) in NUMBERS and value == value and answer.per_s == 0.0:
         return answer  # which cannot change
-    until_s, until_step = exact(at_s), exact(at_step)
+    until_s, until_step, per_s, found = exact(at_s), exact(at_step), exact(answer.per_s), exact(value)
     if not isinstance(until_s, int | float) or not isinstance(until_step, int):
         raise WrongAnswer(f"returned {printed(answer)}: until_s are seconds, until_step is a whole number")
-    return Rank(cast(RankValue, exact(value)), until_s, until_step, bool(answer.until_memory_changes))
+    if per_s != 0:
+        if not (isinstance(per_s, int | float) and isinstance(found, int | float)):
+            raise WrongAnswer(f"returned {printed(answer)}: per_s is a number, and so is a value that moves")
+        if not math.isfinite(per_s) or not math.isfinite(found := float(found)):
+            raise WrongAnswer(f"returned {printed(answer)}: a rank that moves is finite, and so is per_s")
+    has_memory = bool(answer.until_memory_changes)
+    return Rank(cast(RankValue, found), until_s, until_step, has_memory, float(per_s))
 
 
 def exact_key(key: object) -> Data:

@@ -29,13 +29,15 @@ class Rank(NamedTuple):
 
     It is asked again when the clock comes to `until_s`, in step `until_step`, and, if it was drawn from
     `view.memory`, after each call of `refuse`, `admitted`, `sampled`, `preempted` and `finished`, whichever
-    comes first. Without a limit it holds while the request waits.
+    comes first. Without a limit it holds while the request waits. With `per_s` the rank is
+    `value + per_s * view.now_s`, where `value` is a number: it moves while it holds.
     """
 
     value: RankValue
     until_s: float = inf
     until_step: int = NEVER
     until_memory_changes: bool = False
+    per_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

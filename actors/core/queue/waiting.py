@@ -1,9 +1,8 @@
 """The queue of waiting requests, in the policy's order.
 
-A heap holds the requests that may be next by (rank, turn). Requests of one key (`Policy.rank_key`) stand in a
-line by turn, and the heap holds the first of each line; without keys it holds all. An element of the heap
-that holds no longer is skipped when it surfaces. A rank is asked again when it may have changed: before each
-admission where the policy `is_dynamic`, otherwise when its `Rank` holds no longer.
+A tournament names the next of the requests by (rank, turn). Requests of one key (`Policy.rank_key`) stand in
+a line by turn, and the first of each line takes part; without keys all do. A rank is asked again when it may
+have changed: before each admission where the policy `is_dynamic`, otherwise when its `Rank` holds no longer.
 
 Law: the next request is the one that would be next if all were ranked again.
 """
@@ -15,15 +14,14 @@ from typing import Final
 
 from actors.core.queue.policy import NEVER, Policy, Rank, RankValue, defines, gives_keys
 from actors.core.queue.tenant_service import TenantService
+from actors.core.queue.tournament import Place, Tournament
 from actors.core.queue.view import View
 from actors.core.request import Request
 
-Entry = tuple[RankValue, int, Request]
-"""(rank, turn, request): no two requests have the same turn."""
 Line = list[tuple[int, Request]]
 """A heap; a request that left is skipped when it comes first."""
 FEW: Final = 64
-"""Obsolete elements that a heap may hold beside one for each that holds."""
+"""Obsolete alarms that a heap may hold beside one for each that holds."""
 
 
 class Alarms:
@@ -71,15 +69,15 @@ class WaitingQueue:
         "_at_memory",
         "_by_step",
         "_by_time",
-        "_entries",
         "_has_keys",
-        "_heap",
         "_is_stale",
         "_key_of",
         "_lines",
         "_now_s",
         "_num_changes",
+        "_order",
         "_passed",
+        "_places",
         "_policy",
         "_ranks",
         "_service",
@@ -93,7 +91,7 @@ class WaitingQueue:
         self._policy = policy
         self._view = view
         self._service = service
-        self._entries: dict[str, Entry] = {}
+        self._places: dict[str, Place] = {}
         self._passed: dict[str, Request] = {}
         self._turn_back = 0
         self._turn_front = 0
@@ -106,11 +104,12 @@ class WaitingQueue:
         self._has_keys = self._ranks is not None and gives_keys(self._policy)
         self._asks_again = self._has_keys or (self._ranks is not None and self._policy.is_dynamic)
         """False while no rank can change in the queue."""
-        self._heap: list[Entry] = []
+        self._order = Tournament()
+        """The requests that may be next."""
         self._lines: dict[object, Line] = {}
         self._key_of: dict[str, object] = {}
         self._is_stale = False
-        """True if ranks may be due since the heap was looked at."""
+        """True if ranks may be due since the next request was named."""
         self._unranked: dict[str, None] = {}
         """Requests that have come to the head of a line, or were passed over, since they were ranked."""
         self._always: dict[str, None] = {}
@@ -122,20 +121,19 @@ class WaitingQueue:
         self._now_s, self._num_changes = self._view.now_s, self._view.num_memory_changes
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._places)
 
     def __iter__(self) -> Iterator[Request]:
         """All waiting requests, the next one first, each ranked like the first of its line. O(n log n)"""
-        entries = list(self._entries.values())
-        if self._has_keys:
-            entries = [(self._line_rank(entry), entry[1], entry[2]) for entry in entries]
-        return iter([request for _, _, request in sorted(entries)])
+        now_s, places = self._view.now_s, self._places.values()
+        order = sorted([(self._first_of(place).rank(now_s), place.turn, place.request) for place in places])
+        return iter([request for _, _, request in order])
 
     @property
     def may_turn(self) -> bool:
         """True if the order may change by the time, the steps or the counts of requests alone."""
         is_due = self._is_stale or bool(self._unranked) or bool(self._always)
-        return is_due or bool(self._by_time) or bool(self._by_step)
+        return is_due or bool(self._by_time) or bool(self._by_step) or self._order.may_turn
 
     def push(self, request: Request) -> None:
         """Queue a request that arrives, behind those of equal rank."""
@@ -153,19 +151,14 @@ class WaitingQueue:
         """The next request that is not passed over; None if there is none."""
         while self._is_stale or self._unranked:
             self._rank_due()
-        heap, entries = self._heap, self._entries
-        while heap:
-            rank, turn, request = heap[0]
-            entry = entries.get(request.request_id)  # compared by value: compiled, tuples have no identity
-            holds = entry is not None and entry[1] == turn and entry[0] == rank
-            if holds and request.request_id not in self._passed and self._is_first(request):
-                return request
-            heapq.heappop(heap)
-        return None
+        place = self._order.first(self._view.now_s)
+        return None if place is None else place.request
 
     def pass_over(self) -> None:
         """Skip the next request, which keeps its place, until `rewind`."""
-        request = heapq.heappop(self._heap)[2]
+        place = self._order.first(self._view.now_s)
+        assert place is not None, "no request is next"
+        request = place.request
         self._passed[request.request_id] = request
         self._step_aside(request)
 
@@ -184,16 +177,17 @@ class WaitingQueue:
     def rank_anew(self, _reason: object = None) -> None:
         """Ask for all ranks and keys: another policy takes over, perhaps in the middle of an answer. O(n)"""
         self._begin()
-        for name, (_, turn, request) in list(self._entries.items()):
+        for name, former in list(self._places.items()):
+            request = former.request
             answer = self._policy.rank(request, self._view)
-            self._entries[name] = (_value(answer), turn, request)
+            self._places[name] = _place(answer, former.turn, request)
             if name not in self._passed:
                 self._stand(request, self._key(request))
                 self._note(request, answer)
 
     def renew(self, request: Request) -> None:
         """Rank a waiting request again that was given a token by a step from before it waited."""
-        if self._asks_again and request.request_id in self._entries:
+        if self._asks_again and request.request_id in self._places:
             self._step_aside(request)
             self._stand(request, self._key(request))
             self._is_stale = True
@@ -203,7 +197,8 @@ class WaitingQueue:
     def note_rank(self, request: Request) -> None:
         """Remember the rank of a request, which may have changed, to be told."""
         if self._ranks is not None and self._asks_again:
-            self._ranks.append((request.request_id, self._entries[request.request_id][0]))
+            place = self._places[request.request_id]
+            self._ranks.append((request.request_id, place.rank(self._view.now_s)))
 
     def take_ranks(self) -> tuple[tuple[str, RankValue], ...]:
         """The ranks of requests that began to wait, were next and lacked something, or were admitted."""
@@ -214,9 +209,11 @@ class WaitingQueue:
 
     def discard(self, request: Request) -> None:
         """Remove the request, if it waits."""
-        if self._entries.pop(request.request_id, None) is not None:
+        if self._places.pop(request.request_id, None) is not None:
             if self._asks_again:
                 self._step_aside(request)
+            else:
+                self._order.remove(request.request_id, self._view.now_s)
             if self._service is not None:
                 self._service.leave(request)
 
@@ -229,31 +226,32 @@ class WaitingQueue:
         answer: RankValue | Rank = 0  # as every policy gives that ranks none
         if self._ranks is not None:
             answer = self._policy.rank(request, self._view)
-            self._ranks.append((request.request_id, _value(answer)))
-        self._entries[request.request_id] = (_value(answer), turn, request)
+        place = self._places[request.request_id] = _place(answer, turn, request)
+        if self._ranks is not None:
+            self._ranks.append((request.request_id, place.rank(self._view.now_s)))
         self._stand(request, key)
         self._note(request, answer)
         self._is_stale = self._asks_again
 
-    # --- lines and the heap ----------------------------------------------------------------------
+    # --- lines and the order ---------------------------------------------------------------------
 
     def _key(self, request: Request) -> object:
         return self._policy.rank_key(request, self._view) if self._has_keys else None
 
     def _stand(self, request: Request, key: object) -> None:
         """Put a request into the line of its key; if it is first there, it may be next."""
-        entry = self._entries[request.request_id]
+        place = self._places[request.request_id]
         if self._has_keys:
             key = request if key is None else key  # without a key, a line of its own
             self._key_of[request.request_id] = key
             line = self._lines.setdefault(key, [])
             former = line[0][1] if line else None
-            heapq.heappush(line, (entry[1], request))
+            heapq.heappush(line, (place.turn, request))
             if line[0][1] is not request:
                 return
             if former is not None:
                 self._forget(former.request_id)
-        heapq.heappush(self._heap, entry)
+        self._order.put(request.request_id, place, self._view.now_s)
 
     def _step_aside(self, request: Request) -> None:
         """Take a request out of its line; if it was the first, the next one there is to be ranked."""
@@ -265,8 +263,8 @@ class WaitingQueue:
         line = self._lines[key]
         while line:
             turn, first = line[0]
-            entry = self._entries.get(first.request_id)
-            if entry is not None and entry[1] == turn and self._key_of.get(first.request_id) == key:
+            place = self._places.get(first.request_id)
+            if place is not None and place.turn == turn and self._key_of.get(first.request_id) == key:
                 self._unranked[first.request_id] = None
                 return
             heapq.heappop(line)
@@ -276,9 +274,10 @@ class WaitingQueue:
         key = self._key_of.get(request.request_id)
         return key is None or self._lines[key][0][1] is request
 
-    def _line_rank(self, entry: Entry) -> RankValue:
-        key = self._key_of.get(entry[2].request_id)
-        return entry[0] if key is None else self._entries[self._lines[key][0][1].request_id][0]
+    def _first_of(self, place: Place) -> Place:
+        """The place of the first request of the line."""
+        key = self._key_of.get(place.request.request_id)
+        return place if key is None else self._places[self._lines[key][0][1].request_id]
 
     # --- ranks that are due ----------------------------------------------------------------------
 
@@ -304,7 +303,8 @@ class WaitingQueue:
             self._by_step.set(name, answer.until_step)
 
     def _forget(self, name: str) -> None:
-        """Let the rank of a request not be due."""
+        """Let a request not be next, nor its rank due."""
+        self._order.remove(name, self._view.now_s)
         self._unranked.pop(name, None)
         self._always.pop(name, None)
         self._at_memory.pop(name, None)
@@ -320,22 +320,16 @@ class WaitingQueue:
             self._add_due(due)
         if not due:
             return
-        are_many = len(due) > FEW and 4 * len(due) > len(self._lines if self._has_keys else self._entries)
         for name in due:
-            entry = self._entries.get(name)
-            if entry is None:
+            former = self._places.get(name)
+            if former is None:
                 continue
-            _, turn, request = entry
-            answer = self._policy.rank(request, self._view)
-            self._note(request, answer)
-            rank = answer.value if isinstance(answer, Rank) else answer
-            if rank != entry[0] or name in fresh:
-                entry = self._entries[name] = (rank, turn, request)
-                if not are_many:
-                    heapq.heappush(self._heap, entry)
-        if are_many or len(self._heap) > 2 * len(self._entries) + FEW:
-            self._heap = [self._entries[name] for name in self._firsts()]
-            heapq.heapify(self._heap)
+            answer = self._policy.rank(former.request, self._view)
+            self._note(former.request, answer)
+            place = _place(answer, former.turn, former.request)
+            if place.value != former.value or place.per_s != former.per_s or name in fresh:
+                self._places[name] = place
+                self._order.put(name, place, self._view.now_s)
 
     def _add_due(self, due: dict[str, None]) -> None:
         """Add the requests whose rank may have changed."""
@@ -356,8 +350,10 @@ class WaitingQueue:
         """The requests that may be next."""
         if self._has_keys:
             return [line[0][1].request_id for line in self._lines.values()]
-        return [name for name in self._entries if name not in self._passed]
+        return [name for name in self._places if name not in self._passed]
 
 
-def _value(answer: RankValue | Rank) -> RankValue:
-    return answer.value if isinstance(answer, Rank) else answer
+def _place(answer: RankValue | Rank, turn: int, request: Request) -> Place:
+    if isinstance(answer, Rank):
+        return Place(answer.value, answer.per_s, turn, request)
+    return Place(answer, 0.0, turn, request)

@@ -160,5 +160,9 @@ def _until_given_tokens(request: Request, view: View) -> Rank:
     return Rank(_own(request, view))
 
 
+def _moving(request: Request, view: View) -> Rank:
+    return Rank(2.0 + request.submit.arrival_s / 3, until_s=view.now_s // 5 * 5 + 5, per_s=-1 / 3)
+
+
 LOOKS = (_still, _slack, _deadline, _patience, _steps, _learned, _last, _own, _space, _others, _queue)
-HOLDS = (_still, _until_due, _until_patient, _until_learned, _until_given_tokens)
+HOLDS = (_still, _until_due, _until_patient, _until_learned, _until_given_tokens, _moving)

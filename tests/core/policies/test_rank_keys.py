@@ -27,7 +27,7 @@ def test_the_next_request_is_that_of_the_smallest_rank_of_all(policy: str) -> No
     queue, num_mixed = world.state.waiting, 0
 
     def place(request: Request) -> tuple[object, int]:
-        return world.state.policy.rank(request, world.state.view), queue._entries[request.request_id][1]
+        return world.state.policy.rank(request, world.state.view), queue._places[request.request_id].turn
 
     for number in range(120):
         for copy in range(rng.randrange(3)):
