@@ -84,6 +84,28 @@ Furnish = Callable[[Callable[[], TokenSource]], tuple[Sequence[Backend], Surroun
 NOTHING_ELSE = Surroundings()
 
 
+SELDOM = 1_000_000
+"""More objects than a run has at once: to look at those of 100,000 requests takes 2 %, and finds none."""
+
+
+@contextmanager
+def _few_collections() -> Iterator[None]:
+    """Have Python look for reference cycles seldom: messages and requests form none.
+
+    It does not look at what was there before, the modules mostly. What the run leaves stays young: it is one
+    cycle, the graph and all that its actors know, which `gc.collect(1)` frees once the run has returned.
+    """
+    usual = gc.get_threshold()
+    gc.set_threshold(SELDOM, 50, 50)
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*usual)
+
+
+@_few_collections()
 def replay(
     trace: Iterable[TraceRequest],
     config: EngineConfig,
@@ -201,7 +223,7 @@ def replay_on(
             recording.client = client.ref(recording.name, counted=False)
             await surroundings.play(llm, client)
 
-    with _few_collections(), ctrl_c() as shall_stop:
+    with ctrl_c() as shall_stop:
         try:
             run_virtual(play, shall_stop)
         except Exception as error:
@@ -213,27 +235,6 @@ def replay_on(
             return recorder
     recorder.spill()
     return recorder
-
-
-SELDOM = 1_000_000
-"""More objects than a run has at once: to look at those of 100,000 requests takes 2 %, and finds none."""
-
-
-@contextmanager
-def _few_collections() -> Iterator[None]:
-    """Have Python look for reference cycles seldom: messages and requests form none.
-
-    It does not look at what was there before, the modules mostly, nor at once at what the run leaves.
-    """
-    usual = gc.get_threshold()
-    gc.set_threshold(SELDOM, 50, 50)
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.unfreeze()
-        gc.set_threshold(*usual)
 
 
 def counting_tokens(

@@ -1,5 +1,6 @@
 """A replication of a sweep, in a process of its own: a seed's requests under a cell's settings."""
 
+import gc
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -170,7 +171,7 @@ class CellRunner:
         from sim.replay import replay
 
         load, seed = run.load, run.engine.seed
-        return replay(
+        recorder = replay(
             requests,
             replace(simulated.config, decode_runs=True),
             simulated.cost,
@@ -185,6 +186,8 @@ class CellRunner:
             stop_when=stop_when,
             furnish=simulated.furnish,
         )
+        gc.collect(1)  # the graph, or a process would grow by each of its runs
+        return recorder
 
     def _trace(self, run: "CellRun") -> tuple[str, ReadingOptions]:
         """A file with the requests that the run is given, and how it is read."""

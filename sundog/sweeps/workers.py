@@ -6,6 +6,7 @@ process takes its place. Ctrl-C is for the process that started the others: it e
 at once if it is killed.
 """
 
+import gc
 import os
 import signal
 import threading
@@ -171,6 +172,9 @@ def _how(exitcode: int | None) -> str:
 
 def _work(run: Callable[[J], R], jobs: Connection) -> None:
     """Inside a process: until the process that began it has gone."""
+    from sundog.__main__ import SELDOM
+
+    gc.set_threshold(SELDOM, 50, 50)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:
