@@ -32,6 +32,7 @@ from runtime.model.graphs import on_cuda
 from runtime.model.model import Model, answers_as, probe_layers, probe_logits
 from runtime.model.norms import fuse_norms
 from runtime.model.profile_run import measured
+from runtime.native.experts import split_experts
 from runtime.native.few_bits import quantise
 from runtime.native.huge_pages import move_to_huge_pages, weight_ranges
 from runtime.native.linear import let_go_of_files, noted_inputs, pack_linears
@@ -228,6 +229,8 @@ class ModelLoader:
         model = load_model(folder, device=self._device, dtype=self._dtype, max_model_len=self._max_model_len)
         if adapters is not None:
             adapters.attach(model)
+        if model.device.type == "cpu":
+            split_experts(model)
         return model
 
     def _probe(self, model: PreTrainedModel) -> tuple[list[LayerShape], int]:

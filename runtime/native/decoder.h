@@ -1,4 +1,4 @@
-// A decoder of equal layers, and one step of it. The same records exist in records.py.
+// A decoder of layers whose attention is equal, and one step of it. The same records exist in records.py.
 //
 // A layer adds to the state x what attention and products make of it. A model's facts choose which norms there are:
 //     x += s * after_attention(attention(before_attention(x)))
@@ -8,8 +8,9 @@
 #include "attention.h"
 #include "linear.h"
 
-enum Activation : int32_t { SILU = 0, GELU_TANH = 1 };
-enum Rotary : int32_t { HALVES = 0, PAIRS = 1, NO_TURN = 2 };  // what is turned against what
+// What is made of a gate and what it opens: f(gate) up, or gpt-oss's min(gate, limit) sigmoid(alpha gate) (up + 1).
+enum Gating : int32_t { SILU = 0, GELU_TANH = 1, CLAMPED = 2 };
+enum Rotary : int32_t { HALVES = 0, PAIRS = 1, NO_TURN = 2, WIDE_HALVES = 3 };  // what is turned against what
 
 struct Norm {
     const float* weight;  // null: no norm
@@ -17,24 +18,44 @@ struct Norm {
     float eps;
 };
 
+struct Expert {
+    Linear gate, up, down;
+};
+
+enum Score : int32_t { SOFTMAX = 0, SIGMOID = 1 };  // of a router's logits
+
+struct Experts {
+    const Expert* each;
+    int64_t num, num_chosen;
+    const float *router, *router_bias;  // [num][width], and [num] or null
+    const float* bias;                  // of scores where experts are chosen, not where they are weighed; null: none
+    const float* shared_gate;           // [width]: opens what all rows' products make; null: it is open
+    float scale;                        // of weights
+    int32_t score, is_normalised, rounds;  // the last: logits to the model's format
+};
+
+// Products of all rows, or of experts, or the sum of both: what there is none of has no outputs, and no experts.
 struct DecoderLayer {
     Layer attention;
     Norm before_attention, of_queries, of_keys, after_attention, before_mlp, after_mlp;
     Linear q, k, v, o, gate, up, down;
-    const float *cos, *sin;  // [positions][rotary_width], of which pairs take the first half
+    const float *cos, *sin;  // [positions][rotary_width]: pairs take its first half, wide halves are as wide as it
     int32_t rotary;
+    Experts experts;
 };
 
 struct Decoder {
     const DecoderLayer* layers;
     int64_t num_layers, width, mlp_width, vocab_size;
+    int64_t num_experts, num_chosen;  // the most of any layer, for one row at least one
     const void* embedding;  // [vocab_size][width]
     Norm last_norm;
     Linear head;
     int64_t rotary_width;
     float embedding_scale, residual_scale;
     float logit_scale, logit_softcap;  // a cap of 0 is none
-    int32_t activation, format;
+    float gate_alpha, gate_limit;
+    int32_t gating, has_whole, format;
 };
 
 // The layers `first ... end` of one step. From tokens, or if there are none from `hidden` [T][width], which the

@@ -6,7 +6,7 @@ Shapes: T tokens of the step, R sampling requests, V tokens of the vocabulary, W
 import ctypes
 from ctypes import addressof, byref
 from inspect import signature
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from runtime.attention.paged_cache import PagedKVCache
 from runtime.native.attention import StepArrays, address
 from runtime.native.observed import Attended, Pass
-from runtime.native.parts import Parts, Unrecognised, activation, child, maybe_child
+from runtime.native.parts import GatedProducts, Parts, Unrecognised, child, maybe_child, products_of
 from runtime.native.records import FORMATS, DecoderLayer, DecoderRecord, LayerRecord, Norm, Rotary, StepRecord
 
 FIRST_POSITIONS = 4096
@@ -26,6 +26,7 @@ MOST_PLAIN_ROWS, MOST_TILE_ROWS = 16, 32
 tiles (AMX) and these kernels were compiled without. By dot products a thread of ours does 450 GFLOP/s,
 oneDNN's 280 (32 rows) to 400 (2,048); tiles of ours are sooner up to 48 rows, and as soon beyond."""
 Ints = NDArray[np.int64]
+Fact = TypeVar("Fact")
 
 
 class Modules(NamedTuple):
@@ -72,32 +73,45 @@ class NativeDecoder:
         self._kinds = _kinds(modules)
         self._parts = parts = Parts(self.dtype, [modules, cache])
         self.vocab_size, self._width = modules.embedding.weight.shape
-        layers = [self._layer(layer, n, attended[n]) for n, layer in enumerate(modules.layers)]
+        products = [parts.products(products_of(layer), self._width) for layer in modules.layers]
+        layers = [self._layer(layer, n, attended[n], products[n]) for n, layer in enumerate(modules.layers)]
         self._layers = (DecoderLayer * len(layers))(*layers)
+        linears = [linear for each in products for linear in each.linears]
+        gating = _one("gates", {each.gating for each in products})
+        num_chosen = {each.experts.num_chosen for each in products if each.experts.num}
+        head = parts.linear(modules.head, self._width, self.vocab_size)
         self._record = DecoderRecord(
             addressof(self._layers),
             len(layers),
             self._width,
-            layers[0].gate.num_out,
+            max(each.inner for each in products),
             self.vocab_size,
+            max(each.experts.num for each in products),
+            _one("numbers of chosen experts", num_chosen or {1}),
             modules.embedding.weight.data_ptr(),
             parts.norm(modules.norm, self._width),
-            parts.linear(modules.head, self._width, self.vocab_size),
+            head,
             embedding_scale=_embedding_scale(modules.embedding, seen),
             residual_scale=modules.setting("residual_multiplier", 1.0),
             logit_scale=1 / modules.setting("logits_scaling", 1.0),
             logit_softcap=modules.setting("final_logit_softcapping", 0.0),
-            activation=activation(child(child(modules.layers[0], "mlp"), "act_fn", "activation_fn")),
+            gate_alpha=gating.alpha,
+            gate_limit=gating.limit,
+            gating=gating.number,
+            has_whole=any(linear.bits for linear in (*linears, head, layers[0].q, layers[0].o)),
             format=FORMATS[self.dtype],
         )
         self._num_positions = 0
         self._know_positions(min(FIRST_POSITIONS, most_positions) - 1)
-        plain = any(not linear.block for linear in (layers[0].q, layers[0].gate, self._record.head))
+        plain = any(not linear.block for linear in (layers[0].q, linears[0], head))
         left_to_torch = torch.cpu._is_amx_tile_supported() and not library.sundog_has_tiles()
         self.most_rows = MOST_PLAIN_ROWS if plain else MOST_TILE_ROWS if left_to_torch else None
 
     def turn(self, layer: int, rotary: Rotary) -> None:
         """Have this layer turn its queries and keys in this way."""
+        wide = 2 * self._record.rotary_width > self._layers[layer].attention.key_width
+        if rotary is Rotary.WIDE_HALVES and wide:
+            raise Unrecognised(f"layer {layer} would differ")
         self._layers[layer].rotary = rotary
 
     def takes(self, num_rows: int) -> bool:
@@ -108,14 +122,12 @@ class NativeDecoder:
     def num_layers(self) -> int:
         return len(self._layers)
 
-    def _layer(self, layer: nn.Module, number: int, seen: Attended) -> DecoderLayer:
+    def _layer(self, layer: nn.Module, number: int, seen: Attended, products: GatedProducts) -> DecoderLayer:
         parts, width = self._parts, self._width
-        attention, mlp = child(layer, "self_attn"), child(layer, "mlp")
+        attention = child(layer, "self_attn")
         _, key_heads, key_width = seen.k_TKD.shape
         value_width = seen.v_TKE.shape[-1]
         heads = (seen.num_heads * key_width, key_heads * key_width, key_heads * value_width)
-        down = parts.linear(child(mlp, "down_proj"), None, width)
-        inner = down.num_in
         before_attention, after_attention, before_mlp, after_mlp = (
             parts.norm(norm, width) for norm in _norms(layer)
         )
@@ -129,8 +141,10 @@ class NativeDecoder:
             after_mlp,
             *parts.linears(attention, ("q_proj", "k_proj", "v_proj"), "qkv_proj", width, *heads),
             parts.linear(child(attention, "o_proj"), seen.num_heads * value_width, width),
-            *parts.linears(mlp, ("gate_proj", "up_proj"), "gate_up_proj", width, inner, inner),
-            down,
+            products.gate,
+            products.up,
+            products.down,
+            experts=products.experts,
         )
 
     def _head_norm(self, attention: nn.Module, name: str, key_width: int, columns: int) -> Norm:
@@ -235,6 +249,13 @@ def _kinds(modules: Modules) -> list[str | None]:
     if "layer_type" in signature(modules.rotary.forward).parameters:
         return list(modules.config.layer_types)
     return [None] * len(modules.layers)
+
+
+def _one(what: str, found: set[Fact]) -> Fact:
+    """The one there is; the kernels know no layers that differ in it."""
+    if len(found) != 1:
+        raise Unrecognised(f"its layers have different {what}")
+    return found.pop()
 
 
 def _embedding_scale(embedding: nn.Embedding, seen: Pass) -> float:

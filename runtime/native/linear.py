@@ -123,6 +123,7 @@ def _can_pack(module: nn.Module) -> TypeGuard[nn.Linear]:
         has_onednn
         and torch.ops.mkldnn._is_mkldnn_bf16_supported()
         and type(module) is nn.Linear
+        and module.out_features >= BLOCKS[-1]
         and module.weight.dtype is torch.bfloat16
         and module.weight.device.type == "cpu"
     )
@@ -162,7 +163,8 @@ def pack_linears(model: nn.Module, together: Sequence[Sequence[nn.Linear]] = ())
     calls = [linear for group in together for linear in group]
     for group in together:
         once = all(calls.count(linear) == 1 and linear in places for linear in group)
-        if len(group) > 1 and once and len({linear.bias is None for linear in group}) == 1:
+        begins_blocks = all(linear.out_features % BLOCKS[0] == 0 for linear in group[:-1])
+        if len(group) > 1 and once and begins_blocks and len({linear.bias is None for linear in group}) == 1:
             replaced |= _merged(group)
             _put(places, replaced, group)
     _put(places, replaced, [linear for linear in places if linear not in replaced])

@@ -15,9 +15,13 @@ from transformers import PreTrainedModel
 from runtime.attention.groups import Group
 from runtime.attention.paged_cache import PagedKVCache
 from runtime.attention.step import PagedStep
+from runtime.native.parts import router_of
 from runtime.step.step import Span
 
 MOST_TOKENS = 12
+STIRRED = {torch.float32: 1e-4, torch.bfloat16: 0.01}
+NUM_STIRRED = 16
+"""A router's input as rounding might change it, and how often that is tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +48,27 @@ class Pass:
     attended: dict[int, Attended] = field(default_factory=dict)
     into_TW: dict[int, Tensor] = field(default_factory=dict)
     out_of_TW: dict[int, Tensor] = field(default_factory=dict)
+    routed: dict[int, tuple[nn.Module, Tensor]] = field(default_factory=dict)
+    """Layers' routers and their inputs [T, W]."""
     logits_TV: Tensor = field(default_factory=lambda: torch.empty(0))
 
     @property
     def blocks_B(self) -> Tensor:
         return torch.from_numpy(self.span.table_NB[0])
+
+    def settled_T(self, layer: int) -> Tensor:
+        """The tokens that keep their experts if their router's input is rounded otherwise."""
+        settled_T = torch.ones(len(self.token_T), dtype=torch.bool)
+        if layer in self.routed:
+            router, into_TW = self.routed[layer]
+            rng = torch.Generator().manual_seed(0)
+            size = STIRRED[into_TW.dtype] * into_TW.float().square().mean(-1, keepdim=True).sqrt()
+            chosen_TK = router(into_TW)[2].sort().values
+            for _ in range(NUM_STIRRED):
+                noise_TW = size * torch.randn(into_TW.shape, generator=rng)
+                again_TK = router((into_TW + noise_TW).to(into_TW.dtype))[2].sort().values
+                settled_T &= (again_TK == chosen_TK).all(-1)
+        return settled_T
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +111,10 @@ def observe(model: PreTrainedModel, layers: nn.ModuleList, cache: PagedKVCache, 
     hooks = [
         layer.register_forward_hook(_note(found, number), with_kwargs=True)
         for number, layer in enumerate(layers)
+    ] + [
+        router.register_forward_pre_hook(_note_router(found, number))
+        for number, layer in enumerate(layers)
+        if (router := router_of(layer)) is not None
     ]
     try:
         with torch.inference_mode():
@@ -105,6 +129,13 @@ def observe(model: PreTrainedModel, layers: nn.ModuleList, cache: PagedKVCache, 
             hook.remove()
     found.logits_TV = output.logits[0]
     return found
+
+
+def _note_router(found: Pass, number: int):  # type: ignore[no-untyped-def]  # torch's own kind of hook
+    def note(router: nn.Module, args: tuple[Tensor, ...]) -> None:
+        found.routed[number] = router, args[0].flatten(0, -2).clone()
+
+    return note
 
 
 def _note(found: Pass, number: int):  # type: ignore[no-untyped-def]  # torch's own kind of hook

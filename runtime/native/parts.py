@@ -8,6 +8,7 @@ Shapes: I inputs and O outputs of a linear layer.
 
 import copy
 from collections.abc import Callable
+from ctypes import addressof
 from dataclasses import dataclass, field
 
 import torch
@@ -15,17 +16,43 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runtime.lora.adapters import AdaptedLinear
+from runtime.native.experts import Gating, SplitExperts
 from runtime.native.few_bits import BLOCK, GROUP, FewBitsLinear
 from runtime.native.linear import PackedLinear, PartOfProduct
-from runtime.native.records import Linear, Norm
+from runtime.native.records import GATINGS, ExpertRecord, ExpertsRecord, Linear, Norm, Score
 
 CLOSE = 1e-4
-ACTIVATIONS: tuple[Callable[[Tensor], Tensor], ...] = (F.silu, lambda x: F.gelu(x, approximate="tanh"))
-"""In the order of `Activation` in decoder.h."""
+NUM_ROUTED = 64
+ROUTER = ("gate", "router")
 
 
 class Unrecognised(Exception):
     """Why a model is left to the library's own modules."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatedProducts:
+    """Between attention and the next layer: products of all rows, or of experts, or both."""
+
+    gate: Linear
+    up: Linear
+    down: Linear
+    experts: ExpertsRecord
+    gating: Gating
+
+    @property
+    def inner(self) -> int:
+        """The widest of their inner numbers."""
+        return max(int(linear.num_in) for linear in self.linears[2::3])
+
+    @property
+    def linears(self) -> list[Linear]:
+        """The products there are, one expert's for all."""
+        own = [self.gate, self.up, self.down] if self.gate.num_out else []
+        if not self.experts.num:
+            return own
+        first = ExpertRecord.from_address(self.experts.each)
+        return [first.gate, first.up, first.down, *own]
 
 
 @dataclass(slots=True)
@@ -65,6 +92,69 @@ class Parts:
             raise Unrecognised(f"a layer takes {found.num_in} to {found.num_out}, not {num_in} to {num_out}")
         return found
 
+    def products(self, mlp: nn.Module, width: int) -> GatedProducts:
+        """A layer's products behind attention, which answer [W] to [W]."""
+        experts = maybe_child(mlp, "experts")
+        if experts is None:
+            gating = Gating(activation(child(mlp, "act_fn", "activation_fn")))
+            return GatedProducts(*self._gated(mlp, width), ExpertsRecord(), gating)
+        if not isinstance(experts, SplitExperts):
+            raise Unrecognised(f"its experts are {type(experts).__name__}")
+        shared = maybe_child(mlp, "shared_expert", "shared_experts")
+        own = (Linear(), Linear(), Linear()) if shared is None else self._gated(shared, width)
+        shared_gate = getattr(maybe_child(mlp, "shared_expert_gate"), "weight", None)
+        record = self._router(child(mlp, *ROUTER), width)
+        each = [
+            ExpertRecord(self.linear(gate, width), self.linear(up, width), self.linear(down, None, width))
+            for gate, up, down in zip(experts.gate, experts.up, experts.down, strict=True)
+        ]
+        array = (ExpertRecord * len(each))(*each)
+        self.kept.append(array)
+        record.each = addressof(array)
+        record.shared_gate = self._numbers(shared_gate)
+        return GatedProducts(*own, record, experts.gating)
+
+    def _gated(self, mlp: nn.Module, width: int) -> tuple[Linear, Linear, Linear]:
+        down = self.linear(child(mlp, "down_proj"), None, width)
+        inner = down.num_in
+        gate, up = self.linears(mlp, ("gate_proj", "up_proj"), "gate_up_proj", width, inner, inner)
+        return gate, up, down
+
+    def _router(self, router: nn.Module, width: int) -> ExpertsRecord:
+        """A router's record: it scores, chooses and weighs as it does with noise."""
+        exact = copy.deepcopy(router).float()
+        with torch.inference_mode():
+            noise = torch.randn(NUM_ROUTED, width, generator=torch.Generator().manual_seed(0))
+            try:
+                logits, weights, chosen = exact(noise)
+            except (RuntimeError, TypeError, ValueError) as error:
+                raise Unrecognised(f"its router {type(router).__name__} is of a kind of its own") from error
+            num = logits.shape[-1]
+            own = [*exact.parameters(), *exact.buffers()]
+            weight = next((each for each in own if each.shape == (num, width)), torch.zeros(num, width))
+            bias = getattr(exact, "bias", None)
+            if not torch.allclose(logits, F.linear(noise, weight, bias), rtol=CLOSE, atol=CLOSE):
+                raise Unrecognised(f"its router {type(router).__name__} is not linear")
+            coarse = router(noise.to(self.dtype))[0].float()
+            for of_choice in (None, *(each.flatten() for each in own if each.numel() == num)):
+                for score in Score:
+                    scores = logits.softmax(-1) if score is Score.SOFTMAX else logits.sigmoid()
+                    scale, is_normalised = _weighs(scores, of_choice, weights, chosen)
+                    if scale is not None:
+                        places = [self._numbers(each) for each in (weight, bias, of_choice)]
+                        rounds = torch.equal(coarse, coarse.to(self.dtype).float())
+                        how = (None, scale, score, is_normalised, rounds)
+                        return ExpertsRecord(None, num, chosen.shape[-1], *places, *how)
+        raise Unrecognised(f"its router {type(router).__name__} chooses by a rule of its own")
+
+    def _numbers(self, tensor: Tensor | None) -> int | None:
+        """The address of a copy in float32."""
+        if tensor is None:
+            return None
+        copied = tensor.detach().float().contiguous().clone()
+        self.kept.append(copied)
+        return copied.data_ptr()
+
     def norm(self, module: nn.Module | None, width: int) -> Norm:
         """A root mean square norm of `width` numbers; none for None."""
         if module is None:
@@ -88,6 +178,17 @@ class Parts:
         return Norm(weight.data_ptr(), width, eps)
 
 
+def products_of(layer: nn.Module) -> nn.Module:
+    """The module that holds a layer's products behind attention."""
+    return child(layer, "mlp", "block_sparse_moe")
+
+
+def router_of(layer: nn.Module) -> nn.Module | None:
+    """The router of a layer's experts, if it has some."""
+    products = products_of(layer)
+    return None if maybe_child(products, "experts") is None else child(products, *ROUTER)
+
+
 def child(module: nn.Module, *names: str) -> nn.Module:
     """The first child of these names that is there."""
     found = maybe_child(module, *names)
@@ -107,10 +208,25 @@ def activation(module: Callable[[Tensor], Tensor]) -> int:
     x = torch.linspace(-12, 12, 999)
     with torch.inference_mode():
         answer = module(x)
-        for number, known in enumerate(ACTIVATIONS):
+        for number, known in enumerate(GATINGS):
             if torch.allclose(answer, known(x), rtol=CLOSE, atol=CLOSE):
                 return number
     raise Unrecognised(f"its activation is {type(module).__name__}")
+
+
+def _weighs(
+    scores: Tensor, bias: Tensor | None, weights: Tensor, chosen: Tensor
+) -> tuple[float | None, bool]:
+    """The factor of weights, and if they add up to it; None if others were chosen, or weighed otherwise."""
+    best = (scores if bias is None else scores + bias).topk(chosen.shape[-1]).indices
+    if not torch.equal(best.sort().values, chosen.sort().values):
+        return None, False
+    picked = scores.gather(-1, chosen)
+    for is_normalised, expected in ((False, picked), (True, picked / picked.sum(-1, keepdim=True))):
+        scale = float((weights * expected).sum() / expected.square().sum())
+        if torch.allclose(weights, scale * expected, rtol=CLOSE, atol=CLOSE):
+            return scale, is_normalised
+    return None, False
 
 
 def _address(tensor: Tensor | None) -> int | None:

@@ -64,8 +64,8 @@ def _find_rotary(
 ) -> None:
     """Have a layer turn queries and keys as the library does: in the first way that answers the same."""
     for rotary in Rotary:
-        decoder.turn(layer, rotary)
         try:
+            decoder.turn(layer, rotary)
             return _check_layer(decoder, layer, seen, cache, arrays)
         except Unrecognised:
             if rotary is max(Rotary):
@@ -79,8 +79,11 @@ def _check_layer(
     hidden_TW, none = into_TW.clone(), np.zeros(0, np.int64)
     decoder.run(arrays, seen.position_T, none, hidden_TW=hidden_TW, first=layer, end=layer + 1)
     lost = LOST[decoder.dtype] * float(into_TW.float().norm())
-    before_TW, slots = into_TW.float(), torch.from_numpy(seen.slot_T)
-    _same(f"layer {layer}", decoder.dtype, hidden_TW - before_TW, out_TW - before_TW, lost)
+    before_TW, slots, settled_T = into_TW.float(), torch.from_numpy(seen.slot_T), seen.settled_T(layer)
+    if not settled_T.any():
+        raise Unrecognised(f"layer {layer}'s router is too close to a tie to be compared")
+    found_TW, expected_TW = (rows_TW - before_TW for rows_TW in (hidden_TW, out_TW))
+    _same(f"layer {layer}", decoder.dtype, found_TW[settled_T], expected_TW[settled_T], lost)
     for what, kept, expected in (
         ("keys", cache.keys_SPKD[layer], seen.attended[layer].k_TKD),
         ("values", cache.values_SPKE[layer], seen.attended[layer].v_TKE),

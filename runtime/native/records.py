@@ -1,19 +1,36 @@
 """The arguments of the compiled kernels, as plain records; `attention.h` and `decoder.h` have the same."""
 
+from collections.abc import Callable
 from ctypes import Structure, c_float, c_int32, c_int64, c_void_p
 from enum import IntEnum
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 
 class Rotary(IntEnum):
-    """The numbers of a head that are turned against each other: its halves, neighbours, or none."""
+    """The numbers of a head that are turned against each other: its halves, neighbours, or none.
+
+    Wide halves are as wide as the library's table is, other halves half as wide.
+    """
 
     HALVES = 0
     PAIRS = 1
     NONE = 2
+    WIDE_HALVES = 3
 
 
+class Score(IntEnum):
+    """A router's scores are made of its logits: of all experts together, or of each alone."""
+
+    SOFTMAX = 0
+    SIGMOID = 1
+
+
+GATINGS: tuple[Callable[[Tensor], Tensor], ...] = (F.silu, lambda x: F.gelu(x, approximate="tanh"))
+"""What opens a product, in the order of `Gating` in decoder.h, and the one that also clamps."""
+CLAMPED = len(GATINGS)
 FORMATS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 
@@ -74,6 +91,30 @@ class Norm(Structure):
     _fields_ = (("weight", c_void_p), ("width", c_int64), ("eps", c_float))
 
 
+class ExpertRecord(Structure):
+    """The products that one expert makes."""
+
+    _fields_ = tuple((name, Linear) for name in ("gate", "up", "down"))
+
+
+class ExpertsRecord(Structure):
+    """A layer's experts, and the router that chooses among them; none unless there are some."""
+
+    _fields_ = (
+        ("each", c_void_p),
+        ("num", c_int64),
+        ("num_chosen", c_int64),
+        ("router", c_void_p),
+        ("router_bias", c_void_p),
+        ("bias", c_void_p),
+        ("shared_gate", c_void_p),
+        ("scale", c_float),
+        ("score", c_int32),
+        ("is_normalised", c_int32),
+        ("rounds", c_int32),
+    )
+
+
 class DecoderLayer(Structure):
     """A layer of a decoder, with its weights."""
 
@@ -89,11 +130,12 @@ class DecoderLayer(Structure):
         ("cos", c_void_p),
         ("sin", c_void_p),
         ("rotary", c_int32),
+        ("experts", ExpertsRecord),
     )
 
 
 class DecoderRecord(Structure):
-    """A decoder of equal layers."""
+    """A decoder of layers whose attention is equal."""
 
     _fields_ = (
         ("layers", c_void_p),
@@ -101,6 +143,8 @@ class DecoderRecord(Structure):
         ("width", c_int64),
         ("mlp_width", c_int64),
         ("vocab_size", c_int64),
+        ("num_experts", c_int64),
+        ("num_chosen", c_int64),
         ("embedding", c_void_p),
         ("last_norm", Norm),
         ("head", Linear),
@@ -109,7 +153,10 @@ class DecoderRecord(Structure):
         ("residual_scale", c_float),
         ("logit_scale", c_float),
         ("logit_softcap", c_float),
-        ("activation", c_int32),
+        ("gate_alpha", c_float),
+        ("gate_limit", c_float),
+        ("gating", c_int32),
+        ("has_whole", c_int32),
         ("format", c_int32),
     )
 

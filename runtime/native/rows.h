@@ -50,14 +50,14 @@ template <class T> void finish_logits(T* x, const Decoder& d) {
     }
 }
 
-// A head's rotary embedding in place, halves against each other (Su et al., "RoFormer", 2021).
-template <class T> void rotate(T* x, const float* cos, const float* sin, int64_t width) {
-    const int64_t half = width / 2;
+// A head's rotary embedding in place, halves against each other (Su et al., "RoFormer", 2021). The second half's cosines
+// and sines lie `second` behind the first's: in their place where both are the same.
+template <class T> void rotate(T* x, const float* cos, const float* sin, int64_t half, int64_t second) {
     for (int64_t i = 0; i < half; i += LANES) {
         const int n = int(std::min<int64_t>(LANES, half - i));
         const vf a = load_part(x + i, n), b = load_part(x + half + i, n);
-        const vf ca = load_part(cos + i, n), cb = load_part(cos + half + i, n);
-        const vf sa = load_part(sin + i, n), sb = load_part(sin + half + i, n);
+        const vf ca = load_part(cos + i, n), cb = load_part(cos + second + i, n);
+        const vf sa = load_part(sin + i, n), sb = load_part(sin + second + i, n);
         store_part(x + i, kept<T>(a * ca) - kept<T>(b * sa), n);
         store_part(x + half + i, kept<T>(b * cb) + kept<T>(a * sb), n);
     }
@@ -90,6 +90,16 @@ template <class T> INLINE vf activated(vf x, int32_t activation) {
     return kept<T>(set1(.5f) * x * (set1(1.f) + tanh(inner)));
 }
 
+// A gate and what it opens, as torch rounds them.
+template <class T> INLINE vf gated(vf gate, vf up, const Decoder& d) {
+    gate = kept<T>(gate), up = kept<T>(up);
+    if (d.gating != CLAMPED) return activated<T>(gate, d.gating) * up;
+    const vf limit = set1(d.gate_limit), least = zero() - limit;
+    gate = min(gate, limit), up = max(least, min(up, limit));
+    const vf open = set1(1.f) / (set1(1.f) + exp(zero() - kept<T>(gate * set1(d.gate_alpha))));
+    return kept<T>(gate * kept<T>(open)) * kept<T>(up + set1(1.f));
+}
+
 // One row's heads from the products' [q, k, v]: normed and turned, keys and values into their slot.
 template <class T> void keep_heads(const Decoder& d, const DecoderLayer& layer, T* q, T* k, const T* v, int64_t slot,
                                    int64_t position) {
@@ -100,8 +110,10 @@ template <class T> void keep_heads(const Decoder& d, const DecoderLayer& layer, 
         if (norm.weight)
             for (int64_t at = 0; at < end; at += norm.width) norm_row(heads + at, norm, heads + at);
         if (layer.rotary == NO_TURN) return;
-        const auto turn_head = layer.rotary == PAIRS ? rotate_pairs<T> : rotate<T>;
-        for (int64_t at = 0; at < end; at += a.key_width) turn_head(heads + at, cos, sin, d.rotary_width);
+        const int64_t wide = d.rotary_width, half = layer.rotary == WIDE_HALVES ? wide : wide / 2;
+        for (int64_t at = 0; at < end; at += a.key_width)
+            if (layer.rotary == PAIRS) rotate_pairs(heads + at, cos, sin, wide);
+            else rotate(heads + at, cos, sin, half, wide - half);
     };
     turn(q, a.num_heads, layer.of_queries);
     turn(k, a.num_key_heads, layer.of_keys);

@@ -29,7 +29,6 @@ COHERE = "Cohere2LayerNorm is not a root mean square norm"
         ("cohere2", REPLICAS, COHERE),
         ("cohere2", (*REPLICAS, "--in-process"), COHERE),
         ("cohere2", RANKS, SHARED),
-        ("mixtral", (), "MixtralSparseMoeBlock has no down_proj"),
     ],
 )
 def test_a_model_that_is_computed_layer_by_layer_is_said_once(

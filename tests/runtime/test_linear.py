@@ -24,8 +24,8 @@ class Block(nn.Module):
 
     def __init__(self, *, bias: bool, in_place: bool = False) -> None:
         super().__init__()
-        self.a, self.b, self.c = (nn.Linear(48, n, bias=bias) for n in (32, 16, 64))
-        self.d = nn.Linear(64, 8)
+        self.a, self.b, self.c = (nn.Linear(48, n, bias=bias) for n in (64, 128, 32))
+        self.d = nn.Linear(32, 16)
         self._in_place = in_place
 
     def forward(self, x: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ async def test_a_model_that_merging_changes_is_served_unmerged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is loaded again and said in one line."""
-    build_model("llama", tmp_path)
+    build_model("llama", tmp_path, num_key_value_heads=4)
     seen: list[nn.Module] = []
 
     def never(model: nn.Module, expected: Tensor) -> bool:
@@ -121,7 +121,7 @@ async def test_a_model_that_merging_changes_is_served_unmerged(
 
 def test_float32_is_left_alone() -> None:
     """It is the precision in which answers equal the library's token for token."""
-    assert pack_linears(nn.Sequential(nn.Linear(8, 8))) == 0
+    assert pack_linears(nn.Sequential(nn.Linear(16, 16))) == 0
 
 
 async def test_a_packed_model_holds_no_file_open(tmp_path: Path) -> None:

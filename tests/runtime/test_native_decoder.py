@@ -37,6 +37,9 @@ WHOLE = {
     "gemma3_text",
     "olmo2",
     "glm4",
+    "mixtral",
+    "qwen3_moe",
+    "gpt_oss",
 }
 """Of the architectures of these tests, those that the kernels compute as a whole."""
 APART = {"float32": 2e-6, "bfloat16": 0.02}
@@ -145,6 +148,15 @@ async def test_a_decoder_that_computes_anything_else_is_left_to_the_library(
     build_wide(architecture, tmp_path, **settings)
     _, model = await load(tmp_path, dtype)
     assert model._decoder is None
+
+
+async def test_widths_that_are_no_whole_blocks_are_computed_as_a_whole(
+    both: list[float], tmp_path: Path
+) -> None:
+    """Layers are merged only where each begins a block of packed columns: not behind 32 columns."""
+    build_model("llama", tmp_path)
+    await run_a_few(tmp_path, "bfloat16")
+    assert max(both) < APART["bfloat16"]
 
 
 class Doubled(nn.Module):

@@ -1,0 +1,110 @@
+// Linear layers of a step, whose blocks of columns all threads take (team.h).
+#pragma once
+#include "linear.h"
+
+namespace {
+
+// Of a layer's rows, those that are multiplied by one block of columns after the other, as equal parts as can be: their
+// inputs stay in a core's own cache. Tiles are quick enough to wait for the next cache.
+inline int64_t rows_at_once(const Linear& l, int64_t rows) {
+    constexpr int64_t INPUT_BYTES = 1 << 20, STEP = 32;
+    if (!tiles::HERE || !l.block) return MOST_ROWS_AT_ONCE;
+    const int64_t most = std::clamp(INPUT_BYTES / (2 * l.num_in) / STEP * STEP, STEP, MOST_ROWS_AT_ONCE);
+    const int64_t parts = (rows + most - 1) / most;
+    return ((rows + parts - 1) / parts + STEP - 1) / STEP * STEP;
+}
+
+using Linears = std::initializer_list<const Linear*>;
+
+inline int64_t num_blocks(Linears layers) {
+    int64_t blocks = 0;
+    for (const Linear* l : layers) blocks += num_blocks(*l);
+    return blocks;
+}
+
+// One of the blocks of some layers: which layer, and which of its blocks.
+struct Place {
+    int64_t layer, block;
+    Place(Linears layers, int64_t n) : layer(0), block(n) {
+        for (; block >= num_blocks(*layers.begin()[layer]); layer++) block -= num_blocks(*layers.begin()[layer]);
+    }
+};
+
+inline const void* place_of(Linears layers, int64_t n) {
+    const Place at(layers, n);
+    return block_at(*layers.begin()[at.layer], at.block);
+}
+
+template <class F> void each_row(Walker& walker, int64_t rows, F f) {
+    walker.each(rows, rows < 32 ? 1 : 8, [&](int64_t first, int64_t end) {
+        for (int64_t r = first; r < end; r++) f(r);
+    });
+}
+
+// Where rows of `num_in` inputs are made whole numbers, kept for the next call.
+inline WholeRows room_for_whole(int64_t rows, int64_t num_in) {
+    static thread_local Room rooms[2];
+    WholeRows whole{nullptr, nullptr, num_in};
+    whole.at = rooms[0].take(size_t(rows * whole.row()));
+    whole.unit = (float*)rooms[1].take(sizeof(float) * size_t(rows * whole.groups()));
+    return whole;
+}
+
+inline bool are_whole(Linears layers) {
+    return std::any_of(layers.begin(), layers.end(), [](const Linear* l) { return l->bits; });
+}
+
+// The rows as whole numbers, where a layer's weights are some.
+template <class T>
+WholeRows as_whole(Walker& walker, Linears layers, const Matrix<const T>& x, int64_t rows, WholeRows room) {
+    if constexpr (std::is_same_v<T, bf16>)
+        if (are_whole(layers)) {
+            room.num_in = (*layers.begin())->num_in;
+            room.in_bytes = tiles::HERE && rows > MOST_ROWS_WITHOUT_TILES;
+            each_row(walker, rows, [&](int64_t r) { room.take(r, x[r]); });
+        }
+    return room;
+}
+
+// Blocks of columns of some layers of one input: f(layer, first column, n, first row, rows, what is read next). Behind
+// the last block this thread's own first one of the layers `then` is read.
+template <class F> void each_block(Walker& walker, Linears layers, Linears then, int64_t rows, F f) {
+    const int64_t blocks = num_blocks(layers);
+    const int64_t most_rows = rows_at_once(**layers.begin(), rows), panels = (rows + most_rows - 1) / most_rows;
+    const auto one = [&](int64_t piece, const void* next) {
+        const int64_t row = piece / blocks * most_rows;
+        const Place at(layers, piece % blocks);
+        const int n = int(std::min<int64_t>(BLOCK, layers.begin()[at.layer]->num_out - at.block * BLOCK));
+        f(at.layer, at.block * BLOCK, n, row, std::min(most_rows, rows - row), next);
+    };
+    if (panels == 1) {
+        const void* last = then.size() ? place_of(then, walker.first_own(num_blocks(then))) : nullptr;
+        return walker.each_own(blocks, [&](int64_t piece, int64_t end) {
+            one(piece, piece + 1 < end ? place_of(layers, piece + 1) : last);
+        });
+    }
+    // Some neighbours at once, since what lies behind a block is fetched while it is multiplied.
+    const int64_t at_once = std::clamp<int64_t>(panels * blocks / 16, 1, 8);
+    walker.each(panels * blocks, at_once, [&](int64_t piece, int64_t end) {
+        for (; piece < end; piece++) one(piece, nullptr);
+    });
+}
+
+// x W^T + b of some layers into `out`, whose rows hold the layers' columns one after the other.
+template <class T>
+void linear(Walker& walker, Linears layers, Linears then, const Matrix<const T>& x, const WholeRows& room, int64_t rows,
+            const Matrix<T>& out) {
+    const WholeRows whole = as_whole<T>(walker, layers, x, rows, room);
+    each_block(walker, layers, then, rows,
+               [&](int64_t layer, int64_t first, int n, int64_t row, int64_t num_rows, const void* next) {
+                   const Linear& l = *layers.begin()[layer];
+                   int64_t column = first;
+                   for (int64_t i = 0; i < layer; i++) column += layers.begin()[i]->num_out;
+                   make_columns<T>({l, l, first, n, next, whole.from(row)}, {x[row], x.row}, num_rows, {out[row] + column, out.row},
+                                   [](vf sums, vf) { return sums; });
+               });
+}
+
+template <class T> Matrix<const T> read(const Matrix<T>& m) { return {m.at, m.row}; }
+
+}  // namespace
