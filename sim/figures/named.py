@@ -69,6 +69,8 @@ class Metric(NamedTuple):
             pattern = rf"(.+?)\.((?:{'|'.join(LATENCIES)})\.(?:mean|p[\d.]+)|[^.]+)"
             if (found := re.fullmatch(pattern, name.removeprefix(TENANT))) is not None:
                 tenant, rest = found[1], found[2]
+        if tenant is not None and rest in OF_TENANTS:
+            return cls(name, rest, tenant=tenant)
         figure, _, part = rest.partition(".")
         if figure in LATENCIES and (part == "mean" or percentile(part) is not None):
             return cls(name, figure, part, tenant)
@@ -77,9 +79,7 @@ class Metric(NamedTuple):
                 f"metric {name!r} has the part {part!r}: give mean, or a percentile below 100, as p99.9"
             )
         if tenant is not None:
-            if rest not in OF_TENANTS:
-                raise unknown("figure of a tenant", rest, (*OF_TENANTS, *PERCENTILES_OF_TENANTS))
-            return cls(name, rest, tenant=tenant)
+            raise unknown("figure of a tenant", rest, (*OF_TENANTS, *PERCENTILES_OF_TENANTS))
         if name not in WHOLE:
             raise unknown("metric", name, NAMES)
         return cls(name, name)

@@ -78,7 +78,7 @@ class RunResult:
 
     @cached_property
     def requests(self) -> "pa.Table":
-        """A row per request: its times, lengths, tenant and end (docs/formats.md); raises RunError."""
+        """A row per request: its times, lengths, tenant and end (docs/records.md); raises RunError."""
         return self.run.requests()
 
     @cached_property

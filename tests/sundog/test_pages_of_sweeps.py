@@ -14,11 +14,14 @@ from tests import warm
 
 SPEC = """
 duration_s = 10
+
+[[populations]]
+name = "chat"
 arrivals = {kind = "poisson", rate_per_s = 4}
 prompt = {kind = "fixed", tokens = 400}
 output = {kind = "uniform", smallest = 10, largest = 100}
 """
-RATE = "workload.arrivals.rate_per_s"
+RATE = "workload.populations.chat.arrivals.rate_per_s"
 
 
 @pytest.fixture(scope="module")

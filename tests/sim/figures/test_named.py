@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from actors.core.config import ConfigError
-from sim.figures.named import Metric, Objective
+from sim.figures.named import OF_TENANTS, Metric, Objective
 from sundog.cli import cli
 
 TRACE = "traces/chat-poisson-2rps-5min.jsonl.gz"
@@ -21,6 +21,8 @@ def test_every_percentile_has_a_name() -> None:
     assert (metric.tenant, metric.figure, metric.part) == ("a.b", "tpot_s", "p95")
     assert metric.title == "a.b TPOT p95 ms"
     assert Metric.parse("tenant.a.b.ttft_p99_s").part is None
+    for name in OF_TENANTS:
+        assert Metric.parse(f"tenant.a.b.{name}")[1:] == (name, None, "a.b")
 
 
 @pytest.mark.parametrize("name", ["ttft_s.p100", "ttft_s.p0", "ttft_s.q95", "ttft_s", "tenant.a.p95"])
