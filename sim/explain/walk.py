@@ -242,7 +242,7 @@ def _message_stops(
         place = _place(row)
         if place in shown or (place not in steps and named_in(row, request.request_id)):
             own.append((row, None if place is None else shown.get(place)))
-    submitted_s = next((row["arrival_s"] for row, _ in own if "arrival_s" in row), None)
+    submitted_s = next((row.get("arrival_s", 0.0) for row, _ in own if row["message"] == "Submit"), None)
     if "origin" not in header or submitted_s is None:
         raise JournalError(f"{lines.path} does not say when {request.request_id} arrived: record it again")
     ahead_s = header["origin"] - (submitted_s - request.arrival.time_s)

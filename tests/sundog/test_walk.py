@@ -116,6 +116,17 @@ def test_what_cannot_be_walked_names_the_way_out(run: Path, tmp_path: Path) -> N
     refused(sundog("walk", tmp_path / "none", "r0000000"), "does not exist")
 
 
+def test_a_request_that_arrives_at_the_beginning_is_walked(tmp_path: Path) -> None:
+    """Records leave out what is zero, and the instant 0 is an arrival like any other."""
+    source = tmp_path / "trace.csv"
+    source.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n0,100,10\n1,100,10\n")
+    done = sundog("replay", source, "--out", tmp_path / "run", "--messages")
+    assert done.returncode == 0, done.stderr
+    first, second = (walked(tmp_path / "run", f"r000000{number}") for number in (0, 1))
+    assert "arrived         0.000 s" in first and wires(first)[1:3] == wires(second)[1:3]
+    assert ("async-llm", "router", "Submit") in wires(first)
+
+
 def test_a_walk_says_that_its_record_breaks_off(run: Path, tmp_path: Path) -> None:
     """A server that was killed leaves half of its messages, and the page must not look whole."""
     cut = tmp_path / "cut"
