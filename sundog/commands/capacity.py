@@ -53,6 +53,7 @@ def capacity(
     from sim.show.console import runs_progress
     from sundog.planning.advice import largest_loads
     from sundog.planning.fleets import fleets
+    from sundog.planning.search import MOST_LOAD
 
     objectives = terms.service_level.objectives
     if not objectives:
@@ -63,24 +64,31 @@ def capacity(
     with runs_progress("trials") as on_progress, fleets(shared, asked.jobs, on_progress, asked.on) as made:
         found = largest_loads(made, engine.replicas, num_seeds, asked.resolution)
     factors, rates = (mean_interval(np.array(each), asked.confidence) for each in zip(*found, strict=True))
+    is_most = any(factor == MOST_LOAD for factor, _ in found)
     if asked.as_json:
-        plain: dict[str, list[float | None]] = {
+        plain: dict[str, list[float | None] | bool] = {
             "factors": [f for f, _ in found],
             "requests_per_s": [r for _, r in found],
+            "is_most_tried": is_most,
         }
         for name, value in (("factor", factors), ("rate", rates)):
             plain[name] = [None if math.isnan(each) else each for each in value]
         click.echo(json.dumps(plain, indent=1))
         return
     if not factors.mean:
-        click.echo("The fleet does not hold the objectives at a hundredth of this load.")
+        click.echo(f"The fleet does not hold the objectives at 1/{MOST_LOAD:g} of this load.")
         return
 
     def spread(half_width: float) -> str:
-        return "" if math.isnan(half_width) else f" ± {half_width:.2g}"
+        if math.isnan(half_width):
+            return ""
+        return f" ± {half_width:,.0f}" if half_width >= 100 else f" ± {half_width:.2g}"
 
     draws = f"{num_seeds} draws" if num_seeds > 1 else "one draw, so that there is no interval"
+    limit = "even at" if is_most else "up to"
+    rate = f"{rates.mean:,.0f}" if rates.mean >= 1000 else f"{rates.mean:.3g}"
     click.echo(
-        f"The objectives hold up to {rates.mean:.3g}{spread(rates.half_width)} requests/s,"
+        f"The objectives hold {limit} {rate}{spread(rates.half_width)} requests/s,"
         f" {factors.mean:.3g}{spread(factors.half_width)} times this load ({draws})."
+        + (f" No draw is tried at more than {MOST_LOAD:g} times its load." if is_most else "")
     )

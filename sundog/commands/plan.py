@@ -17,7 +17,7 @@ from sundog.options.engine import EngineOptions
 from sundog.options.row import picture_format
 from sundog.options.serving import on_ray
 from sundog.options.simulation import LoadOptions, ReadingOptions, TargetOptions, TermsOptions
-from sundog.options.takes import command, takes
+from sundog.options.takes import command, given_once, takes
 from sundog.sweeps.axes import axes
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def plan(
     from sundog.planning.serving import commands, deployment, llm_d_values
 
     prices = None if asked.prices is None else read_prices(asked.prices)
-    gpus, varied = target.gpu.split(","), axes(asked.vary)
+    gpus, varied = target.gpu.split(","), given_once(axes(asked.vary))
     given = click.get_current_context().get_parameter_source("tensor_parallel_size")
     has_ranks = given is not ParameterSource.DEFAULT
     problem = planned(

@@ -17,7 +17,7 @@ from sundog.options.engine import EngineOptions
 from sundog.options.row import RECORDING, picture_format
 from sundog.options.serving import on_ray
 from sundog.options.simulation import LoadOptions, ReadingOptions, TargetOptions, TermsOptions
-from sundog.options.takes import command, takes
+from sundog.options.takes import command, given_once, takes
 from sundog.sweeps.axes import axes, with_fields
 from sundog.sweeps.cell import Plan, changed
 from sundog.sweeps.experiment import Experiment
@@ -125,7 +125,7 @@ def sweep(
 
     shown = [Metric.parse(name) for name in asked.metric or SHOWN]
     workload = workload_of(source, reading, asked.resample)
-    varied = axes(asked.vary)
+    varied = given_once(axes(asked.vary))
     by, cells = _by(asked.by, varied), grid(varied)
     for settings in cells:  # A misspelt table is found before any run.
         with_fields(workload, settings)

@@ -5,7 +5,7 @@ one raises ConfigError with the line that the command would print. docs/python.m
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,7 +22,7 @@ from actors.core.policies import Policy
 from actors.core.routers import RouterPolicy
 from sundog.ends import leaves
 from sundog.library.results import PlanResult, RunResult, SweepResult
-from sundog.options import OptionRow, rows
+from sundog.options import OptionRow, Real, Whole, rows
 from sundog.options.engine import EngineOptions
 from sundog.options.simulation import LoadOptions, ReadingOptions, TargetOptions, TermsOptions
 
@@ -58,6 +58,36 @@ def _taken(row: OptionRow, value: object) -> object:
         return row.kind.take(value)
     except ValueError as error:
         raise ConfigError(f"{row.name} is {value!r}: {error}") from None
+
+
+def _varied(vary: Mapping[str, Sequence[Any]], options: Mapping[str, object]) -> dict[str, Sequence[Any]]:
+    """The values to try, each as its option takes it; raises ConfigError."""
+    from sundog.sweeps.axes import VARIED, WORKLOAD, one_text
+
+    if not isinstance(vary, Mapping):
+        raise ConfigError(f'vary is {vary!r}: map names to values, as in {{"max_num_seqs": [64, 128]}}')
+    varied: dict[str, Sequence[Any]] = {}
+    for name, values in vary.items():
+        if not name.startswith(WORKLOAD) and name not in VARIED:
+            raise ConfigError(f"vary has {name}, which is no option.{did_you_mean(name, VARIED)}")
+        if options.get(name) is not None:
+            raise ConfigError(f"{name} is given, and vary has it, too: leave one of them out")
+        if isinstance(values, str) or not isinstance(values, Iterable) or not (tried := list(values)):
+            raise ConfigError(f"vary has {name} = {values!r}: give a list of values to try")
+        varied[name] = [v if name.startswith(WORKLOAD) else one_text(_taken(VARIED[name], v)) for v in tried]
+    return varied
+
+
+def _check_draws(replications: int, confidence: float) -> None:
+    """Raise ConfigError for a number of draws or a confidence that no command would take."""
+    for name, kind, value in (
+        ("replications", Whole(1, 1000), replications),
+        ("confidence", Real(0.5, 0.9999), confidence),
+    ):
+        try:
+            kind.take(value)
+        except ValueError as error:
+            raise ConfigError(f"{name} is {value!r}: {error}") from None
 
 
 def _outside_of_loops(function: Callable[[], T]) -> T:
@@ -190,7 +220,7 @@ def sweep(
     from sim.figures.named import Metric
     from sim.figures.sweep.cells import Rule, grid
     from sim.show.console import runs_progress
-    from sundog.sweeps.axes import VARIED, WORKLOAD, one_text, with_fields
+    from sundog.sweeps.axes import with_fields
     from sundog.sweeps.cell import Plan
     from sundog.sweeps.experiment import Experiment
     from sundog.sweeps.source import check_tenants, workload_of
@@ -199,14 +229,8 @@ def sweep(
     shown = [Metric.parse(name) for name in metrics]
     if not shown:
         raise ConfigError("metrics is empty: name one at least, as ttft_s.mean")
-    varied: dict[str, Sequence[Any]] = {}
-    for name, values in vary.items():
-        if not name.startswith(WORKLOAD) and name not in VARIED:
-            raise ConfigError(f"vary has {name}, which is no option.{did_you_mean(name, VARIED)}")
-        taken = (
-            values if name.startswith(WORKLOAD) else [one_text(_taken(VARIED[name], each)) for each in values]
-        )
-        varied[name] = list(taken)
+    _check_draws(replications, confidence)
+    varied = _varied(vary, options)
     if by is not None and by not in varied:
         raise ConfigError(f"by is {by}, which vary does not have")
     cells = grid(varied)
@@ -226,7 +250,7 @@ def plan(
     source: str | Path,
     *,
     slo: str,
-    gpus: Sequence[str] = ("h100",),
+    gpus: str | Sequence[str] = ("h100",),
     prices: Mapping[str, float] | str | Path | None = None,
     vary: Mapping[str, Sequence[Any]] | None = None,
     max_gpus: int = 128,
@@ -248,14 +272,20 @@ def plan(
     from sim.show.console import runs_progress
     from sundog.planning.fleets import fleets
     from sundog.planning.planner import planned
-    from sundog.planning.prices import read_prices
+    from sundog.planning.prices import checked_prices, read_prices
 
+    if "gpu" in options:
+        raise ConfigError("gpu is one machine, and a plan compares several: name them in gpus")
+    _check_draws(replications, confidence)
     target, reading, load, terms, engine = records_of({**options, "slo": slo})
-    known = prices if prices is None or isinstance(prices, Mapping) else read_prices(str(prices))
+    machines = gpus.split(",") if isinstance(gpus, str) else list(gpus)
+    known = None
+    if prices is not None:
+        known = checked_prices(prices, "prices") if isinstance(prices, Mapping) else read_prices(str(prices))
     has_ranks = options.get("tensor_parallel_size") is not None
     problem = planned(
-        *(str(source), reading, engine, target, load, terms, list(gpus), dict(vary or {}), known, max_gpus),
-        has_ranks,
+        *(str(source), reading, engine, target, load, terms, machines, _varied(vary or {}, options), known),
+        *(max_gpus, has_ranks),
     )
     out_folder = None if out is None else str(out)
     with (

@@ -2,12 +2,13 @@
 
 import re
 import textwrap
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from actors.config import ConfigError
 from sundog.options.row import COMMON, OptionRow, Switch, rows
@@ -15,6 +16,16 @@ from sundog.options.row import COMMON, OptionRow, Switch, rows
 Body = Callable[..., None]
 SHOWS_ALL = "sundog.options: shows all"
 """Set in a context's `meta` where the help shows every section."""
+
+
+def given_once(varied: dict[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
+    """Return what is varied; raises ConfigError for an option that has a value on the command line, too."""
+    context = click.get_current_context()
+    for name in varied:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            flag = "--" + name.replace("_", "-")
+            raise ConfigError(f"{flag} is given, and --vary has {name}, too: leave one of them out")
+    return varied
 
 
 class Option(click.Option):

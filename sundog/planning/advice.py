@@ -52,9 +52,10 @@ class Advice:
 
     `winner` is None if no fleet holds; `cheaper` is the most expensive one that fails and would cost less,
     with the result of all its requests. `headroom` is the largest factor of load at which the winner still
-    holds a draw. `at_means` is the fleet that requests of mean lengths would have asked for, if there is one.
-    `tuned` has the settings that were tried on the winner's machine with fewer replicas, and `resized` the
-    perfect autoscaler, if the traffic is longer than some of its windows.
+    holds a draw, None if all its requests arrive at once. `at_means` is the fleet that requests of mean
+    lengths would have asked for, if there is one. `tuned` has the settings that were tried on the winner's
+    machine with fewer replicas, and `resized` the perfect autoscaler, if the traffic is longer than some of
+    its windows.
     """
 
     candidates: list[Candidate]
@@ -105,7 +106,8 @@ def advise(made: "Fleets", asked: Question, fresh: Callable[[], list[Candidate]]
         winner = many.cheapest(tried) or winner
     cheaper = _next_cheaper(made, tried, winner)
     made.expect(AFTERWARDS // 2)
-    factor = headroom(made, winner, 0, HEADROOM_PRECISION)
+    has_rate = winner.tried[winner.holding or 1, 0].span_s > 0
+    factor = headroom(made, winner, 0, HEADROOM_PRECISION) if has_rate else None
     at_means = search(1, at_means=True).cheapest(fresh())
     bound = resized(made, winner, asked.window_s)
     return Advice(tried, winner, cheaper, factor, at_means, tuned, bound)
@@ -187,7 +189,8 @@ def largest_loads(
 ) -> list[tuple[float, float]]:
     """Find the largest factor of load of each draw, and the requests a second that it stands for.
 
-    The draws are searched side by side: a round is a trial of each one that is not yet known.
+    The draws are searched side by side: a round is a trial of each one that is not yet known. Raises
+    ConfigError where requests are refused at any load, or all arrive at once.
     """
     searches = [capacity_search(precision) for _ in range(num_seeds)]
     asked: dict[int, Any] = {seed: next(search) for seed, search in enumerate(searches)}
@@ -197,11 +200,18 @@ def largest_loads(
         for trial, result in zip(trials, made.results(trials), strict=True):
             if result.refused is not None:
                 raise ConfigError(result.refused)
+            if not result.span_s:
+                raise ConfigError(
+                    "all requests arrive at once, so that there is no load to raise: give a trace of more"
+                    " instants, or --request-rate"
+                )
             try:
                 asked[trial.seed] = searches[trial.seed].send(result.is_held)
             except StopIteration as end:
                 factor: float = end.value
-                per_s = result.num_requests / (result.span_s * trial.load) if result.span_s else 0.0
+                if not factor and result.turned_away is not None:
+                    raise ConfigError(f"no load holds: {result.turned_away}") from None
+                per_s = result.num_requests / (result.span_s * trial.load)
                 found[trial.seed] = factor, factor * per_s
                 del asked[trial.seed]
     return [found[seed] for seed in range(num_seeds)]

@@ -50,7 +50,7 @@ class TrialLog:
 
     def keep(self, trial: FleetTrial, result: TrialResult) -> None:
         """Append a result in one write, so that a killed command leaves whole lines; a bug is not kept."""
-        if result.bug is not None:
+        if result.bug is not None or result.no_traffic is not None:
             return
         line = json.dumps({"trial": _key(trial), "result": asdict(result)}) + "\n"
         try:
@@ -83,7 +83,10 @@ class Fleets:
         self._expected = count
 
     def results(self, trials: Sequence[FleetTrial]) -> list[TrialResult]:
-        """Make these trials at once, and give their results in the same order."""
+        """Make these trials at once, and give their results in the same order.
+
+        Raises ConfigError where the traffic cannot be made.
+        """
         found: dict[int, TrialResult] = {}
         for number, trial in enumerate(trials):
             if self.log is not None and (known := self.log.known(trial)) is not None:
@@ -98,6 +101,8 @@ class Fleets:
             self.on_progress(self.num_done, self.num_done + max(self._expected, len(trials) - len(found)))
         self._expected -= len(trials)
         for result in found.values():
+            if result.no_traffic is not None:
+                raise ConfigError(result.no_traffic)
             if result.bug is not None:
                 remark(f"sundog: please report this bug of a trial\n{result.bug.rstrip()}")
         return [found[number] for number in range(len(trials))]

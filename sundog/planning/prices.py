@@ -4,15 +4,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from actors.config import ConfigError
-from actors.core.names import did_you_mean
 
 
 def read_prices(path: str) -> dict[str, float]:
     """The price of each GPU an hour, by name, as in `h100 = 2.99`; raises ConfigError."""
     from sim.files.toml import read_toml
 
+    return checked_prices(read_toml(path), path)
+
+
+def checked_prices(values: Mapping[str, Any], path: str) -> dict[str, float]:
+    """Return the prices as numbers; raises ConfigError that names `path` for one that is no price."""
     found: dict[str, float] = {}
-    values: dict[str, Any] = read_toml(path)
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1e9:
             raise ConfigError(
@@ -30,5 +33,5 @@ def price_of(gpu: str, prices: Mapping[str, float] | None) -> float:
         return 1.0
     name = gpu.partition(":")[0]
     if name not in prices:
-        raise ConfigError(f"--prices has none for {name}.{did_you_mean(name, prices)}")
+        raise ConfigError(f"--prices has none for {name}, only for {', '.join(prices)}")
     return prices[name]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sundog.planning.advice import TUNED
-from sundog.planning.search import Candidate, intervals
+from sundog.planning.search import MOST_LOAD, Candidate, intervals
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -31,6 +31,8 @@ def why(result: "TrialResult", objectives: "Sequence[Objective]") -> str:
     """Say in words why a fleet fails: which objectives it misses, and by how much."""
     if result.refused is not None:
         return result.refused
+    if result.turned_away is not None:
+        return result.turned_away
     if result.is_lost_early:
         return f"{_missed(result, objectives)} lost after {result.share:.0%} of the requests"
     missed = [
@@ -92,10 +94,8 @@ def _table(advice: "Advice", objectives: "Sequence[Objective]", has_prices: bool
         if each.refused is not None:
             count, reason = 1, each.refused.partition(": ")[0]
         elif each.alone is not None and each.is_hopeless:
-            count, reason = (
-                1,
-                f"no number holds: requests that are alone miss {_missed(each.alone, objectives)}",
-            )
+            missed = f"requests that are alone miss {_missed(each.alone, objectives)}"
+            count, reason = 1, f"no number holds: {each.alone.turned_away or missed}"
         elif each.failing:
             last = next(r for (n, _), r in each.tried.items() if n == each.failing and not r.is_held)
             count, reason = each.failing, why(last, objectives)
@@ -132,7 +132,8 @@ def _lines(
         f", {winner.cost + winner.price:,.2f} an hour." if has_prices else "."
     )
     if advice.headroom is not None:
-        yield f"  Headroom: one draw holds up to {advice.headroom:.2f} times this load."
+        limit = "up to" if advice.headroom < MOST_LOAD else "even"
+        yield f"  Headroom: one draw holds {limit} {advice.headroom:.2f} times this load."
     if advice.cheaper is not None:
         candidate, count, result = advice.cheaper
         reason = why(result, objectives)
@@ -176,6 +177,7 @@ def to_json(advice: "Advice", objectives: "Sequence[Objective]", confidence: flo
         "winner": fleet(winner, winner.holding if winner is not None else None),
         "objectives": [],
         "headroom": advice.headroom,
+        "headroom_is_most_tried": advice.headroom == MOST_LOAD,
         "at_mean_lengths": fleet(advice.at_means, advice.at_means.holding if advice.at_means else None),
         "tuned": {name: TUNED[name] for name in advice.tuned},
         "autoscaler": None,

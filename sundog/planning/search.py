@@ -184,11 +184,16 @@ class Search:
             candidate.is_found = True
 
 
-def capacity_search(precision: float, most: float = 64.0) -> Generator[float, bool, float]:
+MOST_LOAD = 64.0
+"""The largest factor of load that is tried, and the smallest is one by it."""
+
+
+def capacity_search(precision: float, most: float = MOST_LOAD) -> Generator[float, bool, float]:
     """Find the largest factor of load that holds: it yields factors, and is sent whether each of them holds.
 
     It doubles from 1 while the load holds, or halves until one does, and then halves the distance to the
-    smallest that does not, until that is a share of at most `precision`. It returns 0 if hardly any holds.
+    smallest that does not, until that is a share of at most `precision`. It returns 0 if 1 / `most` does not
+    hold, and `most` if that does.
     """
     low, high = 0.0, 1.0
     if (yield 1.0):

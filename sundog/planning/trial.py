@@ -38,7 +38,8 @@ class TrialResult:
     """The outcome of a trial. `values` are the objectives' metrics in seconds, by name.
 
     `share` is the part of the requests that had ended when it was lost, 1 if it went on to the end. `refused`
-    says in one line why a fleet cannot run at all.
+    says in one line why a fleet cannot run at all, `no_traffic` why no fleet can, and `turned_away` how many
+    requests this one refused, and why.
     """
 
     is_held: bool
@@ -50,6 +51,8 @@ class TrialResult:
     output_tokens: int = 0
     span_s: float = 0.0
     refused: str | None = None
+    no_traffic: str | None = None
+    turned_away: str | None = None
     bug: str | None = None
 
     @property
@@ -81,6 +84,7 @@ class TrialRunner(CellRunner):
         from sim.figures.totals import percentiles
         from sim.record.rows import Rows, latencies
         from sim.record.sink import Unkept
+        from sim.show.words import count
         from sundog.builds.simulated import Simulated
 
         plan, settings = self._plan, trial.settings
@@ -89,7 +93,10 @@ class TrialRunner(CellRunner):
         load = changed(plan.load, settings)
         load = replace(load, max_concurrency=1) if trial.is_alone else load
         run = CellRun(settings, engine, changed(plan.target, settings), load)
-        requests = changed_traffic(self._arriving(run), trial)
+        try:
+            requests = changed_traffic(self._arriving(run), trial)
+        except ConfigError as error:
+            return TrialResult(False, {}, no_traffic=str(error))
         if not requests or (trial.is_alone and any(row.hash_ids is not None for row in requests)):
             return TrialResult(True, {})
         played = worst(requests, trial.at_means) if trial.is_alone else requests
@@ -107,6 +114,8 @@ class TrialRunner(CellRunner):
             held = not loses(terms.objectives, requests, simulated.front_end_s, every=1)(recorder)
         else:
             held = all(values[each.metric.name] <= each.below_s for each in terms.objectives)
+        refusals = recorder.refusals.counts.items()
+        turned_away = [f"{count(number, 'request')} refused: {reason}" for reason, number in refusals]
         return TrialResult(
             is_held=not unfinished and held,
             values={name: value for name, value in values.items() if not math.isnan(value)},
@@ -116,6 +125,7 @@ class TrialRunner(CellRunner):
             prompt_tokens=int(rows.num_prompt_tokens.sum()),
             output_tokens=int(rows.num_output_tokens.sum()),
             span_s=requests[-1].arrival_s - requests[0].arrival_s,
+            turned_away="; ".join(turned_away) or None,
         )
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -148,6 +149,41 @@ def test_a_plan_from_python(spec: Path) -> None:
     assert found.candidates.num_rows == 8 and "l40s" in repr(found)
     with pytest.raises(sundog.ConfigError, match="none for l40s"):
         sundog.plan(spec, slo="p95(ttft)<1", gpus=["l40s"], prices={"h100": 9})
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"prices": {"h100": -1}}, "prices: h100 is -1: give the price"),
+        ({"prices": {"h100": "cheap"}}, "prices: h100 is 'cheap': give the price"),
+        ({"gpu": "b200"}, "name them in gpus"),
+        ({"gpus": "h100,h1000"}, "Did you mean h100?"),
+        ({"confidence": 95}, "confidence is 95"),
+        ({"replications": 0}, "replications is 0"),
+        (
+            {"vary": {"max_num_seq": [1]}},
+            "vary has max_num_seq, which is no option. Did you mean max_num_seqs?",
+        ),
+        ({"vary": {"max_num_seqs": ["few"]}}, "max_num_seqs is 'few'"),
+        ({"vary": {"max_num_seqs": []}}, "give a list of values to try"),
+        ({"vary": {"max_num_seqs": 4}}, "give a list of values to try"),
+        ({"vary": {"max_num_seqs": "4,8"}}, "give a list of values to try"),
+        ({"vary": ["max_num_seqs=4,8"]}, "map names to values"),
+        (
+            {"vary": {"max_num_seqs": [4, 8]}, "max_num_seqs": 3},
+            "max_num_seqs is given, and vary has it, too",
+        ),
+    ],
+)
+def test_a_question_that_a_command_would_refuse_is_refused(
+    spec: Path, given: dict[str, Any], reason: str
+) -> None:
+    """A sweep checks what it shares with a plan by the same lines."""
+    with pytest.raises(sundog.ConfigError, match=re.escape(reason)):
+        sundog.plan(spec, slo="p95(ttft)<1", **given)
+    if not given.keys() & {"prices", "gpu", "gpus"}:
+        with pytest.raises(sundog.ConfigError, match=re.escape(reason)):
+            sundog.sweep(spec, **{"vary": {"max_num_seqs": [1]}, **given})
 
 
 def test_pictures_are_vectors_and_the_same_each_time(swept: sundog.SweepResult, tmp_path: Path) -> None:

@@ -69,12 +69,55 @@ def test_a_fleet_that_is_asked_for_is_the_only_one_that_is_tried(spec: Path) -> 
         (("-tp", "8", "--max-gpus", "4"), "--max-gpus is 4"),
         (("--prices", "nowhere.toml"), "nowhere.toml cannot be read"),
         (("--on", "here"), "--on is here"),
+        (("--gpu", "h100", "--vary", "gpu=b200"), "--gpu is given, and --vary has gpu, too"),
+        (("--vary", "seed=1,2"), "a plan is for one workload"),
     ],
 )
 def test_what_is_wrong_is_said_before_any_trial(spec: Path, words: tuple[str, ...], reason: str) -> None:
     """In one line, whatever else stands beside it."""
     done = plan(spec, "--slo", SLO, *words)
     assert done.returncode == 2 and reason in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (SPEC.replace("duration_s = 40", "duration_s = 0"), "duration_s is 0.0: it must be above 0"),
+        (SPEC.replace("on_rate_per_s", "rate"), "there is no such key"),
+        (SPEC.replace("= 120", "= 0.00001"), "gives no request with seed 0"),
+    ],
+)
+def test_traffic_that_cannot_be_is_refused(spec: Path, text: str, reason: str) -> None:
+    """It is no property of a machine, and no plan."""
+    spec.write_text(text)
+    for command in ("plan", "capacity"):
+        done = warm.run("sundog", command, str(spec), "--slo", SLO, "--jobs", "1")
+        assert done.returncode == 2 and reason in done.stderr and not done.stdout, done.stderr
+
+
+def test_a_request_that_every_fleet_refuses_is_named(tmp_path: Path) -> None:
+    """It misses no limit: its prompt is longer than the model's context."""
+    trace = tmp_path / "long.csv"
+    trace.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n0,100,10\n1,1000000,10\n")
+    reason = "1 request refused: This model's maximum context length is 131072"
+    assert f"no number holds: {reason}" in " ".join(plan(trace, *FEW[2:], "--gpu", "h100").stdout.split())
+    done = warm.run("sundog", "capacity", str(trace), "--slo", SLO)
+    assert done.returncode == 2 and f"no load holds: {reason}" in done.stderr
+
+
+def test_a_load_that_was_not_reached_is_no_limit(tmp_path: Path) -> None:
+    """The search ends at 64 times the load, and says so; one instant is no load."""
+    trace = tmp_path / "few.csv"
+    trace.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n0,100,10\n1,100,10\n")
+    words = ("--slo", SLO, "--jobs", "1")
+    assert "holds even 64.00 times this load" in plan(trace, *words, "-tp", "1").stdout
+    done = warm.run("sundog", "capacity", str(trace), *words)
+    assert "hold even at 128 requests/s, 64 times this load" in done.stdout
+    assert json.loads(warm.run("sundog", "capacity", str(trace), *words, "--json").stdout)["is_most_tried"]
+    trace.write_text(trace.read_text().replace("\n1,", "\n0,"))
+    assert "Headroom" not in plan(trace, *words, "-tp", "1").stdout
+    done = warm.run("sundog", "capacity", str(trace), *words)
+    assert done.returncode == 2 and "no load to raise" in done.stderr
 
 
 def test_a_context_that_does_not_fit_is_that_of_the_traffic(spec: Path) -> None:
