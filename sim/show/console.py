@@ -5,10 +5,6 @@ is wider than that is printed as wide as its numbers need, and the terminal wrap
 that is too narrow, names of requests and tenants lose their middle; in a pipe they are whole.
 """
 
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import IO
 
 from rich.cells import cell_len
@@ -66,69 +62,3 @@ def shortened(text: str) -> str:
         for word in text.split(" ")
     ]
     return " ".join(words)
-
-
-UPDATE_EVERY = 64
-
-
-@contextmanager
-def progress(count: Callable[[], int]) -> Iterator[Callable[[int], None] | None]:
-    """A function to call with the number of requests that have arrived; None without a terminal.
-
-    `count` says how many will come, and is called only where there is a terminal.
-    """
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("requests"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("replay", total=count())
-
-        def update(number: int) -> None:
-            if number % UPDATE_EVERY == 0:
-                bar.update(task, completed=number)
-
-        yield update
-
-
-LINE_EVERY_S = 60.0
-
-
-@contextmanager
-def runs_progress(
-    what: str = "runs", now_s: Callable[[], float] = time.monotonic
-) -> Iterator[Callable[[int, int], None]]:
-    """A function to call with how many runs (or `what`) are done, of how many as far as one can see.
-
-    A terminal has a bar with the time left; where stderr is a file, or a notebook's cell, a plain line a
-    minute says the same.
-    """
-    if not sys.stderr.isatty():
-        begin_s = last_s = now_s()
-
-        def say(done: int, total: int) -> None:
-            nonlocal last_s
-            if now_s() - last_s >= LINE_EVERY_S:
-                last_s = now_s()
-                left_s = (last_s - begin_s) * max(total - done, 0) / max(done, 1)
-                print(
-                    f"{done} of {total} {what}, about {_duration(left_s)} left", file=sys.stderr, flush=True
-                )
-
-        yield say
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"

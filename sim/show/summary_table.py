@@ -1,7 +1,7 @@
 """A run for people: two tables on the terminal."""
 
 from collections.abc import Sequence
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from rich import box
 from rich.markup import escape
@@ -12,10 +12,12 @@ from sim.figures.engine import ReplicaFigures
 from sim.figures.metrics import ClientFigures, Summary
 from sim.figures.tenants import TenantFigures
 from sim.figures.totals import KNEE, of_capacity, regime_of
-from sim.figures.validate.predict import Ranges
 from sim.show import words
 from sim.show.console import console_for, print_table
 from sim.show.fleet_table import print_fleet
+
+if TYPE_CHECKING:
+    from sim.figures.validate.predict import Ranges
 
 MOST_REPLICAS = 16
 """Rows of a table of replicas."""
@@ -50,7 +52,7 @@ def print_summary(
 RANGED = ("ttft mean", "ttft p99", "tpot mean", "tpot p99", "e2e mean", "e2e p99")
 
 
-def print_ranges(ranges: Ranges, file: IO[str] | None = None) -> None:
+def print_ranges(ranges: "Ranges", file: IO[str] | None = None) -> None:
     """From where to where figures may be, and what one percent of a step does to E2E."""
     console = console_for(file)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)

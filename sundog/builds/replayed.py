@@ -5,23 +5,26 @@ Its ranges come from two more runs, with steps as short and as long as they may 
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from actors.kernel.actor import Actor
 from actors.messages import Heard
 from sim.figures.metrics import Summary, request_times, summarize
-from sim.figures.validate.predict import Ranges, ranges_of
 from sim.interrupt import Interrupted
 from sim.oracle import find_predictor
 from sim.record.rows import Rows
-from sim.record.run_output import RunOutput
-from sim.record.sink import Unkept
 from sim.replay import replay
 from sim.trace.record import TraceRequest
 from sim.workload.resample import retimed
 from sundog.builds.simulated import Simulated
 from sundog.options.simulation import LoadOptions, TermsOptions, parse_rate
+
+if TYPE_CHECKING:
+    from sim.figures.validate.predict import Ranges
+    from sim.record.run_output import RunOutput
+    from sim.record.sink import Unkept
 
 
 def replayed(
@@ -30,7 +33,7 @@ def replayed(
     load: LoadOptions,
     terms: TermsOptions,
     seed: int,
-    output: RunOutput | Unkept,
+    output: "RunOutput | Unkept",
     on_progress: Callable[[int], None] | None = None,
     listeners: Sequence[Actor[Heard]] = (),
 ) -> Summary:
@@ -63,8 +66,10 @@ def replayed(
     return summary
 
 
-def ranged(simulated: Simulated, rows: Sequence[TraceRequest], load: LoadOptions, seed: int) -> Ranges:
+def ranged(simulated: Simulated, rows: Sequence[TraceRequest], load: LoadOptions, seed: int) -> "Ranges":
     """The ranges of a replay that has ended: its `kernels` know by then how far they were asked."""
+    from sim.figures.validate.predict import ranges_of
+
     doubt, sides = simulated.doubt, []
     for side in simulated.doubted():
         recorder = replay(

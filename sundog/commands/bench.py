@@ -207,7 +207,7 @@ def _measured(
     from runtime.load.clients import ServerGone
     from sim.figures.metrics import summarize_client
     from sim.figures.totals import RunTerms
-    from sim.show.console import progress
+    from sim.show.progress import progress
     from sundog.builds.measuring import measure
 
     level = terms.service_level

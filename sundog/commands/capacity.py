@@ -50,7 +50,7 @@ def capacity(
     import numpy as np
 
     from sim.figures.intervals import mean_interval
-    from sim.show.console import runs_progress
+    from sim.show.progress import runs_progress
     from sundog.planning.advice import largest_loads
     from sundog.planning.fleets import fleets
     from sundog.planning.search import MOST_LOAD

@@ -103,7 +103,7 @@ def plan(
     parallelism 1, 2, 4 and 8 unless it is given, and what --vary names (docs/planning.md).
     """
     one_thread()
-    from sim.show.console import runs_progress
+    from sim.show.progress import runs_progress
     from sundog.library.results import PlanResult
     from sundog.planning.fleets import fleets
     from sundog.planning.planner import planned

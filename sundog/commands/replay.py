@@ -142,7 +142,7 @@ def _played(
     """Run the trace, and write the run if a folder was given."""
     from dataclasses import replace
 
-    from sim.show.console import progress
+    from sim.show.progress import progress
     from sim.trace.read import read_trace
     from sundog.builds.replayed import replayed
 

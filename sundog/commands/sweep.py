@@ -186,7 +186,7 @@ def _run(
     plan: Plan, cells: "Sequence[Settings]", rule: "Rule", asked: SweepOptions, metrics: "Sequence[Metric]"
 ) -> "list[Cell]":
     """All cells; Ctrl-C and SIGTERM say how far they came."""
-    from sim.show.console import runs_progress
+    from sim.show.progress import runs_progress
 
     with runs_progress() as on_progress:
         experiment = Experiment(plan, cells, on_progress)

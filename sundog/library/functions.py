@@ -219,7 +219,7 @@ def sweep(
     """
     from sim.figures.named import Metric
     from sim.figures.sweep.cells import Rule, grid
-    from sim.show.console import runs_progress
+    from sim.show.progress import runs_progress
     from sundog.sweeps.axes import with_fields
     from sundog.sweeps.cell import Plan
     from sundog.sweeps.experiment import Experiment
@@ -269,7 +269,7 @@ def plan(
     perfect autoscaler resizes it. Trials are kept in the folder `out`. Like `sweep` it makes processes.
     Raises ConfigError.
     """
-    from sim.show.console import runs_progress
+    from sim.show.progress import runs_progress
     from sundog.planning.fleets import fleets
     from sundog.planning.planner import planned
     from sundog.planning.prices import checked_prices, read_prices

@@ -29,7 +29,7 @@ from sim.cost.profile import ENGINE, HOPS, HOST, MEASURED, HostShare, MeasuredEn
 from sim.figures.fit_engine import BUSY, EngineFitted, Limits, Prober, fit_engine
 from sim.figures.metrics import Summary
 from sim.show.comparison import LATENCIES
-from sim.show.console import runs_progress
+from sim.show.progress import runs_progress
 from sundog.builds.measuring import ClientLoad, Cores, predict
 from sundog.builds.simulated import Simulated
 from sundog.builds.torch_limits import as_replicas, check_quantization
