@@ -88,6 +88,7 @@ OPERATIONS = (
     Operation("get", "/is_sleeping", "Whether the model sleeps: it never does."),
     Operation("get", "/load", "How many requests are being answered."),
     Operation("get", "/metrics", "Metrics for Prometheus.", answers=(TEXT,)),
+    Operation("get", "/server_info", "The model, its engines, and how they compute a step."),
     Operation("get", "/version", "The server's version."),
     Operation("post", "/reset_prefix_cache", "Forget cached prefixes.", query=RESETS, is_admin=True),
     Operation("post", "/abort_requests", "End answers.", AbortBody, is_admin=True),

@@ -6,6 +6,7 @@ reader has been given nothing, and ends with an error otherwise.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from actors.config import EngineConfig
@@ -94,7 +95,7 @@ class AsyncLLM(Actor[FrontMessage]):
             case Cancel():
                 self._cancel(message.request_id)
             case CheckHealth():
-                return answer(message, self._replicas.health())
+                return answer(message, replace(self._replicas.health(), capacity=self._intake.capacity))
             case ResetPrefixCache() | Freeze():
                 return answer(message, self._router.request(message))
             case Drain():

@@ -90,6 +90,7 @@ class Intake:
         "_limit_words",
         "_turnover",
         "_vocabulary",
+        "capacity",
     )
 
     def __init__(
@@ -104,6 +105,8 @@ class Intake:
         self._hash_block = hash_block if config.scheduler.enable_prefix_caching else None
         self._limit_tokens = config.scheduler.max_model_len
         """The most tokens, prompt and answer, that a request may come to."""
+        self.capacity: Capacity | None = None
+        """That of the engine that came up last."""
         self._is_context = True
         """Whether the context bounds the length of requests, and not a smaller KV cache."""
         self._limit_words = self._said()
@@ -114,6 +117,7 @@ class Intake:
 
     def connect(self, capacity: Capacity) -> None:
         """Note a replica's limits: no request may outgrow its KV cache."""
+        self.capacity = capacity
         room = (capacity.num_blocks - 1) * self._config.scheduler.block_size
         self._limit_tokens = min(self._limit_tokens, room)
         self._is_context = self._limit_tokens == self._config.scheduler.max_model_len

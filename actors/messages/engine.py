@@ -1,6 +1,6 @@
 """Messages about engines: what they are asked, and that they are lost or back."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from actors.core.request import Submit
@@ -30,11 +30,25 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
+class Computation:
+    """The way in which a backend computes a step, in words; `why_not_whole` if not by one compiled call."""
+
+    dtype: str
+    attention: str
+    steps: str
+    why_not_whole: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Capacity:
-    """The capacity of a loaded backend; `num_blocks` includes the null block 0."""
+    """The capacity of a loaded backend; `num_blocks` includes the null block 0.
+
+    `computation` is None of backends that compute no steps of a decoder, such as cost models.
+    """
 
     num_blocks: int
     block_size: int
+    computation: Computation | None = None
 
 
 # --- Router to Scheduler: Submit (core/request.py) and ---------------------------------------------
@@ -283,6 +297,8 @@ class Health:
     replicas: tuple[ReplicaStatus, ...]
     reason: str = ""
     retry_after_s: float | None = None
+    capacity: Capacity | None = field(default=None, compare=False)
+    """That of the engine that came up last."""
 
     @property
     def serves(self) -> bool:

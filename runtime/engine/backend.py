@@ -40,7 +40,7 @@ class TorchBackend(ModelLoader):
         self._loaded = Loaded(
             engine, model, DeviceThread(engine) if engine.is_ahead and uses_threads() else None
         )
-        return Capacity(num_blocks, self._block_size)
+        return Capacity(num_blocks, self._block_size, model.computation)
 
     def execute(self, batch: Batch) -> Coroutine[object, object, StepResult] | Reply[StepResult]:
         """Execute one step of the batch, whatever its `max_steps`.

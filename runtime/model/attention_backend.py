@@ -39,6 +39,13 @@ class AttentionBackend:
     reads_tables: bool = False
 
     @property
+    def words(self) -> str:
+        """Say what attends."""
+        if self.decode is not None:
+            return f"a Triton kernel, prompts by {'varlen_attn' if self.has_varlen else 'torch'}"
+        return "varlen_attn" if self.has_varlen else "torch on gathered keys"
+
+    @property
     def is_static(self) -> bool:
         """True if a step of decodes does the same work on the host, whatever the lengths are."""
         return self.decode is not None

@@ -12,6 +12,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from actors.core.config import ConfigError
 from actors.core.params.logprobs import PromptLogprobs
+from actors.messages import Computation
 from runtime.attention import StepAttention
 from runtime.attention.paged_cache import LayerShape, PagedKVCache
 from runtime.attention.step import LayerProbe
@@ -145,6 +146,17 @@ class Model:
     def is_whole(self) -> bool:
         """True if kernels for whole decoders compute its steps, and not the library's layers."""
         return self._decoder is not None
+
+    @property
+    def computation(self) -> Computation:
+        """The way in which its steps are computed, in words."""
+        why = self.why_by_layers or ("there are no compiled kernels here" if self._native is None else None)
+        return Computation(
+            str(self._model.dtype).removeprefix("torch."),
+            self._attention.words if self._native is None else "compiled kernels that read blocks in place",
+            "one compiled call" if self.is_whole else "torch's layers one after the other",
+            why,
+        )
 
     def logits(self, step: Step, inputs: Inputs[Tensor] | None = None) -> Tensor:
         """The logits [R, V] of the step's sampling rows, in the model's own dtype.

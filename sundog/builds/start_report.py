@@ -30,6 +30,8 @@ class StartReport(Actor[Heard]):
             longest = self._limits.max_model_len
             at_once = min(blocks // -(-longest // size), self._limits.max_num_seqs)
             parts.append(f"{blocks:,} KV blocks of {size} tokens")
+            if (how := self._capacity.computation) is not None:
+                parts.append(f"{how.dtype}, a step is {how.steps}")
             parts.append(f"contexts up to {longest:,} tokens, {at_once:,} of that length at once")
         return f"{name}: {'; '.join(parts)}"
 

@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+import httpx
 import pytest
 
 pytest.importorskip("torch", reason="the engine extra is not installed")
@@ -40,6 +41,12 @@ def test_a_model_that_is_computed_layer_by_layer_is_said_once(
         shutil.copy(EMBEDDED_MODEL / name, tmp_path)
     with live("sundog", "serve", str(tmp_path), "--port", "0", "--dtype", "float32", *options) as server:
         assert server.complete([5, 6, 7], max_tokens=2).status_code == 200
+        info = httpx.get(f"{server.url}/server_info").json()
+        assert info["dtype"] == "float32" and info["attention"].startswith("compiled kernels")
+        is_whole = why is None
+        assert (info["steps"] == "one compiled call") == is_whole
+        assert (info["why_not_whole"] is None) == is_whole
         assert server.stop() == 0
+    assert any(f"float32, a step is {info['steps']}" in line for line in server.said)
     said = [line.strip() for line in server.said if "layer by layer" in line]
     assert said == ([] if why is None else [f"{architecture} is computed layer by layer: {why}"])

@@ -1,20 +1,21 @@
-"""GET /health, /ping, /load, /version, /v1/models and /metrics: for operators, balancers and scrapers.
+"""GET /health, /ping, /load, /server_info, /version, /v1/models and /metrics: for operators and scrapers.
 
 Health is 200 while new requests are taken, and 503 while every engine is restarting, drained or dead, and
 from the first signal to stop on.
 """
 
 from collections.abc import Callable
+from dataclasses import asdict
 
 from quart import Blueprint, Response, request
 
 from actors.api.answers.shapes import Json
-from actors.api.context import ApiContext, server_version
+from actors.api.context import ApiContext, ServedModel, server_version
 from actors.api.errors import retry_after
 from actors.api.exposition import Exposition
 from actors.api.in_flight import RETRY_AFTER_S
 from actors.http.quart_app import json_response, text_response
-from actors.messages import CheckHealth
+from actors.messages import CheckHealth, Health
 
 
 def operations_routes(context: ApiContext) -> Blueprint:
@@ -52,11 +53,25 @@ def operations_routes(context: ApiContext) -> Blueprint:
     async def show_sleeping() -> Response:
         return json_response({"is_sleeping": False})
 
+    @routes.get("/server_info")
+    async def show_server() -> Json:
+        return _server_info(context.model, await context.llm.ask(CheckHealth()))
+
     @routes.get("/version")
     async def show_version() -> dict[str, object]:
         return {"version": server_version()}
 
     return routes
+
+
+def _server_info(model: ServedModel, health: Health) -> Json:
+    info: Json = {"version": server_version(), "model": model.name, "max_model_len": model.max_model_len}
+    info["num_engines"] = len(health.replicas)
+    if (capacity := health.capacity) is not None:
+        info |= {"num_gpu_blocks": capacity.num_blocks, "block_size": capacity.block_size}
+        if capacity.computation is not None:
+            info |= asdict(capacity.computation)
+    return info
 
 
 def models_routes(context: ApiContext) -> Blueprint:

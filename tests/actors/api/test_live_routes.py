@@ -91,6 +91,13 @@ def test_operators_see_health_and_version(any_server: Live) -> None:
     assert httpx.get(f"{any_server.url}/version").json().keys() == {"version"}
 
 
+def test_the_server_says_what_it_serves(any_server: Live) -> None:
+    """Its model, context and blocks; of an emulated one nobody computes a step."""
+    info = httpx.get(f"{any_server.url}/server_info").json()
+    assert info["num_engines"] == 1 and info["num_gpu_blocks"] > 1 and info["block_size"] > 0
+    assert info["model"] and info["max_model_len"] > 0 and info["version"]
+
+
 def test_a_model_never_sleeps(any_server: Live) -> None:
     """Gateways of vLLM's ask before they send requests."""
     assert httpx.get(f"{any_server.url}/is_sleeping").json() == {"is_sleeping": False}
