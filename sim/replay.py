@@ -26,7 +26,7 @@ from sim.in_step import ranks_in_step
 from sim.interrupt import Interrupted, ctrl_c, is_stopping
 from sim.oracle import Oracle, Predictor
 from sim.pipelined import cost_backend
-from sim.record.recorder import Recorder, RunAccount
+from sim.record.recorder import HostHits, Recorder, RunAccount
 from sim.record.sink import Sink
 from sim.speculated import AcceptanceModel, Lengths, Speculated
 from sim.trace.record import TraceRequest
@@ -199,7 +199,8 @@ def replay_on(
 
     `before_arrival` is called with each row just before it arrives, for backends to know its future.
     """
-    blocks = (surroundings.own_blocks, surroundings.ledger)
+    host_hits = HostHits() if config.has_host_memory else None
+    blocks = (surroundings.own_blocks, surroundings.ledger, host_hits)
     recorder = Recorder(capacity.num_blocks, config.replicas, front_end_s, sink, *blocks)
     generate = generate_for or counting_tokens(config.scheduler.block_size)
 

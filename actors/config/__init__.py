@@ -81,6 +81,12 @@ class EngineConfig:
         return tuple(pool.role for pool in self.pools for _ in range(pool.replicas))
 
     @property
+    def has_host_memory(self) -> bool:
+        """True if any engine keeps KV blocks in its host's memory, too."""
+        schedulers = [self.scheduler, *(pool.scheduler for pool in self.pools)]
+        return any(scheduler.host_memory is not None for scheduler in schedulers)
+
+    @property
     def hands_over(self) -> bool:
         """True if prompts are computed by some engines and answers by others."""
         return any(pool.role == "prefill" for pool in self.pools)

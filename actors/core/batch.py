@@ -28,6 +28,7 @@ class Admission:
     `num_prompt_tokens` of them the prompt's. The first `num_computed_tokens` of them are already
     in `block_ids` (a prefix hit). `block_ids` is the block table, slot `t` of the request living
     in block `block_ids[t // block_size]` at offset `t % block_size`. `adapter` None is the model itself.
+    `num_host_tokens` of the computed ones were loaded from the host's memory.
     """
 
     request_id: str
@@ -39,6 +40,7 @@ class Admission:
     sampling: Sampling
     resumed: bool = False
     adapter: Adapter | None = None
+    num_host_tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -132,9 +134,10 @@ class StepResult:
         return len(self.end_times_s)
 
 
-Lack = Literal["token budget", "max_num_seqs", "KV blocks", "preemption", "quota", "unknown"]
+Lack = Literal["token budget", "max_num_seqs", "KV blocks", "preemption", "quota", "KV load", "unknown"]
 """The reasons not to admit a request: when running requests are preempted, none is admitted; the policy may
-give the next one a `quota` of 0; `unknown` stands in what is read from logs that do not say it."""
+give the next one a `quota` of 0; its blocks may be on their way from the host's memory; `unknown` stands in
+what is read from logs that do not say it."""
 FinishReason = Literal["stop", "length", "abort", "error", "refused", "repetition", "handed"]
 """The reasons to end; `handed` is no end: another engine goes on with the request."""
 

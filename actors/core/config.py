@@ -9,6 +9,15 @@ VICTIMS = ("policy", "least-recompute")
 
 
 @dataclass(frozen=True, slots=True)
+class HostMemory:
+    """The host's memory for KV blocks of one engine, and the seconds that one takes from there and back."""
+
+    num_blocks: int
+    load_s: float
+    store_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class SchedulerConfig:
     """Limits and switches of one scheduler; every default is vLLM V1's.
 
@@ -30,6 +39,8 @@ class SchedulerConfig:
     With `pipeline_parallel_size` stages that many batches run at once, each at another stage, and one more is
     planned ahead under async scheduling. A request has one token on its way at a time: it is left out of the
     steps until that is back, or, planned ahead, until it will be.
+
+    With `host_memory` blocks are kept there, too (`blocks/host_tier.py`).
     """
 
     max_num_seqs: int = 256
@@ -53,6 +64,7 @@ class SchedulerConfig:
     num_speculative_tokens: int = 0
     num_lookahead_tokens: int = 0
     pipeline_parallel_size: int = 1
+    host_memory: HostMemory | None = None
 
     def __post_init__(self) -> None:
         for name in (
@@ -84,6 +96,8 @@ class SchedulerConfig:
         if self.victim not in VICTIMS:
             raise ConfigError(f"victim is {self.victim!r}: known are {', '.join(VICTIMS)}")
         self._check_speculation()
+        if self.host_memory is not None:
+            _check_host_memory(self.host_memory, self.enable_prefix_caching)
         if not self.enable_chunked_prefill and self.max_num_batched_tokens < self.max_model_len:
             raise ConfigError(
                 f"max_num_batched_tokens is {self.max_num_batched_tokens}, less than"
@@ -123,3 +137,12 @@ class SchedulerConfig:
     def max_concurrent_batches(self) -> int:
         """At most this many steps are planned whose results have not come back."""
         return self.pipeline_parallel_size + self.async_scheduling
+
+
+def _check_host_memory(memory: HostMemory, caches: bool) -> None:
+    if memory.num_blocks < 1:
+        raise ConfigError("kv_offloading_size: not one KV block fits into so little host memory; give more")
+    if not caches:
+        raise ConfigError(
+            "kv_offloading_size: what the host's memory holds is found by its prefix; leave prefix caching on"
+        )

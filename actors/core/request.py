@@ -87,7 +87,9 @@ class Request:
         "num_drafts",
         "num_in_flight",
         "num_known_blocks",
+        "num_loaded_tokens",
         "num_named_blocks",
+        "num_offloaded_blocks",
         "num_overtakes",
         "num_preemptions",
         "num_registered_blocks",
@@ -132,6 +134,10 @@ class Request:
         """The number of its latest admission; running requests are listed in this order."""
         self.block_ids: list[int] = []
         self.block_keys: list[object] = list(submit.block_hashes or ())
+        self.num_offloaded_blocks = 0
+        """How many of its first blocks need not be copied to the host's memory (again)."""
+        self.num_loaded_tokens = 0
+        """Tokens whose blocks were copied from there for its present, or coming, admission."""
         self.num_registered_blocks = 0
         self.num_known_blocks = 0
         """While it runs: how many of its first blocks may have a key in the pool, or other readers."""

@@ -60,7 +60,13 @@ class PullDue(NamedTuple):
     reply: Reply[Reserved]
 
 
-Due = Submit | Abort | Reset | Hold | PullDue | KvFetched | Withdraw
+class LoadDone(NamedTuple):
+    """The blocks of a request have come from the host's memory."""
+
+    request_id: str
+
+
+Due = Submit | Abort | Reset | Hold | PullDue | KvFetched | Withdraw | LoadDone
 
 
 class Inbox:
@@ -107,6 +113,8 @@ class Inbox:
                 self._pulls[message.message.submit.request_id] = message.reply
             elif isinstance(message, KvFetched):
                 self._state.fetched(message.request_ids)
+            elif isinstance(message, LoadDone):
+                self._state.loaded(message.request_id)
             elif isinstance(message, Withdraw):
                 self._withdraw(message)
             else:

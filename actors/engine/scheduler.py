@@ -36,7 +36,7 @@ from actors.core.step.plan import plan
 from actors.core.step.progress import Progress
 from actors.core.step.state import SchedulerState
 from actors.core.step.update import cut, update
-from actors.engine.inbox import Due, Hold, Inbox, PullDue, Reset, Tracer
+from actors.engine.inbox import Due, Hold, Inbox, LoadDone, PullDue, Reset, Tracer
 from actors.kernel.actor import Actor, Handled, Ref, Reply, Tap, answer
 from actors.kernel.clock import Event
 from actors.kernel.owner import MessageTimer
@@ -55,6 +55,7 @@ from actors.messages import (
     StepOutput,
     StepResult,
     Submit,
+    ToEngine,
     Withdraw,
 )
 
@@ -91,9 +92,7 @@ class BeginStep:
 BEGIN_STEP = BeginStep()
 
 
-ToScheduler = (
-    Submit | Abort | ResetPrefixCache | Freeze | StepResult | BeginStep | Pull | KvFetched | Withdraw
-)
+ToScheduler = ToEngine | ResetPrefixCache | StepResult | BeginStep | LoadDone
 
 
 class Scheduler(Actor[ToScheduler]):
@@ -151,7 +150,7 @@ class Scheduler(Actor[ToScheduler]):
                     self._end_step()
             case BeginStep():
                 self._begin_step()
-            case Submit() | Abort() | KvFetched() | Withdraw():
+            case Submit() | Abort() | KvFetched() | Withdraw() | LoadDone():
                 self._take(message)
             case ResetPrefixCache():
                 reset: Reply[Done | Refused] = Reply()
@@ -238,6 +237,10 @@ class Scheduler(Actor[ToScheduler]):
         )
         if self._tracer is not None:
             self._tracer.planned(batch, blocked)
+        if (host := state.kv.host) is not None and host.begun:
+            for name, end_s in host.begun:
+                self.schedule(max(end_s, self.clock.now_s()), Event.ARRIVAL, LoadDone(name))
+            host.begun.clear()
         result = self._executor.request(batch)
         self.expect(result, self._executor.receiver)
         return num_tokens
@@ -323,7 +326,7 @@ class Scheduler(Actor[ToScheduler]):
             return False
         if any(step.batch.num_tokens for step in (planned, *self._steps)):
             return False
-        goes_on = state.let_fetched_first() or not self._inbox.is_empty or self._inbox.held
+        goes_on = state.has_fetched or not self._inbox.is_empty or self._inbox.held
         return state.handovers.has_blocks and not goes_on
 
     def _fall_idle(self) -> None:

@@ -45,6 +45,25 @@ def _span_s(steps: Sequence[StepColumns], first_arrival_s: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
+class HostFigures:
+    """Prefix-hit tokens that were loaded from the host's memory, and their part of all prompt tokens.
+
+    `reloaded_tokens` were loaded instead of computed again, for requests that had been preempted.
+    """
+
+    hit_tokens: int
+    hit_rate: float
+    reloaded_tokens: int
+
+    @classmethod
+    def of(cls, recorder: Recorder, prompt_tokens: int) -> "HostFigures | None":
+        """Return the figures of a run; None where there is no such memory."""
+        if (hits := recorder.host_hits) is None:
+            return None
+        return cls(hits.hit_tokens, hits.hit_tokens / max(prompt_tokens, 1), hits.reloaded_tokens)
+
+
+@dataclass(frozen=True, slots=True)
 class SpeculationFigures:
     """The fate of drafts; `mean_length` counts the token after the accepted ones, too."""
 

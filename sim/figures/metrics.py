@@ -21,7 +21,7 @@ from typing import Protocol
 import numpy as np
 
 from sim.figures.distribution import AT_ONCE, Distribution, Part, distribution, distribution_of
-from sim.figures.engine import EngineFigures, ReplicaFigures, Replicas, SpeculationFigures
+from sim.figures.engine import EngineFigures, HostFigures, ReplicaFigures, Replicas, SpeculationFigures
 from sim.figures.tenants import NO_TENANTS, TenantFigures, Tenants, tenants_of
 from sim.figures.totals import NO_TERMS, RequestTotals, RunTerms, percentiles, saturation
 from sim.fleet.figures import FleetFigures
@@ -213,6 +213,7 @@ class Summary:
     objectives: tuple[ObjectiveFigures, ...] = ()
     fleet: FleetFigures | None = None
     """The figures of a fleet whose engines are not all alike (`sim.fleet`)."""
+    host: HostFigures | None = None
 
     def to_json(self) -> str:
         """JSON with keys in a fixed order and floats at full precision: same run, same bytes."""
@@ -222,7 +223,7 @@ class Summary:
         for name in ("remarks", "refusals", "num_cut", "objectives"):
             if not figures[name]:
                 del figures[name]
-        for name in ("speculation", "client", "fleet"):
+        for name in ("speculation", "client", "fleet", "host"):
             if figures[name] is None:
                 del figures[name]
         return json.dumps(figures, indent=2, allow_nan=False)
@@ -244,9 +245,8 @@ def summarize(recorder: Recorder, terms: RunTerms = NO_TERMS, source: Source | N
     terms, fleet = paid_terms(terms, recorder), _fleet(recorder)
     totals, tenants = _summed(source, terms, front_s, replicas)
     blocks = sum(recorder.own_blocks) - recorder.num_replicas + 1
-    summary = _seen(
-        totals, tenants, terms, source, front_s, EngineFigures.of(recorder, totals.first_arrival_s)
-    )
+    engine = EngineFigures.of(recorder, totals.first_arrival_s)
+    summary = _seen(totals, tenants, terms, source, front_s, engine)
     return replace(
         summary,
         num_refused=recorder.refusals.total,
@@ -262,6 +262,7 @@ def summarize(recorder: Recorder, terms: RunTerms = NO_TERMS, source: Source | N
         imbalance=replicas.imbalance if recorder.num_replicas > 1 else None,
         speculation=SpeculationFigures.of(recorder.acceptance),
         fleet=fleet,
+        host=HostFigures.of(recorder, totals.admitted_tokens),
     )
 
 

@@ -95,6 +95,14 @@ class Loss(NamedTuple):
     num_again: int
 
 
+@dataclass(slots=True)
+class HostHits:
+    """Tokens that came from the host's memory: of prompts, and of requests that ran before."""
+
+    hit_tokens: int = 0
+    reloaded_tokens: int = 0
+
+
 class RunAccount(Protocol):
     """The account of a run that a Recorder keeps beside its own."""
 
@@ -119,6 +127,8 @@ class Recorder:
     own_blocks: Sequence[int] = ()
     """The KV blocks of each replica, where they are not equal."""
     ledger: RunAccount | None = None
+    host_hits: HostHits | None = None
+    """None where there is no such memory."""
     columns: Columns = field(default_factory=Columns)
     refusals: Refusals = field(default_factory=Refusals)
     acceptance: Acceptance = field(default_factory=Acceptance)
@@ -228,7 +238,11 @@ class Recorder:
             request.computed_tokens = hit_tokens
             if admission.resumed:
                 columns.recomputed_tokens[row] += max(request.lost_tokens - hit_tokens, 0)
+                if self.host_hits is not None:
+                    self.host_hits.reloaded_tokens += admission.num_host_tokens
             else:
+                if self.host_hits is not None:
+                    self.host_hits.hit_tokens += admission.num_host_tokens
                 columns.replica[row] = output.replica
                 if not request.is_handed:
                     columns.first_scheduled_s[row] = output.start_s

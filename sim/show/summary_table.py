@@ -231,12 +231,17 @@ def _engines(table: Table, summary: Summary, doubt: float | None) -> None:
         table.add_row("KV blocks in use", f"mean {summary.kv_use_mean:.1%}, max {summary.kv_use_max:.1%}")
     if summary.prefix_hit_tokens is not None:
         table.add_row("prefix hits", f"{summary.prefix_hit_tokens:,} tokens ({summary.prefix_hit_rate:.1%})")
+    if (host := summary.host) is not None and summary.prefix_hit_tokens is not None:
+        on_gpu = f"{summary.prefix_hit_tokens - host.hit_tokens:,} on the GPU"
+        table.add_row("", f"{on_gpu}, {host.hit_tokens:,} in the host's memory ({host.hit_rate:.1%})")
     if summary.imbalance is not None:
         table.add_row("imbalance", f"the busiest replica computed {summary.imbalance:.2f} times the mean")
     if summary.num_preemptions is not None:
         table.add_row(
             "preemptions", f"{summary.num_preemptions:,}, {summary.recomputed_tokens:,} tokens recomputed"
         )
+    if host is not None and host.reloaded_tokens:
+        table.add_row("", f"{host.reloaded_tokens:,} tokens loaded back from the host's memory")
 
 
 def _client(table: Table, client: ClientFigures) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 from actors.core.batch import Batch
 from actors.core.blocks.block_pool import BlockPool
+from actors.core.blocks.host_tier import HostTier
 from actors.core.blocks.kv_events import KvBlocks, KvChanges, KvEvents
 from actors.core.blocks.runs import BlockRun, Key, OwnKey
 from actors.core.config import SchedulerConfig
@@ -23,7 +24,7 @@ BlockHasher = Callable[[Key | None, tuple[int, ...], str | None, Adapter | None]
 class KVCache:
     """The KV space of one scheduler: the pool, and how keys of decoded blocks are made."""
 
-    __slots__ = ("block_size", "caching", "hash_block", "pool", "watermark_blocks")
+    __slots__ = ("block_size", "caching", "hash_block", "host", "pool", "watermark_blocks")
 
     def __init__(self, config: SchedulerConfig, hash_block: BlockHasher | None = None) -> None:
         if config.num_gpu_blocks is None:
@@ -33,6 +34,7 @@ class KVCache:
         self.caching = config.enable_prefix_caching
         self.hash_block = hash_block
         self.watermark_blocks = int(config.watermark * config.num_gpu_blocks)
+        self.host = None if config.host_memory is None else HostTier(config.host_memory)
 
     def find_hit(self, request: Request) -> list[int]:
         """The longest run of cached blocks that hold the request's first tokens.
@@ -41,7 +43,7 @@ class KVCache:
         asks for its prompt's log probabilities computes its whole prompt, as in vLLM. One whose blocks were
         fetched holds them already. O(hit).
         """
-        if request.block_ids and request.status is Status.WAITING:
+        if request.block_ids and request.status is not Status.RUNNING:
             return request.block_ids
         if not self.caching or request.submit.sampling.prompt_logprobs is not None:
             return []
@@ -171,6 +173,28 @@ class KVCache:
         if not (has_ended or batch.admitted or batch.chunks or batch.preempted or changes.publishes):
             return None
         return changes.take()
+
+    def num_on_host(self, request: Request, num_hit_blocks: int, now_s: float) -> int:
+        """Return how many further blocks of a waiting request the host's memory holds. O(these)"""
+        assert self.host is not None, "there is host memory"
+        num_full = request.num_tokens // self.block_size
+        self._name(request, min(num_full, request.num_named_blocks))
+        num_full = min(num_full, len(request.block_keys))
+        return self.host.num_found(request.block_keys, num_hit_blocks, num_full, now_s)
+
+    def offload(self, request: Request, num_blocks: int, now_s: float, *, is_whole: bool) -> None:
+        """Copy the request's first `num_blocks`, computed and registered, to the host if they are not there.
+
+        Those of an answer are copied in one when the request leaves, not one by one as in vLLM.
+        """
+        if self.host is None or num_blocks <= request.num_offloaded_blocks:
+            return
+        keys = request.block_keys
+        keys += [OwnKey() for _ in range(len(keys), num_blocks)]
+        self.host.store(keys[request.num_offloaded_blocks : num_blocks], now_s)
+        request.num_offloaded_blocks = num_blocks
+        if is_whole:
+            self.host.touch(keys[:num_blocks])
 
     def release(self, request: Request, *, returns: bool = False) -> None:
         """Take back all of the request's blocks; if it `returns`, it may find some again."""

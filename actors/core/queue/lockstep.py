@@ -19,6 +19,7 @@ one in flight.
 """
 
 import heapq
+from collections.abc import Sequence
 from typing import Final
 
 from actors.core.queue.tenant_service import TenantService
@@ -34,9 +35,10 @@ class InFlight:
 
     `samplers` sample in it without being in lockstep any more, and `drafted` says how many drafts it verifies
     of each; outputs of `dropped` requests are thrown away when they come. `firsts` sample their first token.
+    `computed` says how many full blocks requests with chunks then have, and if that is all they know.
     """
 
-    __slots__ = ("drafted", "dropped", "firsts", "samplers", "step")
+    __slots__ = ("computed", "drafted", "dropped", "firsts", "samplers", "step")
 
     def __init__(self, step: int) -> None:
         self.step = step
@@ -44,6 +46,7 @@ class InFlight:
         self.drafted: dict[str, int] = {}
         self.dropped: set[str] = set()
         self.firsts: list[Request] = []
+        self.computed: Sequence[tuple[Request, int, bool]] = ()
 
 
 def _enter(calendar: Calendar, step: int, request: Request) -> None:

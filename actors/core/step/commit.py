@@ -63,6 +63,8 @@ def commit(state: SchedulerState, draft: Draft, may_run: bool) -> Batch:
         admitted = tuple([_admission(request, resumed) for request, resumed in draft.admitted])
     drafts = _verify(state, draft) if state.speculates else ()
     chunks = _chunks(state, draft) if draft.scheduled else ()
+    if chunks and state.kv.host is not None:
+        lockstep.in_flight[-1].computed = _computed(state, draft)
     preempted: tuple[str, ...] = ()
     preempted_for: tuple[str | None, ...] = ()
     if state.reset_ids or draft.preempted:
@@ -115,6 +117,7 @@ def _admission(request: Request, resumed: bool) -> Admission:
         sampling=request.submit.sampling,
         resumed=resumed,
         adapter=request.submit.adapter,
+        num_host_tokens=request.num_loaded_tokens,
     )
 
 
@@ -149,6 +152,14 @@ def _chunks(state: SchedulerState, draft: Draft) -> tuple[Chunk, ...]:
         if not _decodes(request, draft, caught_up):
             chunks.append(Chunk(request.request_id, num_tokens, caught_up))
     return tuple(chunks)
+
+
+def _computed(state: SchedulerState, draft: Draft) -> list[tuple[Request, int, bool]]:
+    """Return the blocks that the touched requests have filled once the step is done."""
+    return [
+        (request, request.num_registered_blocks, request.request_id not in state.catching_up)
+        for request, _ in draft.scheduled.values()
+    ]
 
 
 def _catch_up(state: SchedulerState, request: Request, num_tokens: int) -> bool:

@@ -10,6 +10,7 @@ Law: every block here is held by one request that is `handed`, or that is fetchi
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 from actors.core.blocks.kv_cache import KVCache
 from actors.core.request import Request
@@ -36,11 +37,9 @@ class KvHandovers:
         return bool(self.handed or self.fetching)
 
     @property
-    def held(self) -> Iterator[list[int]]:
-        """The blocks of each request that holds some here."""
-        for requests in (self.handed, self.fetching):
-            for request in requests.values():
-                yield request.block_ids
+    def holders(self) -> Iterator[Request]:
+        """The requests that hold blocks here."""
+        return chain(self.handed.values(), self.fetching.values())
 
     def hand(self, request: Request, kv: KVCache) -> None:
         """Keep the blocks of a request that has ended here; those of an earlier one of its id are free."""
@@ -61,10 +60,14 @@ class KvHandovers:
                 break
             del self.pulls[name]
             kv.hold(request, hit, request.num_tokens)
-            self.fetching[name] = request
-            self.is_used = True
+            self.fetch(request)
             reserved.append((request, len(request.block_ids) - len(hit)))
         return reserved
+
+    def fetch(self, request: Request) -> None:
+        """Note a request with blocks that are being filled."""
+        self.fetching[request.request_id] = request
+        self.is_used = True
 
     def fetched(self, request_ids: Iterable[str], kv: KVCache) -> list[Request]:
         """Take back the blocks of handed requests; returns those that were fetched here."""

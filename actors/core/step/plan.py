@@ -16,11 +16,12 @@ or budget might not suffice for all, the lockstep is dissolved and the same loop
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from actors.core.batch import Batch, Blocked, Lack
 from actors.core.request import Request, Status
 from actors.core.step.commit import Draft, admission_order, commit
+from actors.core.step.demand import Demand, demand_of
+from actors.core.step.loads import load
 from actors.core.step.state import SchedulerState
 
 
@@ -136,7 +137,7 @@ def _lockstep_holds(state: SchedulerState, draft: Draft, catching_up: dict[str, 
     for request in catching_up.values():
         num_tokens = _pending(state, draft, request)
         held = request.num_computed_tokens + min(num_tokens, budget)
-        num_blocks += state.kv.num_blocks(held) - len(request.block_ids)
+        num_blocks += max(state.kv.num_blocks(held) - len(request.block_ids), 0)
         demand += num_tokens
     if num_blocks > state.kv.pool.num_free:
         return state.preempts_last and demand <= budget and not state.policy.prefills_first
@@ -269,13 +270,15 @@ def _admit_waiting(state: SchedulerState, draft: Draft) -> None:
             for overtaken in passed:
                 overtaken.num_overtakes += 1
         else:
-            if draft.blocked is None:
+            if draft.blocked is None or draft.blocked.reason == "KV load":
                 draft.blocked = Blocked(request.request_id, lack)
                 queue.note_rank(request)
-            if lack != "KV blocks" or not most:
+            only_fetched = lack == "KV blocks" and not state.running and state.has_fetched
+            if not (lack == "KV load" or only_fetched or (lack == "KV blocks" and most)):
                 break
             queue.pass_over()
-            passed.append(request)
+            if most and lack == "KV blocks":
+                passed.append(request)
         if any(waiting.num_overtakes >= most for waiting in passed):
             break
     queue.rewind()
@@ -295,52 +298,18 @@ def _is_in_flight(state: SchedulerState, request: Request) -> bool:
 
 def _admit(state: SchedulerState, draft: Draft, request: Request) -> Lack | None:
     """Admit a waiting request, or say what it lacks."""
-    demand = _demand(state, draft, request)
+    reserved = draft.reserved_blocks + (state.kv.watermark_blocks if state.running else 0)
+    if state.kv.host is not None and (lack := load(state, request, reserved)) is not None:
+        return lack
+    demand = demand_of(state, draft, request)
     if demand.num_tokens > draft.budget:
         return "token budget"
     if demand.num_tokens == 0:
         return "quota"
-    reserved = draft.reserved_blocks + (state.kv.watermark_blocks if state.running else 0)
     if not state.kv.fits(demand.hit, demand.num_fitting_tokens, reserved):
         return "KV blocks"
     _enter(state, draft, request, demand)
     return None
-
-
-@dataclass(slots=True)
-class Demand:
-    """A waiting request's needs, to be admitted into a step.
-
-    The request computes `num_tokens` beyond the `num_known_tokens` of the cached blocks `hit`, or of another
-    server's, and needs room for `num_fitting_tokens` in all.
-    """
-
-    hit: list[int]
-    num_known_tokens: int
-    num_tokens: int
-    num_held_tokens: int
-    num_fitting_tokens: int
-
-
-def _demand(state: SchedulerState, draft: Draft, request: Request) -> Demand:
-    config = state.config
-    hit = state.kv.find_hit(request)
-    num_known_tokens = len(hit) * config.block_size
-    if request.submit.has_remote_kv and not request.num_preemptions:
-        num_known_tokens = request.num_tokens - 1
-    num_tokens = request.num_tokens - num_known_tokens
-    if 0 < draft.threshold < num_tokens:
-        num_tokens = draft.threshold
-    if state.quota is not None and (num_tokens > 1 or state.pauses):
-        quota = state.quota(request, state.view)
-        num_tokens = num_tokens if quota is None else min(num_tokens, quota)
-    if config.enable_chunked_prefill:
-        num_tokens = min(num_tokens, draft.budget)
-    held = min(num_known_tokens + num_tokens, config.max_model_len)
-    fitting = min(request.num_tokens, config.max_model_len) if config.scheduler_reserve_full_isl else held
-    if request.block_ids:  # they were fetched, for all that it computes now
-        hit, fitting = [], 0
-    return Demand(hit, num_known_tokens, num_tokens, held, fitting)
 
 
 def _enter(state: SchedulerState, draft: Draft, request: Request, demand: Demand) -> None:
@@ -368,7 +337,7 @@ def _admit_urgent(state: SchedulerState, draft: Draft) -> None:
     request = state.waiting.peek()
     if request is None or _is_in_flight(state, request):
         return
-    demand = _demand(state, draft, request)
+    demand = demand_of(state, draft, request)
     victims = _less_urgent(state, request)
     if not (victims and demand.num_tokens) or _lack(state, draft, demand, victims) is not None:
         return

@@ -164,7 +164,7 @@ class SchedulerState:
         self._stop_running(request, returns=True)
         request.status = Status.PREEMPTED
         request.num_computed_tokens = 0
-        request.num_drafts = 0
+        request.num_drafts = request.num_loaded_tokens = 0
         request.num_preemptions += 1
         if request.dropped_through > self.lockstep.done:
             self._drop(request)  # as long as some of it is to be dropped, so is the rest, as in vLLM
@@ -180,7 +180,9 @@ class SchedulerState:
             self._stop_running(request)
         else:
             self.waiting.discard(request)
-            if request.block_ids:
+            if self.handovers.fetching.pop(request.request_id, None) is not None:
+                self.handovers.hand(request, self.kv)  # its blocks are still being written
+            elif request.block_ids:
                 self.kv.release(request)
         self._forget(request)
 
@@ -201,16 +203,18 @@ class SchedulerState:
         for request in self.handovers.fetched(request_ids, self.kv):
             self._queue(request)
 
-    def let_fetched_first(self) -> bool:
-        """Put requests that wait with their blocks before all that lack some; False if there are none.
+    def loaded(self, request_id: str) -> None:
+        """The oldest load from the host's memory is done, of this request: it may be admitted."""
+        assert self.kv.host is not None, "there is host memory"
+        self.kv.host.loaded()
+        for request in self.handovers.fetched((request_id,), self.kv):
+            self.kv.register(request, request.num_computed_tokens)
 
-        Where nothing runs, only they can make room.
-        """
-        fetched = [request for request in self.waiting if request.block_ids]
-        for request in reversed(fetched):
-            self.waiting.discard(request)
-            self.waiting.put_back(request)
-        return bool(fetched)
+    @property
+    def has_fetched(self) -> bool:
+        """True if requests wait with their blocks: where nothing runs, only they can make room."""
+        fetching = self.handovers.fetching
+        return any([request.block_ids and request.request_id not in fetching for request in self.waiting])
 
     def _forget(self, request: Request) -> None:
         request.status = Status.FINISHED
@@ -246,17 +250,22 @@ class SchedulerState:
 
     def check(self) -> None:
         """Verify the laws of this record and of the pool. O(blocks + requests)."""
-        tables = [request.block_ids for request in self.requests.values()]
-        self.kv.pool.check([*tables, *self.handovers.held])
+        holders = dict.fromkeys([*self.requests.values(), *self.handovers.holders])
+        self.kv.pool.check([request.block_ids for request in holders])
+        if self.kv.host is not None:
+            self.kv.host.check()
         for name, request in self.requests.items():
             runs, waits = name in self.running, request in list(self.waiting)
             assert runs != waits, f"{request} is in {'both' if runs else 'no'} queue"
             assert runs == (name in self.catching_up) + (name in self.lockstep.members), request
             may_hold = runs or (request.submit.has_remote_kv and not request.num_preemptions)
+            may_hold = may_hold or bool(request.num_loaded_tokens)
             assert may_hold or not request.block_ids, f"{request} holds blocks while it waits"
             if runs:
                 computed = self.lockstep.num_computed(request)
                 spare = self.kv.num_blocks(computed + 2 * self.config.num_speculative_tokens)
+                if request.num_loaded_tokens:  # it took blocks for all that it knew
+                    spare = max(spare, self.kv.num_blocks(request.num_tokens_at_admission))
                 assert self.kv.num_blocks(computed) <= len(request.block_ids) <= spare, request
             if request.token_ids is not None:
                 assert len(request.token_ids) == self.lockstep.num_tokens(request), request
@@ -287,6 +296,7 @@ class SchedulerState:
         if self.speculates:
             known = min(known, request.num_tokens_planned)
         self.kv.register(request, known)
+        self.kv.offload(request, request.num_registered_blocks, self.view.now_s, is_whole=True)
         del self.catching_up[request.request_id]
         del self.running[request.request_id]
         request.decodes_on_wire = False

@@ -47,6 +47,7 @@ def update(state: SchedulerState, result: StepResult) -> list[Finish]:
         ended = _count(state, result.ended, samplers + expiring, record.dropped)
     else:
         ended = _append(state, result.tokens, record.dropped)
+    _offload(state, record)
     if state.config.async_scheduling:
         _register(state, samplers, last_step)
     if result.failed:
@@ -90,6 +91,12 @@ def _note_firsts(state: SchedulerState, record: InFlight, failed: Failures) -> N
     for request in record.firsts:
         if request.first_token_s is None and request.request_id not in without:
             request.first_token_s = state.lockstep.done_s
+
+
+def _offload(state: SchedulerState, record: InFlight) -> None:
+    """Copy the blocks that the step has filled to the host's memory, if there is any."""
+    for request, num_blocks, is_whole in record.computed:
+        state.kv.offload(request, num_blocks, state.lockstep.done_s, is_whole=is_whole)
 
 
 def _tell_sampled(state: SchedulerState, samplers: list[Request], failed: Failures) -> None:

@@ -87,6 +87,7 @@ ROWS: tuple[tuple[str, tuple[str, ...], str, int], ...] = (
     ("KV blocks in use, mean", ("kv_use_mean",), "%", 0),
     ("KV blocks in use, most", ("kv_use_max",), "%", 0),
     ("prefix hit rate", ("prefix_hit_rate",), "%", 0),
+    ("prefix hit rate of the host's memory", ("host", "hit_rate"), "%", 0),
     ("preemptions", ("num_preemptions",), "n", -1),
     ("tokens recomputed", ("recomputed_tokens",), "n", -1),
     ("fairness among tenants", ("fairness",), "n", 1),

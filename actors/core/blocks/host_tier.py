@@ -1,0 +1,102 @@
+"""KV blocks in the host's memory: a second tier behind the GPU's prefix cache.
+
+It goes by the rules of vLLM's OffloadingConnector with its LRU policy. Full blocks are copied to the host
+once they are computed. A request that finds more of its beginning here than on the GPU waits until that has
+been copied back. What was used least recently makes room; blocks that are being copied, either way, stay.
+Where too few can make room, nothing of what was to come is copied.
+
+Law: every key has one slot, of `num_blocks` at most. Copies go one after another, one at a time each way; so
+the end of each is known when it is asked for.
+"""
+
+from collections import Counter, OrderedDict, deque
+from collections.abc import Sequence
+
+from actors.core.blocks.runs import Key
+from actors.core.config import HostMemory
+
+
+class HostTier:
+    """The blocks of one engine that its host's memory holds, and the copies under way."""
+
+    __slots__ = ("_loading", "_loads", "_loads_end_s", "_memory", "_ready_s", "_stores_end_s", "begun")
+
+    def __init__(self, memory: HostMemory) -> None:
+        self._memory = memory
+        self._ready_s = OrderedDict[Key, float]()
+        """When the copy of each block is here; the least recently used block comes first."""
+        self._loading = Counter[Key]()
+        """How many copies to the GPU read each block."""
+        self._loads = deque[Sequence[Key]]()
+        """The copies to the GPU that are not done, in order."""
+        self._loads_end_s = self._stores_end_s = 0.0
+        self.begun: list[tuple[str, float]] = []
+        """Requests whose load has begun, and when it ends: for whoever sees to it that the end is told."""
+
+    def __len__(self) -> int:
+        return len(self._ready_s)
+
+    def num_found(self, keys: Sequence[Key], start: int, end: int, now_s: float) -> int:
+        """Return the number of blocks here in a row, from the one at `start` to before `end`. O(these)"""
+        ready_s = self._ready_s
+        for index in range(start, end):
+            if (at_s := ready_s.get(keys[index])) is None or at_s > now_s:
+                return index - start
+        return max(end - start, 0)
+
+    def is_loading(self, keys: Sequence[Key]) -> bool:
+        """True if any of these blocks is being copied to the GPU."""
+        return bool(self._loading) and not self._loading.keys().isdisjoint(keys)
+
+    def touch(self, keys: Sequence[Key]) -> None:
+        """Count blocks as used now, the first of them last, so that beginnings stay longest."""
+        ready_s = self._ready_s
+        for key in reversed(keys):
+            if key in ready_s:
+                ready_s.move_to_end(key)
+
+    def store(self, keys: Sequence[Key], now_s: float) -> None:
+        """Copy blocks from the GPU, but for those that are here."""
+        new = [key for key in keys if key not in self._ready_s]
+        excess = len(self._ready_s) + len(new) - self._memory.num_blocks
+        if excess > 0 and not self._evict(excess, set(keys), now_s):
+            return
+        end_s = max(self._stores_end_s, now_s)
+        for count, key in enumerate(new, 1):
+            self._ready_s[key] = end_s + count * self._memory.store_s
+        self._stores_end_s = end_s + len(new) * self._memory.store_s
+        self.touch(new)
+
+    def _evict(self, count: int, kept: set[Key], now_s: float) -> bool:
+        """Forget as many blocks, those used least recently; False, and none, if too few may go."""
+        found: list[Key] = []
+        for key, ready_s in self._ready_s.items():
+            if ready_s <= now_s and key not in self._loading and key not in kept:
+                found.append(key)
+                if len(found) == count:
+                    break
+        if len(found) < count:
+            return False
+        for key in found:
+            del self._ready_s[key]
+        return True
+
+    def load(self, name: str, keys: Sequence[Key], now_s: float) -> None:
+        """Begin to copy blocks to the GPU for a request; they stay here."""
+        self._loading.update(keys)
+        self._loads.append(keys)
+        self._loads_end_s = max(self._loads_end_s, now_s) + len(keys) * self._memory.load_s
+        self.begun.append((name, self._loads_end_s))
+
+    def loaded(self) -> None:
+        """The oldest copy to the GPU is done."""
+        for key in self._loads.popleft():
+            self._loading[key] -= 1
+            if not self._loading[key]:
+                del self._loading[key]
+
+    def check(self) -> None:
+        """Verify that no slot is used twice, and that what is being loaded is here. O(blocks)"""
+        assert len(self._ready_s) <= self._memory.num_blocks, "more blocks in the host's memory than fit"
+        assert Counter(key for keys in self._loads for key in keys) == self._loading
+        assert all(key in self._ready_s for key in self._loading), "a block that is being loaded is gone"
