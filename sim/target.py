@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from actors.core.config import ConfigError
+from actors.core.config import ConfigError, HostMemory
 from actors.messages import Capacity
 from sim.cost.composed import Pipeline, WithDrafts
 from sim.cost.overhead import MOST_TOKENS, NO_OVERHEAD, HostOverhead, WithOverhead, largest_graph
@@ -18,6 +18,8 @@ from sim.hardware.shape import ModelShape
 COST_MODELS = ("auto", "tables", "roofline")
 LARGE_GPU_BYTES = 70 * 2**30
 HUGE_GPU_BYTES = 160 * 2**30
+MOST_HOST_BLOCKS = 2**24
+"""As many blocks in the host's memory take 3 GB to simulate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,3 +235,28 @@ class Target:
             for stage in stages_of(self.model, self.pipeline_parallel_size)
         ]
         return Capacity(num_gpu_blocks or min(plan.num_blocks for plan in plans), block_size)
+
+    @property
+    def kv_token_bytes(self) -> int:
+        """The keys and values of a token that a rank would keep if it had all layers."""
+        return self.model.kv_bytes_per_token(self.kv_dtype or self.dtype, self.tensor_parallel_size)
+
+    def host_memory(
+        self, size_gib: float | None, gb_per_s: float | None, block_size: int
+    ) -> HostMemory | None:
+        """Return the host's memory for KV blocks, of all ranks together; they copy their parts at once.
+
+        Raises ConfigError for more blocks than can be simulated.
+        """
+        if size_gib is None:
+            return None
+        block_bytes = self.kv_token_bytes * block_size
+        num_blocks = int(size_gib * 2**30 / (block_bytes * self.tensor_parallel_size))
+        if num_blocks > MOST_HOST_BLOCKS:
+            raise ConfigError(
+                f"kv_offloading_size is {size_gib:g}, room for {num_blocks:,} KV blocks, more than can be"
+                f" simulated ({MOST_HOST_BLOCKS:,}): give less"
+            )
+        bytes_per_s = self.gpu.host_bytes_per_s if gb_per_s is None else gb_per_s * 1e9
+        block_s = block_bytes / self.pipeline_parallel_size / bytes_per_s
+        return HostMemory(num_blocks, block_s, block_s)

@@ -20,6 +20,8 @@ ALIASES = {
     "pro-6000": "rtx-pro-6000",
 }
 
+PCIE_5 = 50e9
+"""Bytes a second that copies over 16 lanes of PCIe 5 reach: four fifths of the 63 GB/s of the lanes."""
 LINKS = ("nvlink", "pcie", "pcie-p2p")
 MACHINE_GPUS = 8
 """The most GPUs that one machine links to each other, in most."""
@@ -35,6 +37,7 @@ BOUNDS = {
     "compute_capability": (1, 100),
     "memory_bandwidth_bytes_per_s": (1e6, 1e16),
     "interconnect_bytes_per_s": (1e6, 1e16),
+    "host_bytes_per_s": (1e6, 1e16),
     "allreduce_latency_s": (1e-9, 1),
     "layer_launch_s": (1e-9, 1),
     "step_launch_s": (1e-9, 10),
@@ -83,6 +86,8 @@ class Gpu:
     step_launch_s: float
     peak_flops_per_s: dict[str, float]
     efficiency: Efficiency
+    host_bytes_per_s: float = PCIE_5
+    """Each way between the GPU's memory and the host's; a file may leave it out."""
     key: str = ""
     """The name under which this package describes it; empty for a file of the user's."""
 
@@ -131,6 +136,7 @@ def _load(name: str) -> Gpu:
 
 
 def _parse(table: dict[str, Any], source: str) -> Gpu:
+    table = {"host_bytes_per_s": PCIE_5, **table}
     _check_keys(table, {f.name for f in fields(Gpu)} - {"key"}, source)
     inner = [table[key] for key in INNER]
     if not all(isinstance(value, dict) and value for value in inner):

@@ -111,6 +111,8 @@ class Simulated:
         seqs, budget = config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens
         hardware = hardware.with_limits(engine.engine_version, seqs, budget)
         capacity = hardware.capacity(config.scheduler.block_size, budget, seqs, engine.num_gpu_blocks)
+        host = hardware.host_memory(*target.offloading, capacity.block_size)
+        config = replace(config, scheduler=replace(config.scheduler, host_memory=host))
         config.with_blocks(capacity.num_blocks)
         _check_memory(config.replicas, capacity.num_blocks)
         plans_ahead = bool(engine.async_scheduling) or engine.drafts_ahead
@@ -132,9 +134,7 @@ class Simulated:
             overhead.request_s,
             num_gpus,
             target.model,
-            hardware.model.kv_bytes_per_token(
-                hardware.kv_dtype or hardware.dtype, hardware.tensor_parallel_size
-            ),
+            hardware.kv_token_bytes,
             target.gpu,
             priced,
             remarks,
@@ -269,10 +269,8 @@ class Simulated:
 
 def _refuse_beside_pools(engine: EngineOptions, target: TargetOptions) -> None:
     """Each pool says what its machines are and how many there are of them."""
-    for record, names in (
-        (engine, ("replicas", "tensor_parallel_size", "data_parallel_size")),
-        (target, ("gpu",)),
-    ):
+    names = ("replicas", "tensor_parallel_size", "data_parallel_size", "gpu")
+    for record in (engine, target):
         for row in rows(type(record)):
             if row.name in names and getattr(record, row.name) != row.default:
                 raise ConfigError(f"{row.flag} is given beside --pool, which says it: leave it out")

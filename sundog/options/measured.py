@@ -58,7 +58,8 @@ def _refuse_other_engines(
 ) -> None:
     """A profile is of one engine: what would make it another is refused."""
     own = {"model": known.model, "gpu": file, "cost": file, "block_size": known.block_size}
-    for record, names in ((target, ("model", "gpu", "cost")), (engine, (*FIXED, "block_size"))):
+    names = (*own, *FIXED, "kv_offloading_size")
+    for record in (target, engine):
         for row in rows(type(record)):
             value = getattr(record, row.name)
             if row.name in names and value not in (row.default, own.get(row.name)):

@@ -19,6 +19,7 @@ CLIENTS = "Clients"
 TERMS = "Targets and prices"
 
 
+OFFLOADING = "KV blocks in the host's memory"
 FLEET = "Pools, faults, autoscaling"
 LINK_GB_PER_S = 50.0
 """GB a second from one GPU to another: a NIC of 400 Gbit/s for each."""
@@ -71,8 +72,44 @@ class MachineOptions:
     )
 
 
+def parse_offloading_backend(text: str) -> str:
+    """Read `native`; vLLM's other backend is refused by its name."""
+    if text != "native":
+        raise ValueError("give native: lmcache and others are not simulated")
+    return text
+
+
 @dataclass(frozen=True, kw_only=True)
-class CostOptions:
+class OffloadingOptions:
+    """Options of the host's memory as a second tier for KV blocks, by vLLM's names."""
+
+    kv_offloading_size: float | None = option(
+        None,
+        Real(0, 1e6, above=True),
+        "GiB of the host's memory for KV blocks, of all ranks of a replica together; none if not given.",
+        section=OFFLOADING,
+    )
+    kv_offloading_backend: str = option(
+        "native",
+        Parsed(parse_offloading_backend, "native"),
+        "How blocks are copied: native, vLLM's own.",
+        section=OFFLOADING,
+    )
+    kv_offloading_gb_per_s: float | None = option(
+        None,
+        Real(0, 1e6, above=True),
+        "Bandwidth between a GPU and the host's memory, each way; the GPU's own if not given.",
+        section=OFFLOADING,
+    )
+
+    @property
+    def offloading(self) -> tuple[float | None, float | None]:
+        """The size and the bandwidth."""
+        return self.kv_offloading_size, self.kv_offloading_gb_per_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostOptions(OffloadingOptions):
     """Options of how long steps take on GPUs that are not there."""
 
     cost: str = option(
