@@ -241,14 +241,12 @@ class Target:
         """The keys and values of a token that a rank would keep if it had all layers."""
         return self.model.kv_bytes_per_token(self.kv_dtype or self.dtype, self.tensor_parallel_size)
 
-    def host_memory(
-        self, size_gib: float | None, gb_per_s: float | None, block_size: int
-    ) -> HostMemory | None:
+    def host_memory(self, size_gib: float, gb_per_s: float | None, block_size: int) -> HostMemory | None:
         """Return the host's memory for KV blocks, of all ranks together; they copy their parts at once.
 
         Raises ConfigError for more blocks than can be simulated.
         """
-        if size_gib is None:
+        if not size_gib:
             return None
         block_bytes = self.kv_token_bytes * block_size
         num_blocks = int(size_gib * 2**30 / (block_bytes * self.tensor_parallel_size))

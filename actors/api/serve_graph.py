@@ -183,6 +183,7 @@ def _metrics(config: EngineConfig, options: ServerOptions, spans: "Spans | None"
         config.replicas,
         config.scheduler.max_model_len,
         prefix_caching=config.scheduler.enable_prefix_caching,
+        host_memory=config.has_host_memory,
         says_throughput=options.log_stats,
         on_end=[
             *([log_request] if options.log_requests else []),

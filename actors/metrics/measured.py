@@ -19,6 +19,7 @@ class Measured:
         "max_tokens",
         "num_cached_tokens",
         "num_computed_tokens",
+        "num_host_tokens",
         "num_losses",
         "num_preemptions",
         "num_prompt_tokens",
@@ -55,6 +56,8 @@ class Measured:
         self.num_computed_tokens = 0
         """Of its known tokens, until it has caught up with them."""
         self.block_ids: list[int] = []
+        self.num_host_tokens = 0
+        """Of the cached ones, those that were loaded from the host's memory."""
         self.num_cached_tokens = self.num_tokens = self.num_preemptions = self.num_losses = 0
         self.scheduled_s: float | None = None
         """When its first step began."""

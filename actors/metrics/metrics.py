@@ -49,6 +49,7 @@ class Metrics(Actor[Heard | SayThroughput]):
         max_model_len: int,
         *,
         prefix_caching: bool = True,
+        host_memory: bool = False,
         says_throughput: bool = False,
         on_end: Sequence[OnEnd] = (),
     ) -> None:
@@ -58,7 +59,7 @@ class Metrics(Actor[Heard | SayThroughput]):
         self.recent = Recent()
         self._replica_of: dict[str, int] = {}
         """Of requests that the Router had first."""
-        self._prefix_caching = prefix_caching
+        self._prefix_caching, self._host_memory = prefix_caching, host_memory
         self._on_end = on_end
         self._says_throughput = says_throughput
         self._throughput = Throughput(self.engines, 0.0)
@@ -141,9 +142,14 @@ class Metrics(Actor[Heard | SayThroughput]):
             if request.scheduled_s is None:
                 request.scheduled_s = output.start_s
                 request.num_cached_tokens = admission.num_computed_tokens
+                request.num_host_tokens = admission.num_host_tokens
+                num_local = admission.num_computed_tokens - admission.num_host_tokens
                 if self._prefix_caching:
                     engine.num_prefix_queries += request.num_prompt_tokens
-                    engine.num_prefix_hits += admission.num_computed_tokens
+                    engine.num_prefix_hits += num_local
+                if self._host_memory:
+                    engine.num_host_queries += request.num_prompt_tokens - num_local
+                    engine.num_host_hits += admission.num_host_tokens
         for name, blocks in batch.new_blocks:
             if (request := requests.get(name)) is not None:
                 request.block_ids += blocks

@@ -122,8 +122,12 @@ class EngineTotals:
     num_preemptions: int = 0
     num_prefix_queries: int = 0
     num_prefix_hits: int = 0
+    num_host_queries: int = 0
+    """Prompt tokens that were looked up in the host's memory, as the GPU did not hold them."""
+    num_host_hits: int = 0
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
+    num_loaded_tokens: int = 0
     num_generation_tokens: int = 0
     drafts: Acceptance = field(default_factory=Acceptance)
     ended: Counter[str] = field(default_factory=Counter)
@@ -171,6 +175,7 @@ class EngineTotals:
         assert request.first_s is not None
         self.num_prompt_tokens += request.num_prompt_tokens
         self.num_cached_tokens += request.num_cached_tokens
+        self.num_loaded_tokens += request.num_host_tokens
         self.ttft_s.observe(request.first_s - request.arrival_s)
 
     def end(self, request: Measured, reason: str, time_s: float) -> None:

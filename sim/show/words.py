@@ -101,6 +101,8 @@ def lack(reason: str, header: Header) -> str:
             return f"the step's token budget{of} was used up"
         case "preemption":
             return "the step preempted, and such a step admits no request"
+        case "KV load":
+            return "KV blocks on their way from the host's memory"
         case "quota":
             return "the policy paused it (a quota of 0)"
         case "unknown":

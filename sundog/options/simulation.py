@@ -83,10 +83,10 @@ def parse_offloading_backend(text: str) -> str:
 class OffloadingOptions:
     """Options of the host's memory as a second tier for KV blocks, by vLLM's names."""
 
-    kv_offloading_size: float | None = option(
-        None,
-        Real(0, 1e6, above=True),
-        "GiB of the host's memory for KV blocks, of all ranks of a replica together; none if not given.",
+    kv_offloading_size: float = option(
+        0.0,
+        Real(0, 1e6),
+        "GiB of the host's memory for KV blocks, of all ranks of a replica together.",
         section=OFFLOADING,
     )
     kv_offloading_backend: str = option(
@@ -103,7 +103,7 @@ class OffloadingOptions:
     )
 
     @property
-    def offloading(self) -> tuple[float | None, float | None]:
+    def offloading(self) -> tuple[float, float | None]:
         """The size and the bandwidth."""
         return self.kv_offloading_size, self.kv_offloading_gb_per_s
 

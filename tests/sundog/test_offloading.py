@@ -1,18 +1,22 @@
 """KV blocks in the host's memory by the command line and by Python: `--kv-offloading-size GIB`."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 import sundog
 from sim.trace.jsonl_rows import write_trace
 from sim.trace.record import TraceRequest
 from tests import warm
+from tests.live import EMULATED, START_S, live
 
 TOKEN_BYTES = 131072
 """Llama 3.1 8B's, in 16 bits."""
+LOADED = 800 - 13 * 16
 SMALL = ("--num-gpu-blocks", "300", "--max-model-len", "4096")
 TIER = ("--kv-offloading-size", "4")
 
@@ -77,7 +81,7 @@ def test_ranks_share_the_memory_and_copy_their_parts_at_once(trace: str) -> None
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--kv-offloading-size", "0"), "--kv-offloading-size is 0: give a number above 0"),
+        (("--kv-offloading-size", "-1"), "--kv-offloading-size is -1: give a number from 0"),
         (("--kv-offloading-size", "1e-6"), "not one KV block fits into so little host memory"),
         (("--kv-offloading-size", "900000"), "more than can be simulated"),
         ((*TIER, "--kv-offloading-backend", "lmcache"), "give native"),
@@ -95,3 +99,23 @@ def test_a_real_engine_refuses_the_option_by_name() -> None:
     """Blocks go to the host in simulation and emulation alone."""
     done = warm.run("sundog", "serve", *TIER)
     assert done.returncode == 2 and "--kv-offloading-size is an option of `sundog emulate`" in done.stderr
+
+
+def test_an_emulated_server_counts_hits_of_the_host_by_vllms_names() -> None:
+    """A prompt, another that leaves the GPU 13 blocks of it, and the first again."""
+    pool = ("--num-gpu-blocks", "65", "--max-model-len", "1024", "--kv-offloading-size", "1")
+    with live(*EMULATED, "--time-scale", "20", "--debug", *pool) as server:
+        prompts = [[number] * 801 for number in (7, 8)]
+        cached = []
+        for prompt in (*prompts, prompts[0]):
+            usage = server.complete(prompt, max_tokens=2).json()["usage"]
+            cached.append((usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0))
+        text = httpx.get(f"{server.url}/metrics", timeout=START_S).text
+        assert server.stop() == 0
+    assert cached == [0, 0, 800]
+    rows = re.findall(r'^(vllm:\w+)_total\{(?:.*source="(\w+)")?.*\} ([\d.e+]+)$', text, re.MULTILINE)
+    found = {source or name: float(count) for name, source, count in rows}
+    assert found["vllm:external_prefix_cache_hits"] == found["external_kv_transfer"] == LOADED
+    assert found["vllm:prefix_cache_hits"] == found["local_cache_hit"] == 800 - LOADED
+    assert found["vllm:external_prefix_cache_queries"] == 3 * 801 - (800 - LOADED)
+    assert found["local_compute"] == 3 * 801 - 800

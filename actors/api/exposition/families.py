@@ -36,6 +36,11 @@ COUNTERS: dict[str, tuple[str, Number]] = {
         lambda e: e.num_prefix_queries,
     ),
     "vllm:prefix_cache_hits": ("Prompt tokens found in the prefix cache.", lambda e: e.num_prefix_hits),
+    "vllm:external_prefix_cache_queries": (
+        "Prompt tokens looked up in the host's memory.",
+        lambda e: e.num_host_queries,
+    ),
+    "vllm:external_prefix_cache_hits": ("Prompt tokens loaded from there.", lambda e: e.num_host_hits),
     "vllm:num_preemptions": ("Preemptions.", lambda e: e.num_preemptions),
     "vllm:prompt_tokens": ("Prompt tokens, cached ones too.", lambda e: e.num_prompt_tokens),
     "vllm:prompt_tokens_cached": ("Prompt tokens that were cached.", lambda e: e.num_cached_tokens),
@@ -155,10 +160,12 @@ def _by_label(engines: Engines) -> Iterator[Metric]:
     for labels, engine in engines:
         waiting.add_metric((*labels, "capacity"), engine.num_waiting)
         waiting.add_metric((*labels, "deferred"), 0)
-        for reason in ("token budget", "max_num_seqs", "KV blocks", "preemption", "quota"):
+        for reason in ("token budget", "max_num_seqs", "KV blocks", "preemption", "quota", "KV load"):
             blocked.add_metric((*labels, reason), engine.blocked_by == reason)
         sources.add_metric((*labels, "local_compute"), engine.num_computed_prompt_tokens)
-        sources.add_metric((*labels, "local_cache_hit"), engine.num_cached_tokens)
+        num_local = engine.num_cached_tokens - engine.num_loaded_tokens
+        sources.add_metric((*labels, "local_cache_hit"), num_local)
+        sources.add_metric((*labels, "external_kv_transfer"), engine.num_loaded_tokens)
         cached.add_metric((*labels, "device"), engine.num_prefix_hits)
         for reason in ENDINGS:
             ended.add_metric((*labels, reason), engine.ended[reason])
