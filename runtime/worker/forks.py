@@ -52,6 +52,8 @@ class Forks:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._is_ready = False
+        self.running: dict[int, Forked] = {}
+        """The last process of each replica."""
         self._begin_s = 0.0
         """The time at which the fork server was begun."""
         self._one_at_a_time: trio.Lock | None = None
@@ -98,6 +100,7 @@ class Forks:
             if isinstance(error, WireError):
                 raise WireError(f"{forked.name} {how}; {error}") from error
             raise
+        self.running[replica] = forked
         return forked
 
     def tend(self) -> None:

@@ -131,9 +131,13 @@ class ChildProcess:
 
     def kill(self) -> None:
         """End it and its children at once, unless it has ended."""
+        self.send(signal.SIGKILL)
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it and its children a signal, unless it has ended."""
         if self.how is None:
             with suppress(ProcessLookupError):
-                os.killpg(self.process, signal.SIGKILL)
+                os.killpg(self.process, number)
 
     async def ended(self) -> str:
         """Wait until it has ended, and say how. It is killed if it takes long."""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from runtime.worker.engine_process import EngineProcess
     from runtime.worker.fork_server import Run
     from runtime.worker.forks import Forks
+    from runtime.worker.supervision import Launcher
 
 
 def embedding_config(real: "RealModel", serving: RealServing, engine: EngineOptions) -> EngineConfig:
@@ -203,17 +204,16 @@ class ServeOrders:
         return OpenedModel(self, real, as_served(config, serving), found)
 
 
-def engine_processes(orders: ServeOrders, stack: ExitStack) -> "Callable[[int], EngineProcess]":
-    """Return what makes a replica's process; where they begin is made ready now, and ends with `stack`."""
+def engine_processes(orders: ServeOrders, place: "Launcher") -> "Callable[[int], EngineProcess]":
+    """Return what makes a replica's process, and begins it at a place."""
     from runtime.worker.engine_process import EngineProcess
 
-    place = _forks(orders, stack) if orders.serving.on is None else _ray_place(orders, stack)
     stall_s, load_s = orders.serving.stall_timeout_s, orders.serving.load_timeout_s
     return lambda replica: EngineProcess(replica, place, stall_s, load_s)
 
 
-def _forks(orders: ServeOrders, stack: ExitStack) -> "Forks":
-    """This machine, where processes are forked from one that has imported everything."""
+def forks_here(orders: ServeOrders, stack: ExitStack) -> "Forks":
+    """This machine, where processes are forked from one that begins now and imports everything."""
     from runtime.worker.forks import Forks, module_command
 
     forks = Forks(module_command("sundog.builds.engine_process"), orders.packed())
@@ -222,7 +222,7 @@ def _forks(orders: ServeOrders, stack: ExitStack) -> "Forks":
     return forks
 
 
-def _ray_place(orders: ServeOrders, stack: ExitStack) -> "RayPlace":
+def ray_place(orders: ServeOrders, stack: ExitStack) -> "RayPlace":
     """A Ray cluster, on whose nodes a replica's fork server reads the same folder, and imports for itself."""
     from runtime.ray.cluster import joined
     from runtime.serve import is_embedded

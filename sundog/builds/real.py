@@ -6,25 +6,25 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from actors.config import ConfigError
-from sundog.builds.engine_process import ServeOrders, engine_processes
+from sundog.builds.engine_process import ServeOrders, engine_processes, forks_here, ray_place
 from sundog.builds.served import Served, max_loras
 from sundog.builds.torch_limits import need_torch
 from sundog.options.engine import EngineOptions
 from sundog.options.serving import RealServing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from actors.front.codec import Vocabulary
+    from runtime.faults import EngineFaults, Hurt
     from runtime.serve import RealModel
-    from runtime.worker.engine_process import EngineProcess
+    from runtime.worker.forks import Forks
 
 
 class StartingModel(NamedTuple):
     """A real model that is to be served; its fork server, if it has one, has begun to import torch."""
 
     orders: ServeOrders
-    forks: "Callable[[int], EngineProcess] | None"
+    forks: "Forks | None"
+    hurts: "tuple[Hurt, ...]"
 
 
 def begun_model(
@@ -39,9 +39,10 @@ def begun_model(
     if serving.messages and not serving.in_process:
         raise ConfigError("--messages sees the actors of one process: give --in-process, too")
     need_torch()
+    hurts = () if serving.faults is None else _hurts(serving, serving.faults, engine)
     orders = ServeOrders(model=model, serving=serving, engine=engine)
     is_forked = serving.on is None and not serving.in_process
-    return StartingModel(orders, engine_processes(orders, stack) if is_forked else None)
+    return StartingModel(orders, forks_here(orders, stack) if is_forked else None, hurts)
 
 
 def real_model(begun: StartingModel, stack: ExitStack) -> Served:
@@ -49,10 +50,9 @@ def real_model(begun: StartingModel, stack: ExitStack) -> Served:
     from actors.config.sampling_defaults import NEUTRAL
     from sundog.builds.start_report import device_of
 
-    orders, new_engine = begun
+    orders, forks, hurts = begun
     serving = orders.serving
-    if serving.on is not None:
-        new_engine = engine_processes(orders, stack)
+    place = forks if serving.on is None else ray_place(orders, stack)
     found = orders.open()
     real = found.real
     real.grammars.prepare()
@@ -60,7 +60,7 @@ def real_model(begun: StartingModel, stack: ExitStack) -> Served:
     return Served(
         real.name,
         found.config,
-        new_engine or found.watched(),
+        found.watched() if place is None else engine_processes(orders, place),
         real.tokenizer,
         vocabulary,
         real.sampling_defaults() if serving.generation_config == "auto" else NEUTRAL,
@@ -69,7 +69,50 @@ def real_model(begun: StartingModel, stack: ExitStack) -> Served:
         max_loras=max_loras(serving),
         vectors=real.vectors,
         folder=real.folder,
+        listeners=() if forks is None or not hurts else (_faults(hurts, forks, found.config.replicas),),
     )
+
+
+NOT_REAL = {
+    "slow-link": "links between pools, which a server has none of",
+    "lost-transfer": "links between pools, which a server has none of",
+    "cancellations": "clients, whom a server does not drive",
+    "spike": "clients, whom a server does not drive",
+    "retries": "clients, whom a server does not drive",
+}
+"""What the faults are of that can only be simulated."""
+
+
+def _hurts(serving: RealServing, file: str, engine: EngineOptions) -> "tuple[Hurt, ...]":
+    """The faults of a file for engine processes of this machine; refuses by name what cannot be for real."""
+    from runtime.faults import MOST_TIMES, Hurt
+    from sim.fleet.faults import DeadEngine, Straggler, drawn_faults, read_faults
+
+    if serving.on is not None or serving.in_process:
+        raise ConfigError("--faults hurts engine processes of this machine: leave --on and --in-process out")
+    found = list[Hurt]()
+    for fault in drawn_faults(read_faults(file), engine.replicas, engine.seed):
+        match fault:
+            case DeadEngine():
+                found.append(Hurt(fault.at_s, fault.replica))
+            case Straggler(factor=factor) if 1 <= factor <= MOST_TIMES:
+                found.append(Hurt(fault.at_s, fault.replica, factor, fault.for_s))
+            case Straggler():
+                raise ConfigError(
+                    f"{file}: a straggler's factor is {fault.factor:g}; a process can be held up 1 to"
+                    f" {MOST_TIMES:g} times"
+                )
+            case _:
+                raise ConfigError(
+                    f"{file}: a fault of kind {fault.kind} is of {NOT_REAL[fault.kind]}: replay simulates it"
+                )
+    return tuple(found)
+
+
+def _faults(hurts: "tuple[Hurt, ...]", forks: "Forks", replicas: int) -> "EngineFaults":
+    from runtime.faults import EngineFaults
+
+    return EngineFaults(hurts, forks, replicas)
 
 
 def _with_thought(vocabulary: "Vocabulary", real: "RealModel", serving: RealServing) -> "Vocabulary":

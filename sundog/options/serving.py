@@ -238,6 +238,12 @@ class RealServing(Serving):
         flag="--load-timeout",
         section=PROCESSES,
     )
+    faults: str | None = option(
+        None,
+        AnyText("FILE", is_path=True),
+        "Kill and hold up engine processes when FILE.toml says so (docs/fleets.md).",
+        section=PROCESSES,
+    )
     on: str | None = on_ray("Place each replica on a cluster: ray begins one here, ray:HOST:PORT is there.")
     ray_cpus: int | None = option(
         None,

@@ -1,0 +1,96 @@
+"""Faults of real engine processes: some are killed at an instant, some are held up for a while.
+
+Instants count from when every engine is up for the first time. A process that is held up is stopped for a
+part of each PERIOD_S, so that it goes on at a part of its pace. How long a killed one is down is measured.
+"""
+
+import logging
+import signal
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from actors.kernel.actor import Actor
+from actors.kernel.clock import Event
+from actors.messages import EngineUp, Heard
+from runtime.worker.forks import Forks
+
+log = logging.getLogger("sundog.faults")
+
+PERIOD_S = 0.05
+MOST_TIMES = 20.0
+"""A process that is held up more than this hardly runs between two signals."""
+
+
+class Hurt(NamedTuple):
+    """A fault of one replica: it takes `factor` times as long for `for_s`; without a factor it is killed."""
+
+    at_s: float
+    replica: int
+    factor: float | None = None
+    for_s: float = 0.0
+
+
+class NextSignal(NamedTuple):
+    """It is time to stop a process that is held up, or to let it go on."""
+
+    hurt: Hurt
+    until_s: float
+    goes_on: bool
+
+
+class EngineFaults(Actor[Heard | Hurt | NextSignal]):
+    """A listener that sends engine processes their signals, and says how long the killed ones are down."""
+
+    def __init__(self, hurts: Sequence[Hurt], forks: Forks, replicas: int) -> None:
+        super().__init__("faults")
+        self._hurts, self._forks = hurts, forks
+        self._num_to_come = replicas
+        self._begin_s = 0.0
+        self._killed_s: dict[int, float] = {}
+
+    def handle(self, message: Heard | Hurt | NextSignal) -> None:
+        match message:
+            case EngineUp():
+                self._up(message.replica)
+            case Hurt(factor=None):
+                self._kill(message.replica)
+            case Hurt():
+                log.warning("a fault: replica %d takes %g times as long", message.replica, message.factor)
+                self._hold_up(NextSignal(message, self.clock.now_s() + message.for_s, goes_on=False))
+            case NextSignal():
+                self._hold_up(message)
+            case _:
+                pass
+
+    async def closed(self) -> None:
+        for process in self._forks.running.values():
+            process.child.send(signal.SIGCONT)
+
+    def _kill(self, replica: int) -> None:
+        process = self._forks.running[replica]
+        if process.child.how is None:  # else it is down already
+            self._killed_s[replica] = self.clock.now_s()
+            log.warning("a fault: %s, of replica %d, is killed", process.name, replica)
+            process.kill()
+
+    def _up(self, replica: int) -> None:
+        now_s = self.clock.now_s()
+        if (killed_s := self._killed_s.pop(replica, None)) is not None:
+            log.warning("replica %d is up again, %.2f s after it was killed", replica, now_s - killed_s)
+        if self._num_to_come:
+            self._num_to_come -= 1
+            if not self._num_to_come:
+                for hurt in self._hurts:
+                    self.schedule(now_s + hurt.at_s, Event.TIMEOUT, hurt)
+
+    def _hold_up(self, turn: NextSignal) -> None:
+        hurt, until_s, goes_on = turn
+        process, now_s = self._forks.running[hurt.replica], self.clock.now_s()
+        if now_s >= until_s:
+            process.child.send(signal.SIGCONT)
+            return log.warning("replica %d goes on at its own pace", hurt.replica)
+        process.child.send(signal.SIGCONT if goes_on else signal.SIGSTOP)
+        assert hurt.factor is not None
+        going_s = PERIOD_S / hurt.factor
+        lasts_s = going_s if goes_on else PERIOD_S - going_s
+        self.schedule(min(now_s + lasts_s, until_s), Event.TIMEOUT, NextSignal(hurt, until_s, not goes_on))
