@@ -41,6 +41,9 @@ class PlanOptions:
         None, AnyText("FILE", is_path=True), "TOML with the price of each GPU an hour. Without it GPUs count."
     )
     max_gpus: int = option(128, Whole(1, 4096), "The largest fleet that is tried.")
+    survive: int = option(
+        0, Whole(0, 64), "Replicas that may be lost: as many are bought beyond those that hold."
+    )
     replications: int = option(5, Whole(1, 1000), "Draws of the workload that the fleet must hold.")
     confidence: float = option(0.95, Real(0.5, 0.9999), "Confidence of the intervals.", section=SEARCH)
     tune: bool = option(
@@ -116,7 +119,8 @@ def plan(
     given = click.get_current_context().get_parameter_source("tensor_parallel_size")
     has_ranks = given is not ParameterSource.DEFAULT
     problem = planned(
-        *(source, reading, engine, target, load, terms, gpus, varied, prices, asked.max_gpus, has_ranks)
+        *(source, reading, engine, target, load, terms, gpus, varied, prices, asked.max_gpus, has_ranks),
+        asked.survive,
     )
     with (
         runs_progress("trials") as progress,

@@ -254,6 +254,7 @@ def plan(
     prices: Mapping[str, float] | str | Path | None = None,
     vary: Mapping[str, Sequence[Any]] | None = None,
     max_gpus: int = 128,
+    survive: int = 0,
     replications: int = 5,
     confidence: float = 0.95,
     tune: bool = True,
@@ -266,7 +267,8 @@ def plan(
 
     `prices` maps GPUs to their price an hour, or is a TOML file that does; without it GPUs are counted. With
     `tune` other token budgets and `max_num_seqs` of the cheapest fleet are tried; `resize_s` is how often the
-    perfect autoscaler resizes it. Trials are kept in the folder `out`. Like `sweep` it makes processes.
+    perfect autoscaler resizes it. It holds with `survive` replicas lost. Trials are kept in the folder `out`.
+    Like `sweep` it makes processes.
     Raises ConfigError.
     """
     from sim.show.progress import runs_progress
@@ -285,7 +287,7 @@ def plan(
     has_ranks = options.get("tensor_parallel_size") is not None
     problem = planned(
         *(str(source), reading, engine, target, load, terms, machines, _varied(vary or {}, options), known),
-        *(max_gpus, has_ranks),
+        *(max_gpus, has_ranks, survive),
     )
     out_folder = None if out is None else str(out)
     with (

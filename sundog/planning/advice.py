@@ -117,7 +117,7 @@ def _tuned(winner: Candidate, names: Sequence[str]) -> list[Candidate]:
     """The winner's machine with one setting changed, each a candidate for fewer replicas."""
     machine = winner.price, winner.num_gpus, winner.most
     return [
-        Candidate({**winner.settings, name: value}, *machine, is_variant=True)
+        Candidate({**winner.settings, name: value}, *machine, winner.spare, is_variant=True)
         for name in names
         for value in TUNED[name]
     ]
@@ -128,10 +128,10 @@ def _next_cheaper(
 ) -> tuple[Candidate, int, TrialResult] | None:
     """The most expensive fleet that fails and costs less; the draw that it failed is played to its end."""
     failed = [
-        (count * each.price, -number, count, seed)
+        (each.price_of(count), -number, count, seed)
         for number, each in enumerate(tried)
         for (count, seed), result in each.tried.items()
-        if not result.is_held and result.refused is None and count * each.price < winner.cost
+        if not result.is_held and result.refused is None and each.price_of(count) < winner.cost
     ]
     if not failed:
         return None

@@ -36,6 +36,7 @@ class Problem:
     objectives: "tuple[Objective, ...]"
     price: Callable[[str], float]
     max_gpus: int
+    survive: int
 
     def advise(
         self,
@@ -72,10 +73,14 @@ class Problem:
         for settings in self.cells:
             engine, target = changed(self.plan.engine, settings), changed(self.plan.target, settings)
             num_gpus = _num_gpus(engine)
-            if num_gpus > self.max_gpus:
+            if num_gpus * (self.survive + 1) > self.max_gpus:
                 continue
             found = Candidate(
-                settings, num_gpus * self.price(target.gpu), num_gpus, self.max_gpus // num_gpus
+                settings,
+                num_gpus * self.price(target.gpu),
+                num_gpus,
+                self.max_gpus // num_gpus - self.survive,
+                self.survive,
             )
             try:
                 Simulated.of(engine, target)
@@ -116,10 +121,12 @@ def planned(
     prices: Mapping[str, float] | None,
     max_gpus: int,
     has_ranks: bool,
+    survive: int = 0,
 ) -> Problem:
     """Check a question; raises ConfigError, which names the option.
 
-    With `has_ranks` the tensor-parallel size of `engine` was asked for, and no other one is tried.
+    With `has_ranks` the tensor-parallel size of `engine` was asked for, and no other one is tried. The fleet
+    holds with `survive` of its replicas lost.
     """
     from sim.figures.sweep.cells import grid
     from sim.hardware.gpu import load_gpu
@@ -143,9 +150,10 @@ def planned(
         if ".toml" not in gpu:
             load_gpu(gpu)
         price_of(gpu, prices)
-    if all(_num_gpus(changed(engine, settings)) > max_gpus for settings in cells):
-        raise ConfigError(f"--max-gpus is {max_gpus}: every setting takes more GPUs for one replica")
+    if all(_num_gpus(changed(engine, settings)) * (survive + 1) > max_gpus for settings in cells):
+        several = "one replica" if not survive else f"{survive + 1} replicas"
+        raise ConfigError(f"--max-gpus is {max_gpus}: every setting takes more GPUs for {several}")
     one = replace(target, gpu=axes["gpu"][0])
     shared = Plan(workload_of(source, reading), source, engine, one, load, terms)
     check_tenants(shared, cells, [each.metric for each in objectives])
-    return Problem(shared, cells, objectives, lambda gpu: price_of(gpu, prices), max_gpus)
+    return Problem(shared, cells, objectives, lambda gpu: price_of(gpu, prices), max_gpus, survive)

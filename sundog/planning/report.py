@@ -88,7 +88,7 @@ def _table(advice: "Advice", objectives: "Sequence[Objective]", has_prices: bool
     table.add_column("")
     for each in _shown(advice)[:MOST_ROWS]:
         if each.is_verified and each.holding is not None:
-            table.add_row(named(each, each.holding), amount(each.cost), "holds")
+            table.add_row(named(each, each.bought), amount(each.cost), "holds")
             continue
         count, reason = min(each.failing + 1, each.most), "not looked at: it costs more"
         if each.refused is not None:
@@ -100,7 +100,7 @@ def _table(advice: "Advice", objectives: "Sequence[Objective]", has_prices: bool
             last = next(r for (n, _), r in each.tried.items() if n == each.failing and not r.is_held)
             count, reason = each.failing, why(last, objectives)
         bound = "" if math.isinf(each.bound) else f">= {amount(each.bound)}"
-        table.add_row(named(each, count), bound, reason)
+        table.add_row(named(each, count + each.spare), bound, reason)
     return table
 
 
@@ -111,7 +111,7 @@ def _lines(
     winner, held = advice.winner, advice.held
     assert winner is not None and winner.holding is not None
     price = f", {winner.cost:,.2f} an hour" if has_prices else ""
-    yield f"Buy {named(winner, winner.holding)}{price}."
+    yield f"Buy {named(winner, winner.bought)}{price}."
     for each, interval in zip(objectives, intervals(objectives, held, confidence), strict=True):
         spread = "" if math.isnan(interval.half_width) else f" ± {interval.half_width:.3g}"
         draws = f"{len(held)} draws" if len(held) > 1 else "one draw, so that there is no interval"
@@ -127,20 +127,22 @@ def _lines(
             if count
         ]
         yield f"  If either paid for all of it: {', '.join(per_token)}."
-    spare = named(winner, winner.holding + 1)
-    yield f"  To hold with one replica lost: {spare}" + (
-        f", {winner.cost + winner.price:,.2f} an hour." if has_prices else "."
-    )
+    if winner.spare:
+        yield f"  It holds with {winner.spare} of these replicas lost, as all its figures here say."
+    else:
+        yield f"  To hold with one replica lost: {named(winner, winner.holding + 1)}" + (
+            f", {winner.cost + winner.price:,.2f} an hour." if has_prices else "."
+        )
     if advice.headroom is not None:
         limit = "up to" if advice.headroom < MOST_LOAD else "even"
         yield f"  Headroom: one draw holds {limit} {advice.headroom:.2f} times this load."
     if advice.cheaper is not None:
         candidate, count, result = advice.cheaper
         reason = why(result, objectives)
-        yield f"The next cheaper fleet fails. {named(candidate, count)}: {reason}."
+        yield f"The next cheaper fleet fails. {named(candidate, count + candidate.spare)}: {reason}."
     if advice.at_means is not None and advice.at_means.holding is not None:
         mean = advice.at_means
-        yield f"At mean lengths one would have bought {named(mean, mean.holding or 0)}" + (
+        yield f"At mean lengths one would have bought {named(mean, mean.bought)}" + (
             f", {mean.cost:,.2f} an hour." if has_prices else "."
         )
     if advice.tuned:
@@ -148,7 +150,7 @@ def _lines(
         verb = "Chosen among" if winner.is_variant else "No fewer replicas hold with"
         yield f"{verb} other settings ({values})."
     if (resized := advice.resized) is not None:
-        hours, whole = resized.replica_hours, winner.holding * resized.span_s / 3600
+        hours, whole = resized.replica_hours, winner.bought * resized.span_s / 3600
         yield (
             f"A perfect autoscaler, which resizes the fleet every {resized.window_s:g} s and knows what"
             f" comes, takes {hours * winner.num_gpus:,.2f} GPU-hours where this fleet takes"
@@ -174,11 +176,12 @@ def to_json(advice: "Advice", objectives: "Sequence[Objective]", confidence: flo
     winner, held = advice.winner, advice.held
     found: dict[str, Any] = {
         "has_prices": has_prices,
-        "winner": fleet(winner, winner.holding if winner is not None else None),
+        "winner": fleet(winner, None if winner is None else winner.bought),
         "objectives": [],
+        "spare_replicas": 0 if winner is None else winner.spare,
         "headroom": advice.headroom,
         "headroom_is_most_tried": advice.headroom == MOST_LOAD,
-        "at_mean_lengths": fleet(advice.at_means, advice.at_means.holding if advice.at_means else None),
+        "at_mean_lengths": fleet(advice.at_means, advice.at_means.bought if advice.at_means else None),
         "tuned": {name: TUNED[name] for name in advice.tuned},
         "autoscaler": None,
         "next_cheaper": None,
@@ -195,11 +198,11 @@ def to_json(advice: "Advice", objectives: "Sequence[Objective]", confidence: flo
             "window_s": resized.window_s,
             "replicas": list(resized.replicas),
             "gpu_hours": resized.replica_hours * winner.num_gpus,
-            "gpu_hours_of_winner": (winner.holding or 0) * winner.num_gpus * resized.span_s / 3600,
+            "gpu_hours_of_winner": winner.bought * winner.num_gpus * resized.span_s / 3600,
         }
     if advice.cheaper is not None:
         candidate, count, result = advice.cheaper
-        found["next_cheaper"] = (fleet(candidate, count) or {}) | {
+        found["next_cheaper"] = (fleet(candidate, count + candidate.spare) or {}) | {
             "why": why(result, objectives),
             "values_s": result.values,
         }

@@ -39,6 +39,8 @@ class Candidate:
     """The price of a replica an hour; its GPUs where there are no prices."""
     num_gpus: int
     most: int
+    spare: int = 0
+    """Replicas that are bought beyond those that hold, because as many may be lost."""
     failing: int = 0
     holding: int | None = None
     is_found: bool = False
@@ -61,12 +63,22 @@ class Candidate:
         """The least that it can cost; infinite if it cannot be."""
         if self.refused is not None or self.is_hopeless or self.failing >= self.most:
             return math.inf
-        return (self.failing + 1) * self.price
+        return self.price_of(self.failing + 1)
+
+    @property
+    def bought(self) -> int:
+        """The replicas of the smallest fleet that is known to hold one draw, with the spare ones."""
+        assert self.holding is not None
+        return self.holding + self.spare
+
+    def price_of(self, count: int) -> float:
+        """Return the price of a fleet of which `count` replicas are left when the spare ones are lost."""
+        return (count + self.spare) * self.price
 
     @property
     def cost(self) -> float:
         """The price of the smallest fleet that is known to hold every draw; infinite if none is."""
-        return self.holding * self.price if self.is_verified and self.holding else math.inf
+        return self.price_of(self.holding) if self.is_verified and self.holding else math.inf
 
     def next_replicas(self, below: float) -> int:
         """The number of replicas to look at: twice as many until one holds, then between the two.
@@ -74,7 +86,9 @@ class Candidate:
         No fleet is looked at that costs as much as `below`: the largest that does not comes first, because if
         it fails, so do all others.
         """
-        largest = self.most if below == math.inf else min(self.most, math.ceil(below / self.price) - 1)
+        largest = (
+            self.most if below == math.inf else min(self.most, math.ceil(below / self.price) - 1 - self.spare)
+        )
         if self.is_found:
             count = self.failing + 1
         elif self.holding is not None:

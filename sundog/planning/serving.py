@@ -42,9 +42,9 @@ def commands(winner: Candidate, plan: "Plan", reading: "ReadingOptions") -> Iter
     for record in (plan.target, plan.engine, plan.load, reading, plan.terms):
         words += spelled(record, tuple(settings))
     words += _flags(settings)
-    words += ["--replicas", str(winner.holding)]
+    words += ["--replicas", str(winner.bought)]
     yield shlex.join(words)
-    times = "" if winner.holding == 1 else f"  # {winner.holding} times, behind a router"
+    times = "" if winner.bought == 1 else f"  # {winner.bought} times, behind a router"
     yield f"{shlex.join(['vllm', 'serve', plan.target.model, *vllm_options(winner, plan)])}{times}"
     if (policy := str(settings.get("policy", plan.engine.policy))) not in OWN_POLICIES:
         yield f"# vLLM has no policy {policy}: it serves first come, first served"
@@ -78,7 +78,7 @@ kind: Deployment
 metadata:
   name: vllm
 spec:
-  replicas: {winner.holding}
+  replicas: {winner.bought}
   selector:
     matchLabels: {{app: vllm}}
   template:
@@ -116,7 +116,7 @@ routing:
     enabled: false
 decode:
   create: true
-  replicas: {winner.holding}
+  replicas: {winner.bought}
   parallelism:
     tensor: {winner.settings["tensor_parallel_size"]}
   containers:

@@ -88,11 +88,12 @@ def test_a_plan_is_that_of_the_exhaustive_grid(spec: Path, slo: str) -> None:
 
 @pytest.mark.parametrize("num_at_once", [1, 3])
 def test_the_search_finds_the_least_cost(num_at_once: int) -> None:
-    """Of 300 made-up problems, where each candidate and draw needs a number of replicas of its own."""
+    """Of 300 made-up problems, where each draw needs a number of its own, and some may be lost."""
     rng = random.Random(5)
     for _ in range(300):
         needs = {name: [rng.randint(1, 40) for _ in range(3)] for name in range(4)}
-        made = [Candidate({"x": name}, rng.choice([1.0, 2.0, 3.5]), 1, 30) for name in needs]
+        spare = rng.choice([0, 0, 1, 3])
+        made = [Candidate({"x": name}, rng.choice([1.0, 2.0, 3.5]), 1, 30, spare) for name in needs]
 
         def results(
             trials: Sequence[FleetTrial], needs: dict[int, list[int]] = needs
@@ -104,7 +105,7 @@ def test_the_search_finds_the_least_cost(num_at_once: int) -> None:
 
         winner = Search([OBJECTIVE], 3, 0.95, results, num_at_once=num_at_once).cheapest(made)
         costs = [
-            max(needs[each.settings["x"]]) * each.price
+            (max(needs[each.settings["x"]]) + spare) * each.price
             for each in made
             if max(needs[each.settings["x"]]) <= 30
         ]

@@ -60,9 +60,22 @@ def test_a_fleet_that_is_asked_for_is_the_only_one_that_is_tried(spec: Path) -> 
     assert figures["cells"][0]["runs"][0]["slo_held"] == 1
 
 
+def test_a_fleet_that_survives_holds_without_the_replicas_that_may_be_lost(spec: Path) -> None:
+    """It has one more than the fleet that holds, and its commands simulate that."""
+    one = json.loads(plan(spec, *FEW, "--no-tune", "--json").stdout)["winner"]
+    done = plan(spec, *FEW, "--no-tune", "--survive", "1", "--json")
+    found = json.loads(done.stdout)
+    assert found["spare_replicas"] == 1 and found["winner"]["replicas"] == one["replicas"] + 1
+    assert found["winner"]["cost_per_h"] == found["winner"]["gpus"] == one["gpus"] + 1
+    table = plan(spec, *FEW, "--no-tune", "--survive", "1").stdout
+    assert f"Buy {one['replicas'] + 1} x l40s" in table and f"--replicas {one['replicas'] + 1}" in table
+    assert "It holds with 1 of these replicas lost" in table
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
+        (("-tp", "8", "--max-gpus", "8", "--survive", "1"), "takes more GPUs for 2 replicas"),
         (("--gpu", "h1000,l40s"), "Did you mean h100?"),
         (("--gpu", "h100,"), "names an empty GPU"),
         (("--vary", "workload.duration_s=1,2"), "a plan is for one workload"),
