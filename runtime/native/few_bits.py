@@ -1,8 +1,8 @@
 """Linear layers whose weights are whole numbers of 8 or 4 bits, made at load from a model's own.
 
 Decoding reads every weight, so that a step takes as long as its weights are large. Numbers have a scale for
-each group of inputs of an output; activations become whole numbers of 16 bits in units of their group, finer
-than bf16, so that products are exact. The head is kept in 8 bits in either case, and what has few outputs,
+each group of inputs of an output; activations become whole numbers of 8 bits in units of their row's group,
+and products of the two are exact. The head is kept in 8 bits in either case, and what has few outputs,
 such as a router, as it is. Without compiled kernels the numbers are multiplied out.
 
 Shapes: O outputs, I inputs, G groups of inputs, B blocks of outputs; N rows of a pass.
@@ -46,10 +46,10 @@ def multiplied_out(weight_OI: Tensor, bits: int) -> Tensor:
 
 def _packed(numbers_OI: Tensor, bits: int) -> Tensor:
     """Bytes in the order of few_bits.h; O is whole blocks."""
-    num_in = numbers_OI.shape[1]
+    bytes_OI, num_in = numbers_OI.view(torch.uint8) + 2 ** (bits - 1), numbers_OI.shape[1]
     if bits == 8:
-        return numbers_OI.view(-1, BLOCK, num_in // 4, 4).transpose(1, 2).contiguous().flatten()
-    quads = numbers_OI.view(-1, BLOCK, num_in // 8, 2, 4) + 8
+        return bytes_OI.view(-1, BLOCK, num_in // 4, 4).transpose(1, 2).contiguous().flatten()
+    quads = bytes_OI.view(-1, BLOCK, num_in // 8, 2, 4)
     both = quads[..., 0, :] | quads[..., 1, :] << 4
     return both.transpose(1, 2).contiguous().flatten()
 

@@ -45,8 +45,8 @@ template <class F> void each_row(Walker& walker, int64_t rows, F f) {
 inline WholeRows room_for_whole(int64_t rows, int64_t num_in) {
     static thread_local Room rooms[2];
     WholeRows whole{nullptr, nullptr, num_in};
-    whole.at = rooms[0].take(size_t(rows * whole.row()));
-    whole.unit = (float*)rooms[1].take(sizeof(float) * size_t(rows * whole.groups()));
+    whole.at = (int8_t*)rooms[0].take(size_t(rows * whole.row()));
+    whole.unit = (Unit*)rooms[1].take(sizeof(Unit) * size_t(rows * whole.groups()));
     return whole;
 }
 
@@ -60,7 +60,6 @@ WholeRows as_whole(Walker& walker, Linears layers, const Matrix<const T>& x, int
     if constexpr (std::is_same_v<T, bf16>)
         if (are_whole(layers)) {
             room.num_in = (*layers.begin())->num_in;
-            room.in_bytes = tiles::HERE && rows > MOST_ROWS_WITHOUT_TILES;
             each_row(walker, rows, [&](int64_t r) { room.take(r, x[r]); });
         }
     return room;

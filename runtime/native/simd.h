@@ -40,6 +40,7 @@ INLINE vi load_words(const uint32_t* p) { return _mm512_loadu_si512(p); }
 INLINE void store_words(uint32_t* p, vi a) { _mm512_storeu_si512(p, a); }
 INLINE vi widen(const uint16_t* p) { return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)); }
 INLINE void narrow(uint16_t* p, vi a) { _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(a)); }
+INLINE void narrow(int8_t* p, vi a) { _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8(a)); }
 INLINE vf load(const float* p) { return _mm512_loadu_ps(p); }
 INLINE void store(float* p, vf a) { _mm512_storeu_ps(p, a); }
 INLINE vf load(const f16* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
@@ -87,6 +88,10 @@ INLINE vi widen(const uint16_t* p) { return _mm256_cvtepu16_epi32(_mm_loadu_si12
 INLINE void narrow(uint16_t* p, vi a) {
     const __m128i low = _mm256_castsi256_si128(a), high = _mm256_extracti128_si256(a, 1);
     _mm_storeu_si128((__m128i*)p, _mm_packus_epi32(low, high));
+}
+INLINE void narrow(int8_t* p, vi a) {
+    const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+    _mm_storel_epi64((__m128i*)p, _mm_packs_epi16(words, words));
 }
 INLINE vf load(const float* p) { return _mm256_loadu_ps(p); }
 INLINE void store(float* p, vf a) { _mm256_storeu_ps(p, a); }
