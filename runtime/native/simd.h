@@ -34,7 +34,6 @@ INLINE vi either(vi a, vi b) { return _mm512_or_si512(a, b); }
 INLINE vi both(vi a, vi b) { return _mm512_and_si512(a, b); }
 template <int N> INLINE vi left(vi a) { return _mm512_slli_epi32(a, N); }
 template <int N> INLINE vi right(vi a) { return _mm512_srli_epi32(a, N); }
-template <int N> INLINE vi right_signed(vi a) { return _mm512_srai_epi32(a, N); }
 INLINE vf as_number(vi a) { return _mm512_cvtepi32_ps(a); }
 INLINE vi load_words(const uint32_t* p) { return _mm512_loadu_si512(p); }
 INLINE void store_words(uint32_t* p, vi a) { _mm512_storeu_si512(p, a); }
@@ -80,7 +79,6 @@ INLINE vi either(vi a, vi b) { return _mm256_or_si256(a, b); }
 INLINE vi both(vi a, vi b) { return _mm256_and_si256(a, b); }
 template <int N> INLINE vi left(vi a) { return _mm256_slli_epi32(a, N); }
 template <int N> INLINE vi right(vi a) { return _mm256_srli_epi32(a, N); }
-template <int N> INLINE vi right_signed(vi a) { return _mm256_srai_epi32(a, N); }
 INLINE vf as_number(vi a) { return _mm256_cvtepi32_ps(a); }
 INLINE vi load_words(const uint32_t* p) { return _mm256_loadu_si256((const __m256i*)p); }
 INLINE void store_words(uint32_t* p, vi a) { _mm256_storeu_si256((__m256i*)p, a); }
