@@ -40,7 +40,7 @@ class AttentionBackend:
 
     @property
     def words(self) -> str:
-        """Say what attends."""
+        """Say in a few words what computes attention."""
         if self.decode is not None:
             return f"a Triton kernel, prompts by {'varlen_attn' if self.has_varlen else 'torch'}"
         return "varlen_attn" if self.has_varlen else "torch on gathered keys"
