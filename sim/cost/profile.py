@@ -152,6 +152,12 @@ class HostShare:
         return WithOverhead(cost if self.slowdown == 1 else ScaledCost(cost, self.slowdown), overhead)
 
 
+def front_end_s(path: Path | str) -> float | None:
+    """Seconds in front of a request, where a cost file says them; ConfigError names the file and the key."""
+    host = read_toml(path).get(HOST)
+    return None if host is None else checked(HostShare, host, path, (HOST,)).request_s
+
+
 @dataclass(frozen=True, slots=True)
 class Profile:
     """The file of a measured engine."""

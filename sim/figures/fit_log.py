@@ -141,8 +141,8 @@ class Observed:
 class Fitted(NamedTuple):
     """The model, and how far it is off: the median relative error of how long requests decoded.
 
-    `num_left_out` took too long for it, as those do that were preempted. Of several loads `errors` has how
-    far off the whole time that each decoded is where the model is fitted to the others alone.
+    `num_left_out` took too long for it, as those do that were preempted. Of several loads `others` has the
+    model that is fitted without each, and `errors` how far off that is of the whole time that each decoded.
     """
 
     model: Calibrated
@@ -150,6 +150,7 @@ class Fitted(NamedTuple):
     median_error: float
     num_left_out: int
     errors: tuple[float, ...] = ()
+    others: tuple[Calibrated, ...] = ()
 
 
 def fit_requests(*loads: Observed) -> Fitted:
@@ -159,13 +160,14 @@ def fit_requests(*loads: Observed) -> Fitted:
     """
     equations = [_equations(observed) for observed in loads]
     model, median_error, num_left_out = _fit_equations(equations)
-    errors = list[float]()
+    errors, others = list[float](), list[Calibrated]()
     for index, (features, taken) in enumerate(equations if len(loads) > 1 else ()):
         other, _, _ = _fit_equations([*equations[:index], *equations[index + 1 :]])
+        others.append(other)
         errors.append(float((features @ np.array(coefficients(other))).sum() / taken.sum() - 1))
     largest = [_largest(observed) for observed in loads]
     measured = ObservedRange(*(max(of[part] for of in largest) for part in range(4)))
-    return Fitted(model, measured, median_error, num_left_out, tuple(errors))
+    return Fitted(model, measured, median_error, num_left_out, tuple(errors), tuple(others))
 
 
 def _largest(observed: Observed) -> tuple[float, float, float, float]:

@@ -16,6 +16,7 @@ from sim.cost.composed import InStep, in_step, scaled
 from sim.cost.doubt import FRONT_END_DOUBT, step_doubt
 from sim.cost.overhead import NO_OVERHEAD, WithOverhead
 from sim.cost.overhead import host_overhead as fitted_overhead
+from sim.cost.profile import front_end_s
 from sim.cost.work import CostModel
 from sim.figures.totals import RunTerms
 from sim.hardware.formats import dtype_name, kv_dtype_name
@@ -117,6 +118,7 @@ class Simulated:
         _check_memory(config.replicas, capacity.num_blocks)
         plans_ahead = bool(engine.async_scheduling) or engine.drafts_ahead
         overhead = fitted_overhead(plans_ahead) if target.host_overhead else NO_OVERHEAD
+        front_s = front_end_s(target.cost) if target.cost.endswith(".toml") else None
         kernels = hardware.cost(overhead)
         cost = in_step(scaled(kernels, target.step_scale), hardware.data_parallel_size)
         num_gpus = config.replicas * engine.tensor_parallel_size * engine.pipeline_parallel_size
@@ -131,7 +133,7 @@ class Simulated:
             (kernels,),
             capacity,
             hardware.gpu.power_w,
-            overhead.request_s,
+            overhead.request_s if front_s is None or not target.host_overhead else front_s,
             num_gpus,
             target.model,
             hardware.kv_token_bytes,

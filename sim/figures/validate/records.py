@@ -62,14 +62,12 @@ def read_clients_run(run: Run) -> MeasuredServer:
             f"{folder}: {gpu} is of an engine that was measured: `sundog bench --config"
             f" {folder / 'config.toml'}` says what it predicts"
         )
-    rows = [row for row in run.requests().to_pylist() if row["reason"] in ("stop", "length")]
-    if len(rows) < 2:
-        raise MeasuredError(f"{folder} has {len(rows)} requests that finished, at least 2 are needed")
+    rows = _finished(run)
     model = model_of(str(config.get("shape") or run.summary["client"]["model"]), folder)
     gpu = str(path) if path.is_file() else str(gpu)
     tokens, seqs = Target(load_model(model), load_gpu(gpu)).default_limits
     columns = [np.array([row[name] for row in rows], dtype=np.float64) for name in COLUMNS]
-    requests = _requests(rows, _contents(config, folder))
+    requests = asked_in(run)
     version = str(config.get("engine_version", NEWEST))
     options, refused = engine_options(config)
     figures, rate_per_s = figures_of(*columns), len(rows) / max(requests[-1].arrival_s, 1e-9)
@@ -98,8 +96,16 @@ def read_clients_run(run: Run) -> MeasuredServer:
 Contents = dict[str, TraceRequest]
 
 
-def _requests(rows: list[dict[str, Any]], contents: Contents) -> list[TraceRequest]:
-    """What was asked and answered, the first at 0."""
+def _finished(run: Run) -> list[dict[str, Any]]:
+    rows = [row for row in run.requests().to_pylist() if row["reason"] in ("stop", "length")]
+    if len(rows) < 2:
+        raise MeasuredError(f"{run.path} has {len(rows)} requests that finished, at least 2 are needed")
+    return rows
+
+
+def asked_in(run: Run) -> list[TraceRequest]:
+    """The requests of a run that finished, as they were asked and answered, the first at 0."""
+    rows, contents = _finished(run), _contents(run.config, run.path)
     start_s, found = rows[0]["arrival_s"], []
     for number, row in enumerate(rows):
         known = contents.get(row["request_id"])

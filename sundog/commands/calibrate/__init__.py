@@ -36,7 +36,7 @@ def calibrate(
     metrics, one step a line, as `--step-log` and engines write them (docs/records.md).
 
     Several folders are loads of one server, as `sundog bench --out` wrote them: the file says how far it is
-    off on each of them where it is fitted to the others alone.
+    off on each where it is fitted to the others alone. Limits of the engine may say how the server plans.
     """
     source = sources[0]
     path = Path(source)
@@ -53,7 +53,7 @@ def calibrate(
     if isfile(path):
         from_steps(path, output)
     elif isdir(path):
-        from_requests([path], output)
+        from_requests([path], output, engine)
     else:
         raise ConfigError(
             f"{source} is not there: give a model's folder, sundog-tiny (the embedded model), a folder of"
@@ -65,7 +65,7 @@ def _from_loads(
     folders: list[Path], measuring: MeasuringOptions, engine: EngineOptions, output: Path
 ) -> None:
     """Fit to the loads of one server."""
-    _refuse_options(measuring, engine)
+    _refuse_options(measuring, engine, but=OF_LOADS)
     for folder in folders:
         if not isdir(folder) or isfile(folder / "config.json"):
             raise ConfigError(f"{folder} is no folder of requests: several sources are loads of one server")
@@ -73,7 +73,7 @@ def _from_loads(
         raise ConfigError("a folder is given twice: it cannot say how far off a fit to the others is")
     from sundog.commands.calibrate.logs import from_requests
 
-    from_requests(folders, output)
+    from_requests(folders, output, engine)
 
 
 def _check_writable(output: Path) -> None:
@@ -89,8 +89,12 @@ def _check_writable(output: Path) -> None:
         raise ConfigError(f"cannot write {output}: {error.strerror or error}") from None
 
 
-def _refuse_options(measuring: MeasuringOptions, engine: EngineOptions) -> None:
+OF_LOADS = ("async_scheduling", "max_num_seqs", "max_num_batched_tokens")
+"""What may be said of a server whose loads are given."""
+
+
+def _refuse_options(measuring: MeasuringOptions, engine: EngineOptions, but: tuple[str, ...] = ()) -> None:
     for record in (measuring, engine):
         for row in rows(type(record)):
-            if getattr(record, row.name) != row.default:
+            if row.name not in but and getattr(record, row.name) != row.default:
                 raise ConfigError(f"{row.flag} is for a MODEL that is measured: leave it out with a log")

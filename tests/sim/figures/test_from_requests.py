@@ -1,5 +1,6 @@
 """Calibration from requests alone, and the file that keeps it."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,8 @@ from click.testing import CliRunner
 from actors.core.config import ConfigError
 from actors.messages import Capacity
 from sim.cost.calibrated import Calibrated, InRange
-from sim.cost.profile import read_cost, write_cost
+from sim.cost.overhead import host_overhead
+from sim.cost.profile import front_end_s, read_cost, write_cost
 from sim.cost.work import StepWork
 from sim.figures.fit_log import Observed, fit_requests
 from sim.figures.metrics import request_times
@@ -68,15 +70,23 @@ def test_three_loads_of_a_server_predict_a_fourth(is_client: bool) -> None:
 
 
 def test_loads_of_a_server_are_calibrated_by_one_command(tmp_path: Path) -> None:
-    """The file says how far each load is off where it was fitted to the others, and is in that doubt."""
-    folders = [tmp_path / name for name in ("slow", "fast")]
-    for folder, rate in zip(folders, (2, 8), strict=True):
-        load = ("--limit", 80, "--request-rate", rate, "--num-gpu-blocks", 9000, "--out", folder)
+    """An unseen load is predicted, front end included, and the file says how far each of its own is off."""
+    folders = [tmp_path / name for name in ("slow", "middle", "fast", "unseen")]
+    for folder, rate in zip(folders, (2, 5, 9, 7), strict=True):
+        load = ("--limit", 120, "--request-rate", rate, "--num-gpu-blocks", 9000, "--out", folder)
         assert sundog("replay", TRACE, *load).returncode == 0
-    file = tmp_path / "cost.toml"
+    file, unseen = tmp_path / "cost.toml", folders.pop()
     done = sundog("calibrate", *folders, "-o", file)
     assert done.returncode == 0, done.stderr
-    assert "fitted to the other loads alone, it is off by" in done.stderr and "on fast" in done.stderr
+    assert "fitted to the other loads alone, it predicts fast with TTFT" in done.stderr
+    again = sundog("replay", "--config", unseen / "config.toml", "--cost", file, "--out", tmp_path / "again")
+    assert again.returncode == 0, again.stderr
+    measured, predicted = (
+        json.loads((each / "summary.json").read_text()) for each in (unseen, tmp_path / "again")
+    )
+    for name, error in (("e2e_s", 0.015), ("ttft_s", 0.03)):
+        assert predicted[name]["mean"] == pytest.approx(measured[name]["mean"], rel=error), name
+    assert front_end_s(file) == pytest.approx(host_overhead(async_scheduling=True).request_s, rel=0.5)
     read = read_cost(file)
     assert isinstance(read, InRange) and read.measured.decodes > 2
     assert f"left_out_error = {read.doubt}" in file.read_text()
