@@ -3,12 +3,15 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from actors.config.generation import GREEDY, Drawing
 from actors.core.config import ConfigError, HostMemory
+from actors.core.engine_version import NEWEST
 from actors.messages import Capacity
 from sim.cost.composed import Pipeline, WithDrafts
 from sim.cost.overhead import MOST_TOKENS, NO_OVERHEAD, HostOverhead, WithOverhead, largest_graph
 from sim.cost.profile import read_cost
 from sim.cost.roofline import LINK_EFFICIENCY, Roofline
+from sim.cost.sampler import Sampler
 from sim.cost.work import CostModel
 from sim.hardware.formats import DTYPE_BYTES
 from sim.hardware.gpu import MACHINE_GPUS, Gpu
@@ -28,8 +31,8 @@ class Target:
 
     `cost_model` is `tables` (measured kernels, bfloat16), `roofline`, `auto` (tables where there
     are any, else the roofline), or the file of a calibrated model, with the host's share in it. A `draft`
-    model makes `num_drafts` drafts after each step. The layers are split over `pipeline_parallel_size` stages
-    of `tensor_parallel_size` GPUs each.
+    model makes `num_drafts` drafts after each step, greedily; the model draws tokens by `drawing`. The layers
+    are split over `pipeline_parallel_size` stages of `tensor_parallel_size` GPUs each.
     """
 
     model: ModelShape
@@ -47,6 +50,8 @@ class Target:
     """Of ranks that share experts."""
     captured_tokens: int = MOST_TOKENS
     """Of the largest batch with a captured graph."""
+    drawing: Drawing = GREEDY
+    version: str = NEWEST
 
     def __post_init__(self) -> None:
         """Take what vLLM takes for weights in 32 bits where `dtype` is the model's own."""
@@ -93,7 +98,7 @@ class Target:
     def with_limits(self, version: str, max_num_seqs: int, max_num_batched_tokens: int) -> "Target":
         """Return the target with the graphs that this version of vLLM captures for these limits."""
         captured = largest_graph(self.gpu, version, max_num_seqs, max_num_batched_tokens, self.num_drafts)
-        return replace(self, captured_tokens=captured)
+        return replace(self, captured_tokens=captured, version=version)
 
     def cost(self, overhead: HostOverhead) -> CostModel:
         """Seconds of a step on the GPUs, and the host's share.
@@ -136,6 +141,7 @@ class Target:
             whole_experts=self.expert_parallel,
             data_parallel_size=self.data_parallel_size,
             kv_dtype=self.kv_dtype or "bfloat16",
+            sampler=self._sampler,
         )
 
     def _roofline(self, model: ModelShape) -> CostModel:
@@ -147,7 +153,12 @@ class Target:
             dtype=self.dtype,
             kv_dtype=self.kv_dtype,
             data_parallel_size=self.data_parallel_size,
+            sampler=self._sampler,
         )
+
+    @property
+    def _sampler(self) -> Sampler:
+        return Sampler(self.drawing, self.version, self.model.vocab_size, self.gpu)
 
     def _pipeline(self, kernels: Callable[[ModelShape], CostModel], overhead: HostOverhead) -> CostModel:
         """Each stage has the worker's share of the host, and all stages one that plans."""
@@ -167,7 +178,13 @@ class Target:
             return model
         kind = "auto" if self.cost_model.endswith(".toml") else self.cost_model
         draft = replace(
-            self, model=self.draft, draft=None, cost_model=kind, expert_parallel=False, data_parallel_size=1
+            self,
+            model=self.draft,
+            draft=None,
+            cost_model=kind,
+            expert_parallel=False,
+            data_parallel_size=1,
+            drawing=GREEDY,
         )
         return WithDrafts(model, draft.cost(NO_OVERHEAD), self.num_drafts)
 

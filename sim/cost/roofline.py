@@ -17,9 +17,7 @@ Operators of a layer, for T tokens (bytes per weight w, per key or value element
                  (d-1)/d of all ranks' tokens each (vLLM's default, `allgather_reducescatter`)
     all-reduce   2 per layer, ring: 2 (r-1)/r bytes over the link, plus its latency
 
-and once a step the output head over the sampled positions, and the sampler's two passes over the
-float32 logits. Fixed times of small kernels are added per layer and per step.
-
+and once a step the output head and the sampler. Small kernels add fixed times per layer and per step.
 `tests/sim/roofline_points.py` prints this model's TPOT and what real servers measured.
 
 Weights in a format that the GPU multiplies in take its rate for that format; others are read as they
@@ -32,6 +30,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from actors.config.generation import GREEDY
+from actors.core.engine_version import NEWEST
+from sim.cost.sampler import Sampler
 from sim.cost.work import CostModel, Seconds, StepWork, seen_pairs
 from sim.hardware.attention import GatedDelta, Latent
 from sim.hardware.formats import DTYPE_BYTES
@@ -224,8 +225,6 @@ LINK_EFFICIENCY = {"nvlink": 0.8, "pcie-p2p": 0.55, "pcie": 0.55 / 2.3}
 """Share of a link's bandwidth that an all-reduce reaches for large messages: on NVLink NCCL's
 (nccl-tests), on PCIe that of two RTX PRO 6000 with and without access to each other's memory
 (aiconfigurator-core 0.12.0, tables of vLLM 0.24 and 0.19)."""
-LOGIT_PASSES = 2
-"""Passes of the sampler over float32 logits; 0.31 ms for 256 x 128,256 on an RTX 4090."""
 
 FITTED_GPU = "h100"
 """Whose efficiencies were fitted to servers, of dense models in 16 bits."""
@@ -263,6 +262,7 @@ class Roofline(CostModel):
         "_model",
         "_ranks",
         "_rates",
+        "_sampler",
         "_windows",
         "has_experts",
         "layers",
@@ -279,11 +279,13 @@ class Roofline(CostModel):
         dtype: str | None = None,
         kv_dtype: str | None = None,
         data_parallel_size: int = 1,
+        sampler: Sampler | None = None,
     ) -> None:
         check_parallel(model, tensor_parallel_size)
         dtype = dtype or model.dtype
         efficiency, ranks = gpu.efficiency, tensor_parallel_size
         self._model, self._gpu, self._ranks = model, gpu, ranks
+        self._sampler = sampler or Sampler(GREEDY, NEWEST, model.vocab_size, gpu)
         self._act_bytes, self._groups = DTYPE_BYTES[dtype], data_parallel_size
         experts = self.num_ranks = ranks * data_parallel_size
         self.has_experts = model.has_experts
@@ -392,8 +394,7 @@ class Roofline(CostModel):
         """The output head and the sampler over the sampled positions; nothing without any."""
         if not num_samples:
             return 0.0
-        logits_bytes = num_samples * self._model.vocab_size * DTYPE_BYTES["float32"]
         weights, rates = self._model.embedding_params // self._ranks, self._rates
         compute_s = 2 * num_samples * weights / rates.flops
         product_s = max(compute_s, weights * self._act_bytes / rates.bandwidth)
-        return product_s + LOGIT_PASSES * logits_bytes / rates.bandwidth
+        return product_s + self._sampler.seconds(num_samples)

@@ -11,6 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from actors.config.generation import settings_in
 from actors.config.speculative import SpeculativeConfig
 from actors.core.config import ConfigError
 from actors.core.names import normal, unknown
@@ -106,11 +107,14 @@ FLAT = {"qwen2_vl": "qwen2_vl_text", "qwen2_5_vl": "qwen2_5_vl_text"}
 """Families whose older configs hold the text model's fields beside the vision tower."""
 
 
-def shape_of(text: str, source: str, name: str | None = None, beside: str | None = None) -> ModelShape:
+def shape_of(
+    text: str, source: str, name: str | None = None, beside: str | None = None, generation: str = "{}"
+) -> ModelShape:
     """The shape in the text of a config.json; `source` names it in errors.
 
     `beside` is the text of the hf_quant_config.json in the same folder, which counts where the config says
-    nothing of formats.
+    nothing of formats. `generation` is the text of its generation_config.json, for which a config of this
+    package has an entry.
     """
     outer = config_of(text, source)
     config, remarks = _text_part(outer, source)
@@ -140,8 +144,14 @@ def shape_of(text: str, source: str, name: str | None = None, beside: str | None
         dtype=dtype_name(_dtype(fields)),
         weights=weights,
         remarks=tuple(remarks + left_out),
+        generation=tuple(_settings(outer, generation, source).items()),
         order=tuple(places[layer] for layer in layers) if len(kinds) > 1 else (),
     )
+
+
+def _settings(config: dict[str, Any], generation: str, source: str) -> dict[str, float]:
+    place = f"{source}: generation_config"
+    return settings_in(config.get("generation_config") or config_of(generation, place), place)
 
 
 def _text_part(config: dict[str, Any], source: str) -> tuple[dict[str, Any], list[str]]:
@@ -269,7 +279,9 @@ def load_model(name: str) -> ModelShape:
         path = path / "config.json" if path.is_dir() else path
         formats = path.parent / "hf_quant_config.json" if path.name == "config.json" else None
         beside = _text_of(formats) if formats is not None and formats.exists() else None
-        return shape_of(_text_of(path), str(path), beside=beside)
+        settings = path.parent / "generation_config.json"
+        generation = _text_of(settings) if path.name == "config.json" and settings.exists() else "{}"
+        return shape_of(_text_of(path), str(path), None, beside, generation)
     known = known_models()
     key = next((key for key in _spellings(name) if key in known), None)
     if key is None:

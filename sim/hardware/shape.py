@@ -1,9 +1,10 @@
 """A decoder-only model as a list of layers, an embedding table and an output head."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 
+from actors.config.generation import Drawing, drawing_of
 from sim.hardware.attention import GatedDelta, Heads, Latent
 from sim.hardware.formats import DTYPE_BYTES, WeightFormat
 
@@ -123,6 +124,7 @@ class ModelShape:
     `dtype` is of weights, activations and cache where `weights`, the format of quantised ones, does
     not say otherwise. `remarks` say what the config.json holds that is not priced. `order` names the layers
     from the first to the last by their places in `layers`; empty where each kind comes after the one before.
+    `generation` holds the settings of its generation_config.json by which tokens are drawn.
     A stage of a pipeline has the embedding table, the output head, both or neither.
     """
 
@@ -136,8 +138,13 @@ class ModelShape:
     weights: WeightFormat | None = None
     remarks: tuple[str, ...] = ()
     order: tuple[int, ...] = ()
+    generation: tuple[tuple[str, float], ...] = ()
     has_embedding: bool = True
     has_head: bool = True
+
+    def drawing(self, override: Mapping[str, float]) -> Drawing:
+        """The way a server draws tokens that was started with these settings instead of the model's."""
+        return drawing_of({**dict(self.generation), **override})
 
     @property
     def num_layers(self) -> int:

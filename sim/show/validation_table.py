@@ -207,14 +207,18 @@ KNOWN = f"""## What is predicted, and what is refused
   PRO 6000 (tables of aiconfigurator-core, Apache-2.0), and RTX 4090 (fits to a profile of
   LLMServingSim, MIT); else from a roofline.
 - Fitted to servers are 0.43 ms between two steps and 7 ms of a front end (both: Qwen3-14B on an H100, 2
-  requests a second); 2 microseconds of skew between ranks (Llama-2-70b on four H100); 0.5 and 0.83 ms
-  to launch a layer without a graph, on one rank and on several (p99 of Llama-2 on H100); half a tile
-  for each key head of a decode beside a chunk of at most 64 rows, and that bandwidth bounds the
-  attention of decodes from above (Llama-2-7b; all its loads were looked at); the 741 TFLOP/s that
+  requests a second); 1.6 microseconds of skew between ranks (Llama-2-70b on four H100, 5 requests a
+  second); 0.5 and 0.83 ms to launch a layer without a graph, on one rank and on several (p99 of Llama-2
+  on H100); that bandwidth bounds the attention of decodes from above (Llama-2-7b); the 741 TFLOP/s that
   products in 16 bits are bounded by on H100 and H200 (Qwen3-14B at 8 requests a second; four values
   were tried). Fitted to kernels are tiles of decodes beside chunks (profiles of two RTX cards) and what
   an all-reduce takes through the host's memory (two tables of a pair of RTX PRO 6000). Not fitted are
-  decodes beside longer chunks on an H100 (whole tiles of 128 rows, then reading).
+  decodes beside chunks on an H100 (whole tiles of 128 rows, then reading), nor the sampler (lines
+  through what the authors of vLLM's three filters measured).
+- Clients of the Llama-2 servers sent no settings of sampling, so that vLLM 0.15 sorted all logits for the
+  models' top_p of 0.9. Pricing that took the place of a constant: half a tile for each decode beside a
+  short chunk, once fitted to Llama-2-7b at 20 requests a second, hid it. The other servers are greedy:
+  the logs' author asks for it, and so does `sundog bench`, by which Qwen3-14B is taken to be measured.
 - The range is the run with steps shorter and longer by what is not known of them, two standard deviations
   of each figure's estimate, what two identical runs differ by, {FRONT_END_DOUBT:.0%} of a front end, and for
   p99 what rare things add ({RARE["ttft p99"]:.0%} of TTFT, {RARE["e2e p99"]:.0%} of E2E). Not known of steps
@@ -223,10 +227,14 @@ KNOWN = f"""## What is predicted, and what is refused
   bits on an H100, {UNFITTED:.0%} by any other, {ROUTED:.0%} more with experts, {EXCHANGED:.0%} for each
   doubling of the ranks that they are split over, and {BETWEEN_MACHINES:.0%} across machines. A step that may
   be 100% longer may be half as long.
-- Near the knee the draw of arrivals moves waiting as much as steps do. Llama-2-70b at 20/s, whose mean
-  TTFT is the largest miss (121 ms), was played with four other draws of its arrivals: 70 to 83 ms; with
-  steps 2.5 % longer, as its TPOT says they are, three of them took 83 to 102, the medians 64 to 65
-  (68 measured). Why a tenth of its requests waited longer still, a summary does not tell.
+- Near the knee the draw of arrivals moves waiting as much as steps do: mean TTFT of Llama-2-70b at 20/s
+  (121 ms) was 70 to 83 ms in four other draws, and 83 to 102 in three of them with steps 2.5 % longer; the
+  medians hardly moved (64 to 65, 68 measured).
+- First steps with experts are slower than priced, and TTFT of a server with experts is too short by them,
+  its p99 most. vLLM's `fused_moe_kernel` is compiled for each tile that a number of tokens selects, and again
+  where that number divides by 16 or not; warming up reaches some of these only, so the first prompts of a
+  new length wait for a compiler (vLLM's pull request 55268: four kernels a rank while serving). That hangs on
+  what the server was asked before, and is not simulated.
 - Data, pipeline and expert parallelism, drafts, formats of weights and caches of measured servers are
   predicted, and none of these records has one. What is not modelled (LoRA, offloading, eager execution) is
   a line with the reason, and so is a model or GPU that is not known. Clients that give up are not

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actors.config import ConfigError, EngineConfig
+from actors.config.generation import GREEDY, parse_override
 from actors.config.hop_costs import parse_hop_costs
 from actors.config.pools import EnginePool
 from actors.config.speculative import SpeculativeConfig
@@ -298,6 +299,7 @@ def _hardware(engine: EngineOptions, target: TargetOptions) -> Target:
     model = load_model(target.model)
     if engine.quantization is not None:
         model = quantised(model, engine.quantization)
+    drawn = engine.override_generation_config
     return Target(
         model,
         load_gpu(target.gpu),
@@ -309,6 +311,7 @@ def _hardware(engine: EngineOptions, target: TargetOptions) -> Target:
         expert_parallel=engine.enable_expert_parallel,
         draft=draft_of(engine.speculation, model),
         num_drafts=0 if engine.speculation is None else engine.speculation.num_tokens,
+        drawing=GREEDY if drawn is None else model.drawing(parse_override(drawn)),
         pipeline_parallel_size=engine.pipeline_parallel_size,
         data_parallel_size=sharing_ranks(
             model, engine.data_parallel_size, engine.enable_expert_parallel, engine.pipeline_parallel_size

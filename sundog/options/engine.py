@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from actors.config import ConfigError, EngineConfig, SchedulerConfig
+from actors.config.generation import parse_override
 from actors.config.speculative import SpeculativeConfig, parse_speculative_config
 from actors.core.config import VICTIMS
 from actors.core.engine_version import NEWEST, decisions_of, is_async
@@ -23,7 +24,13 @@ UNKNOWN_CONTEXT = 4096
 DEFAULT_LIMITS = (2048, 256)
 """vLLM's (max_num_batched_tokens, max_num_seqs) for unknown hardware."""
 
-SIMULATED_ONLY = ("engine_version", "kv_cache_dtype", "pipeline_parallel_size", "enable_expert_parallel")
+SIMULATED_ONLY = (
+    "engine_version",
+    "kv_cache_dtype",
+    "pipeline_parallel_size",
+    "enable_expert_parallel",
+    "override_generation_config",
+)
 """Rows of `EngineOptions` that the torch backend lacks: commands that compute a model leave them out."""
 
 OWN = SchedulerConfig()
@@ -157,6 +164,13 @@ class EngineOptions:
         None,
         Parsed(parse_speculative_config, "JSON"),
         'Drafts: {"method": "ngram", "num_speculative_tokens": 4}, or a draft "model".',
+        section=SCHEDULING,
+    )
+
+    override_generation_config: str | None = option(
+        None,
+        Parsed(parse_override, "JSON"),
+        'Requests sample by the model\'s settings, and these before: {}, {"top_k": 20, "top_p": 0.9}.',
         section=SCHEDULING,
     )
 

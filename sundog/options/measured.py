@@ -23,6 +23,7 @@ FIXED = (
     "gpu_memory_utilization",
     "speculative_config",
     "engine_version",
+    "override_generation_config",
 )
 """What a measured engine has, and cannot be asked to have otherwise."""
 

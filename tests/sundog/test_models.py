@@ -111,6 +111,8 @@ REFUSED = [
     (["--quantization", "mxfp4"], "the model has none"),
     (["--model", "gpt-oss-20b", "--quantization", "fp8"], "are mxfp4 already"),
     (["--kv-cache-dtype", "float32"], "kv_cache_dtype is float32"),
+    (["--override-generation-config", '{"top_q": 0.9}'], "Did you mean top_p?"),
+    (["--override-generation-config", '{"top_p": "high"}'], "top_p is 'high': give a number"),
 ]
 
 
@@ -129,6 +131,25 @@ def test_measured_products_price_dense_models_in_eight_bits() -> None:
     assert 0.5 < ratio < 0.8
     remarks = json.loads(replay("--quantization", "fp8", "--gpu", "a100").stdout)["remarks"]
     assert "in 16 bits, not in fp8" in remarks[0] and "has no float8 units" in remarks[1]
+
+
+def test_tokens_are_drawn_as_the_model_says_where_asked_for() -> None:
+    """Before vLLM 0.17 a sort of all logits in every step; else requests are greedy in every version."""
+
+    def tpot_s(version: str, *arguments: str) -> float:
+        done = replay("--engine-version", version, *arguments)
+        assert done.returncode == 0, done.stderr
+        mean_s: float = json.loads(done.stdout)["tpot_s"]["mean"]
+        return mean_s
+
+    def drawn(settings: str) -> tuple[str, str]:
+        return "--override-generation-config", settings
+
+    greedy_s = tpot_s("0.16")
+    assert tpot_s("0.16", *drawn('{"temperature": 0}')) == tpot_s("0.33") == greedy_s
+    filtered_s = tpot_s("0.16", *drawn("{}"))
+    assert filtered_s > tpot_s("0.16", *drawn('{"top_p": 1}')) > greedy_s
+    assert filtered_s > tpot_s("0.33", *drawn("{}")) > greedy_s
 
 
 def test_a_gpu_by_its_data_sheet_says_so_and_refuses_what_it_lacks() -> None:

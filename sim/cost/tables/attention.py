@@ -15,8 +15,8 @@ group share what they read only while the L2 cache holds one key head of all req
 
 FlashAttention 3 (compute capability 9) puts the query heads of a group into one tile, so that a decode is
 a tile for each key head. Up to `NARROW_ROWS` rows of the longest chunk it runs the kernel of decodes, with
-one group of warps, which splits long contexts: there decodes take what they take alone, less the launch,
-and half a tile more. Beyond, two groups of warps compute tiles of `WIDE_ROWS`, of which a decode uses one for
+one group of warps, which splits long contexts: there decodes take what they take alone, less the launch.
+Beyond, two groups of warps compute tiles of `WIDE_ROWS`, of which a decode uses one for
 each head of the group, and contexts are not split: a multiprocessor computes all rows as fast as those of a
 prompt, and waits for keys and values, which no other tile has brought into the cache (`use_one_mma_wg`,
 `tile_size_fwd_sm90` and `num_splits_heuristic` of vLLM's flash-attention).
@@ -195,9 +195,6 @@ class _Grid:
 TILE_ROWS: Final = 64
 TILE_S: Final = 4.4e-6
 """What a tile takes whatever its context: 5.0 and 3.9 microseconds of a multiprocessor."""
-PIPELINED: Final = 0.5
-"""As much of it FlashAttention 3 leaves in its narrow kernel, whose next tile is loaded meanwhile; fitted to
-one server (Llama-2-7b on an H100, 20 requests a second)."""
 NARROW_ROWS: Final = 64
 WIDE_ROWS: Final = 128
 """Rows of a tile: query heads of a group times tokens."""
@@ -250,9 +247,9 @@ class MixedAttention:
         """Decodes beside chunks where a tile holds the query heads of a group."""
         alone_s = self.generation.seconds(num_decodes, context_tokens / num_decodes) - self.context.launch_s
         group = self.heads / self.kv_heads
-        tiles_s = num_decodes * self.kv_heads * TILE_S / self.num_sms
         if not self.is_hopper or max([new for new, _ in chunks]) * group <= NARROW_ROWS:
-            return max(alone_s, 0.0) + PIPELINED * tiles_s
+            return max(alone_s, 0.0)
+        tiles_s = num_decodes * self.kv_heads * TILE_S / self.num_sms
         rows_s = WIDE_ROWS / group * self.context.pair_s * context_tokens
         read_s = context_tokens * self.generation.row_bytes / self.generation.bytes_per_s
         return max(alone_s, tiles_s + rows_s + read_s)

@@ -12,15 +12,16 @@ import math
 
 import numpy as np
 
+from actors.config.generation import GREEDY
+from actors.core.engine_version import NEWEST
 from sim.cost.overhead import MOST_TOKENS, graph_sizes
-from sim.cost.roofline import LOGIT_PASSES
-from sim.cost.tables.interpolate import load, log_interp
+from sim.cost.sampler import Sampler
+from sim.cost.tables.interpolate import has_tables, load, log_interp
 from sim.cost.tables.layers import LayerTables, TablesOfGpu, check_layers, unlike_layer
 from sim.cost.tables.left_out import left_out_error
-from sim.cost.tables.products import AllReduce, ExpertExchange, tables_of_link
+from sim.cost.tables.products import AllReduce, Collective, ExpertExchange, tables_of_link
 from sim.cost.work import CostModel, Coverage, Seconds, StepWork
 from sim.hardware.attention import Latent
-from sim.hardware.formats import DTYPE_BYTES
 from sim.hardware.gpu import Gpu
 from sim.hardware.memory import check_parallel
 from sim.hardware.shape import ModelShape
@@ -57,6 +58,7 @@ class TablesCost(CostModel):
         whole_experts: bool = False,
         data_parallel_size: int = 1,
         kv_dtype: str = "bfloat16",
+        sampler: Sampler | None = None,
     ) -> None:
         check_parallel(model, tensor_parallel_size)
         check_layers(model, name)
@@ -66,15 +68,19 @@ class TablesCost(CostModel):
         self.has_experts = model.has_experts
         self.reduces_through_host = ranks > 1 and gpu.link == "pcie"
         self._model, self.num_ranks = model, ranks * data_parallel_size
-        self._bandwidth = gpu.memory_bandwidth_bytes_per_s * gpu.efficiency.weight_bandwidth
+        self._gather: Collective | None = None
+        self._sampler = sampler or Sampler(GREEDY, NEWEST, model.vocab_size, gpu)
         self._graph_sizes = graph_sizes(captured_tokens)
         shared = TablesOfGpu(name, gpu, ranks, self.coverage, kv_dtype)
         self.source = str(shared.tables["source"])
+        link = tables_of_link(gpu)
         if ranks > 1:
-            shared.reduce = AllReduce(load(tables_of_link(gpu)), gpu, ranks, self.coverage)
+            shared.reduce = AllReduce(load(link), gpu, ranks, self.coverage)
+        if ranks > 1 and has_tables(f"{link}-experts"):
+            self._gather = Collective(load(f"{link}-experts"), "gather", gpu, ranks, self.coverage)
         if data_parallel_size > 1:
-            link = load(f"{tables_of_link(gpu)}-experts")
-            shared.exchange = ExpertExchange(link, gpu, data_parallel_size, self.coverage)
+            tables = load(f"{link}-experts")
+            shared.exchange = ExpertExchange(tables, gpu, data_parallel_size, self.coverage)
         self._groups = data_parallel_size
         whole = ranks * data_parallel_size if whole_experts else 1
         self.layers = [LayerTables(model, layer, count, shared, whole) for layer, count in model.layers]
@@ -161,8 +167,9 @@ class TablesCost(CostModel):
             return 0.0
         seconds = self._sample_s.get(num_samples)
         if seconds is None:
-            logits_bytes = num_samples * self._model.vocab_size * DTYPE_BYTES["float32"]
             seconds = log_interp(num_samples, self._head_ms, self._head)
-            seconds += LOGIT_PASSES * logits_bytes / self._bandwidth
+            seconds += self._sampler.seconds(num_samples)
+            if self._gather is not None:
+                seconds += self._gather.seconds(num_samples * self._model.vocab_size)
             self._sample_s[num_samples] = seconds
         return seconds

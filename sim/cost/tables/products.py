@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.cost.tables.interpolate import Floats, Points, around, distinct, log_interp, nearest, rising
+from sim.cost.tables.interpolate import Floats, Lines, Points, around, distinct, log_interp, nearest, rising
 from sim.cost.work import Coverage
 from sim.hardware.formats import DTYPE_BYTES, WeightFormat
 from sim.hardware.gpu import Gpu
@@ -92,7 +92,7 @@ and 0.19 without): 10 microseconds and 2.3 times the time meet 17 to 1,118 micro
 17 MB within 13 %."""
 
 
-SKEW_S = 2.0e-6
+SKEW_S = 1.6e-6
 ONE_STAGE_BYTES = {2: 1 << 62, 4: 512 * 1024}
 ONE_STAGE_BYTES_OF_MORE = 256 * 1024
 """vLLM reads all ranks' tensors at once below this size (two barriers), and above it scatters the sums
@@ -117,6 +117,8 @@ class AllReduce:
         self._seconds: list[float] = seconds.tolist()
         self._coverage = coverage
         self._one_stage_bytes = ONE_STAGE_BYTES.get(ranks, ONE_STAGE_BYTES_OF_MORE)
+        in_one = [size for size in self._sizes if size * DTYPE_BYTES["bfloat16"] < self._one_stage_bytes]
+        self._one_stage = Lines(np.array(in_one), seconds[: len(in_one)])
         self._wait_s = SKEW_S * LATEST.get(ranks, LATEST[8])
 
     def seconds(self, num_elements: int) -> float:
@@ -124,11 +126,34 @@ class AllReduce:
 
         The tables measure ranks that do nothing else and are in step. In a server each reaches a
         barrier a little earlier or later, and all wait for the latest; `SKEW_S` is the standard
-        deviation, fitted to the step of one server (Llama-2-70b on four H100, 5 requests a second).
+        deviation, fitted to TTFT and TPOT of one load (Llama-2-70b on four H100, 5 requests a second).
+        Sizes between the last measured one below the limit of one stage and that limit are on the line
+        of those below, for the next measured one is of the other kernel.
         """
         self._coverage.note("all-reduce", num_elements, self._sizes[0], self._sizes[-1])
-        barriers = 2 if num_elements * DTYPE_BYTES["bfloat16"] < self._one_stage_bytes else 3
-        return log_interp(num_elements, self._sizes, self._seconds) + barriers * self._wait_s
+        if num_elements * DTYPE_BYTES["bfloat16"] < self._one_stage_bytes:
+            return self._one_stage.at(float(num_elements)) + 2 * self._wait_s
+        return log_interp(num_elements, self._sizes, self._seconds) + 3 * self._wait_s
+
+
+class Collective:
+    """Seconds of gathering from all ranks (`gather`) or of giving sums back (`scatter`), by elements."""
+
+    def __init__(self, tables: dict[str, Any], name: str, gpu: Gpu, ranks: int, coverage: Coverage) -> None:
+        points: Points = tables[name]
+        own = points[:, 0] == nearest(ranks, distinct(points[:, 0])[0].tolist())
+        coverage.note("exchange ranks", ranks, points[0, 0], points[-1, 0])
+        seconds = np.maximum.accumulate(tables[f"{name}_s"][own].astype(np.float64))
+        if gpu.link == "pcie" and not _went_through_host(gpu, ranks):
+            seconds = HOST_S + HOST_FACTOR * seconds
+        self._sizes: list[float] = points[own][:, 1].astype(np.float64).tolist()
+        self._seconds: list[float] = seconds.tolist()
+        self._coverage = coverage
+
+    def seconds(self, num_elements: int) -> float:
+        """Return the seconds for that many elements of 16 bits of all ranks together."""
+        self._coverage.note("exchange", num_elements, self._sizes[0], self._sizes[-1])
+        return log_interp(num_elements, self._sizes, self._seconds)
 
 
 class ExpertExchange:
@@ -138,24 +163,14 @@ class ExpertExchange:
     """
 
     def __init__(self, tables: dict[str, Any], gpu: Gpu, ranks: int, coverage: Coverage) -> None:
-        self._coverage = coverage
-        self._ways: list[tuple[list[float], list[float]]] = []
-        for name in ("gather", "scatter"):
-            points: Points = tables[name]
-            own = points[:, 0] == nearest(ranks, distinct(points[:, 0])[0].tolist())
-            coverage.note("exchange ranks", ranks, points[0, 0], points[-1, 0])
-            seconds = np.maximum.accumulate(tables[f"{name}_s"][own].astype(np.float64))
-            if gpu.link == "pcie" and not _went_through_host(gpu, ranks):
-                seconds = HOST_S + HOST_FACTOR * seconds
-            self._ways.append((points[own][:, 1].astype(np.float64).tolist(), seconds.tolist()))
+        self._there = Collective(tables, "gather", gpu, ranks, coverage)
+        self._back = Collective(tables, "scatter", gpu, ranks, coverage)
 
     def seconds(self, num_tokens: int, hidden: int, per_token: int) -> float:
         """Return the seconds of both ways, with the tokens of all ranks."""
-        (sizes, gather_s), (back, scatter_s) = self._ways
         # A choice is an expert's number and a weight, of 32 bits each.
-        there = num_tokens * (hidden + 4 * per_token)
-        self._coverage.note("exchange", there, sizes[0], sizes[-1])
-        return log_interp(there, sizes, gather_s) + log_interp(num_tokens * hidden, back, scatter_s)
+        there_s = self._there.seconds(num_tokens * (hidden + 4 * per_token))
+        return there_s + self._back.seconds(num_tokens * hidden)
 
 
 def tables_of_link(gpu: Gpu) -> str:

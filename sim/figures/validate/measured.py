@@ -55,6 +55,8 @@ class RecordedOptions(BaseModel):
     block_size: PositiveInt = 16
     scheduling_policy: Literal["fcfs"] = "fcfs"
     speculative_config: dict[str, Any] | str | None = None
+    override_generation_config: dict[str, float] | None = None
+    """None where clients were greedy; else they drew by the model's settings, and these before them."""
 
     @property
     def speculation(self) -> SpeculativeConfig | None:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.config import EngineConfig
+from actors.config.generation import GREEDY
 from actors.core.config import ConfigError, SchedulerConfig
 from actors.core.routers.rules import LeastRequests
 from actors.messages import Capacity
@@ -96,7 +97,7 @@ def _target(server: MeasuredServer, cost_model: str) -> Target:
         options.enable_expert_parallel,
         options.pipeline_parallel_size,
     )
-    asked = options.speculation
+    asked, drawn = options.speculation, options.override_generation_config
     target = Target(
         model,
         load_gpu(server.gpu),
@@ -108,6 +109,7 @@ def _target(server: MeasuredServer, cost_model: str) -> Target:
         draft=draft_of(asked, model),
         num_drafts=0 if asked is None else asked.num_tokens,
         pipeline_parallel_size=stages,
+        drawing=GREEDY if drawn is None else model.drawing(drawn),
         data_parallel_size=sharing_ranks(model, ranks, whole, stages),
     )
     if server.gpu_memory_utilization is None:

@@ -7,10 +7,12 @@ summaries by stage of load; and folders that `sundog bench --out` wrote.
 In a `summary.csv` each experiment is one server, its stages one after another. Prompts are `groups` x
 `prompts_per_group` different ones that come round and round, those of a group with `system_len`
 tokens in common, so that with prefix caching nearly all of them hit. Row stage -1 sums up the
-whole run and is left out.
+whole run and is left out. Its clients said nothing of sampling, and the name of its folder says which
+vLLM it was, as in `vllm0.15_h100`.
 """
 
 import csv
+import re
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
@@ -264,7 +266,6 @@ FITTED = {
     ("20260217-203421-llama-2-70b-hf-tp4-codegen", "0"): "skew of ranks, launching layers",
     ("20260217-155451-llama-2-7b-tp1-codegen", "0"): "bound of decode attention",
     ("20260217-155451-llama-2-7b-tp1-codegen", "1"): "bound of decode attention",
-    ("20260217-231439-llama-2-7b-tp1-general", "1"): "tiles beside chunks",
 }
 """(experiment, stage) that a part of the simulator was fitted to."""
 STAGED = "experiment"
@@ -328,6 +329,7 @@ def _server(path: Path, experiment: str, rows: list[tuple[int, dict[str, str]]])
         except (KeyError, TypeError, ValueError) as error:
             raise MeasuredError(f"{path}, line {number}: {error}") from None
     number, row = rows[0]
+    version = re.search(r"vllm(\d+\.\d+)", path.parent.name)
     try:
         return MeasuredServer(
             name=experiment,
@@ -339,9 +341,11 @@ def _server(path: Path, experiment: str, rows: list[tuple[int, dict[str, str]]])
             max_model_len=None,
             num_gpu_blocks=None,
             async_scheduling=True,
+            engine_version=NEWEST if version is None else version[1],
             at_client=True,
             requests=requests,
             stages=stages,
+            options=RecordedOptions(override_generation_config={}),
         )
     except (KeyError, ValueError) as error:
         raise MeasuredError(f"{path}, line {number}: {error}") from None

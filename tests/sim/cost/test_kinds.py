@@ -15,7 +15,7 @@ from sim.cost.tables.kinds import kinds_of
 from sim.cost.tables.layers import SMALL_KERNEL_S
 from sim.cost.tables.left_out import LEFT_OUT
 from sim.cost.tables.model import TablesCost, unlike_tables
-from sim.cost.tables.products import AllReduce, Products
+from sim.cost.tables.products import AllReduce, Collective, Products
 from sim.cost.work import Coverage, StepWork
 from sim.hardware.attention import GatedDelta, Heads, Latent
 from sim.hardware.gpu import load_gpu
@@ -71,6 +71,10 @@ def test_a_model_of_one_kind_takes_the_sum_of_its_kernels_bit_for_bit(name: str,
         if ranks > 1:
             layer_s += 2 * AllReduce(tables, gpu, ranks, none).seconds(tokens * hidden)
         logits_s = log_interp(samples, sizes, head) + 2 * samples * model.vocab_size * 4 / bandwidth
+        if ranks > 1:
+            logits_s += Collective(load("h100-experts"), "gather", gpu, ranks, none).seconds(
+                samples * model.vocab_size
+            )
         step_s = layer_s * count + logits_s
         if work.chunks:
             step_s += count * mixed.seconds(work.chunks, work.num_decodes, float(work.decode_context_tokens))

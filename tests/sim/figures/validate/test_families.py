@@ -17,8 +17,8 @@ SHARED = Path("../shared/ground_truth")
 """Records that do not come with Sundog."""
 OF_OWN = {"qwen3-14b on h100": (2.0, 0.5, 0.5, -1.0)}
 OF_SHARED = {
-    "llama-2-70b on 4 h100": (6.3, 1.0, 0.9, -2.8),
-    "llama-2-7b on h100": (1.5, 1.0, 1.0, 0.5),
+    "llama-2-70b on 4 h100": (2.7, 1.3, 1.3, -2.1),
+    "llama-2-7b on h100": (2.2, 0.6, 0.6, -1.8),
     "llama-3.1-8b on RTX4090": (2.5, 0.3, 2.0, None),
     "llama-3.1-8b on RTXPRO6000": (9.6, 4.4, 5.7, None),
 }

@@ -1,0 +1,60 @@
+"""Settings by which a server draws tokens where requests do not say: its model's generation_config.json.
+
+vLLM takes temperature, top_k and top_p from that file, and from `--override-generation-config` before it;
+what neither says is a temperature of 1 and no filter.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from actors.core.config import ConfigError
+from actors.core.names import did_you_mean
+
+KEYS = ("temperature", "top_k", "top_p")
+EXAMPLE = '{"temperature": 0}, or {"top_k": 20, "top_p": 0.95}'
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """The next token is the likeliest if `is_greedy`, else drawn, from fewer where a filter is on."""
+
+    is_greedy: bool = False
+    has_top_k: bool = False
+    has_top_p: bool = False
+
+
+GREEDY = Drawing(is_greedy=True)
+
+
+def drawing_of(given: Mapping[str, Any]) -> Drawing:
+    """The way tokens are drawn by these settings; other keys are not looked at."""
+    if given.get("temperature") == 0:
+        return GREEDY
+    top_k, top_p = (given.get(key) for key in KEYS[1:])
+    return Drawing(False, top_k is not None and top_k > 0, top_p is not None and top_p < 1)
+
+
+def settings_in(given: object, source: str) -> dict[str, float]:
+    """The settings in a generation_config.json; ConfigError names `source`."""
+    if not isinstance(given, dict):
+        raise ConfigError(f"{source} is no JSON object; an example is {EXAMPLE}")
+    for key in KEYS:
+        value = given.get(key)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value < 0):
+            raise ConfigError(f"{source}: {key} is {value!r}: give a number of at least 0")
+    return {key: given[key] for key in KEYS if given.get(key) is not None}
+
+
+def parse_override(text: str) -> dict[str, float]:
+    """The settings of `--override-generation-config`; ConfigError names the key and what it may be."""
+    try:
+        given = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"it is no JSON ({error}); an example is {EXAMPLE}") from None
+    settings = settings_in(given, "it")
+    for key in given:
+        if key not in KEYS:
+            raise ConfigError(f"it has {key!r}, which is not priced.{did_you_mean(key, KEYS)}")
+    return settings
