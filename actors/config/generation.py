@@ -7,7 +7,6 @@ what neither says is a temperature of 1 and no filter.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from actors.core.config import ConfigError
 from actors.core.names import did_you_mean
@@ -28,7 +27,7 @@ class Drawing:
 GREEDY = Drawing(is_greedy=True)
 
 
-def drawing_of(given: Mapping[str, Any]) -> Drawing:
+def drawing_of(given: Mapping[str, float]) -> Drawing:
     """The way tokens are drawn by these settings; other keys are not looked at."""
     if given.get("temperature") == 0:
         return GREEDY

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from actors.core.computation import Computation
 from actors.core.request import Submit
 from actors.kernel.actor import Ref
 
@@ -27,16 +28,6 @@ class Load:
     def answered_by(self, answer: "Capacity") -> "Load":
         """Names its answer, for a type checker."""
         return self
-
-
-@dataclass(frozen=True, slots=True)
-class Computation:
-    """The way in which a backend computes a step, in words; `why_not_whole` if not by one compiled call."""
-
-    dtype: str
-    attention: str
-    steps: str
-    why_not_whole: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from actors.core.computation import Computation
 from actors.core.config import ConfigError
 from actors.core.params.logprobs import PromptLogprobs
-from actors.messages import Computation
 from runtime.attention import StepAttention
 from runtime.attention.paged_cache import LayerShape, PagedKVCache
 from runtime.attention.step import LayerProbe

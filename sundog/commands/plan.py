@@ -55,7 +55,7 @@ class PlanOptions:
     resize_s: float = option(
         600.0, Real(1, 1e7), "How often the perfect autoscaler resizes the fleet, in seconds.", section=SEARCH
     )
-    jobs: int | None = option(None, Whole(1, 1024), "Processes; one per core if not given.")
+    jobs: int | None = option(None, Whole(1, 1024), "Processes; one per core if not given.", section=SEARCH)
     on: str | None = on_ray("Run on a cluster: ray begins one here, ray:HOST:PORT is there.", kept=False)
     out: str | None = option(
         None,

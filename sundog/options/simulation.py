@@ -19,7 +19,7 @@ CLIENTS = "Clients"
 TERMS = "Targets and prices"
 
 
-OFFLOADING = "KV blocks in the host's memory"
+OFFLOADING = "Host memory"
 FLEET = "Pools, faults, autoscaling"
 LINK_GB_PER_S = 50.0
 """GB a second from one GPU to another: a NIC of 400 Gbit/s for each."""

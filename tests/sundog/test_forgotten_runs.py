@@ -30,4 +30,4 @@ def test_no_graph_outlives_its_run(tmp_path: Path) -> None:
     for seed in range(2):
         result = runner.trial(FleetTrial(problem.cells[0], 1, seed, to_the_end=True))
         assert result.is_held and result.num_requests > 10, result
-        assert not [each for each in gc.get_objects() if isinstance(each, Client)]
+        assert not [each for each in gc.get_objects() if type(each) is Client]

@@ -110,10 +110,9 @@ def test_a_policy_that_draws_is_run_for_each_seed() -> None:
 
 def test_without_a_warm_up_a_sweep_says_what_replay_says() -> None:
     """Every figure that both have, of replicas, tenants, limits and prices."""
-    asked = ("--limit", "120", "--max-num-seqs", "3", "--replicas", "2", "--slo", "ttft=0.5,tpot=0.02")
-    asked += ("--gpu-price-per-h", "2")
+    asked = ("--limit", "120", "--replicas", "2", "--slo", "ttft=0.5,tpot=0.02", "--gpu-price-per-h", "2")
     trace = "traces/sessions-diurnal-10min.jsonl.gz"
-    replayed = json.loads(warm.run("sundog", "replay", trace, *asked, "--json").stdout)
+    replayed = json.loads(warm.run("sundog", "replay", trace, *asked, "--max-num-seqs", "3", "--json").stdout)
     (cell,) = cells(trace, *asked, "--warmup-s", "0", "--vary", "max_num_seqs=3", "--jobs", "1")
     num_compared = 0
     for name, value in cell["runs"][0].items():

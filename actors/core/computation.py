@@ -1,0 +1,13 @@
+"""The way in which an engine computes its steps, for people to read."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Computation:
+    """The way in which a backend computes a step, in words; `why_not_whole` if not by one compiled call."""
+
+    dtype: str
+    attention: str
+    steps: str
+    why_not_whole: str | None = None
