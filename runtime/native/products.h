@@ -8,7 +8,7 @@ namespace {
 // inputs stay in a core's own cache. Tiles are quick enough to wait for the next cache.
 inline int64_t rows_at_once(const Linear& l, int64_t rows) {
     constexpr int64_t INPUT_BYTES = 1 << 20, STEP = 32;
-    if (!tiles::HERE || !l.block) return MOST_ROWS_AT_ONCE;
+    if (!tiles::HERE || !l.block || !rows) return MOST_ROWS_AT_ONCE;
     const int64_t most = std::clamp(INPUT_BYTES / (2 * l.num_in) / STEP * STEP, STEP, MOST_ROWS_AT_ONCE);
     const int64_t parts = (rows + most - 1) / most;
     return ((rows + parts - 1) / parts + STEP - 1) / STEP * STEP;
