@@ -11,7 +11,7 @@ RATE = "workload.arrivals.rate_per_s"
 
 
 def main() -> None:
-    """An engine dies and is up again 20 seconds later, at half, four fifths and nearly all of what eight can serve."""
+    """An engine dies for 20 seconds, at half, four fifths and nearly all of what eight can serve."""
     found = sundog.sweep(
         HERE / "losing_one.toml",
         vary={RATE: [65, 105, 124], "faults": ["none", FAULTS]},

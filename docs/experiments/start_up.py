@@ -6,7 +6,7 @@ import sundog
 
 
 def main() -> None:
-    """A fleet of up to four follows a load that rises fivefold; its engines serve later and later after their order."""
+    """A fleet of up to four follows a load that rises fivefold; its engines start ever more slowly."""
     found = sundog.sweep(
         HERE / "start_up.toml",
         vary={"scaler": ["keda:target=24", "keda:target=12"], "scale_start_s": [15, 30, 60]},

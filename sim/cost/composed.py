@@ -180,9 +180,9 @@ def scaled(model: CostModel, factor: float) -> CostModel:
     return model.scaled(factor) if isinstance(model, Pipeline) else ScaledCost(model, factor)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ScaledCost(CostModel):
-    """A cost of `factor` times that of `model`."""
+    """A cost of `factor` times that of `model`; a straggler's factor changes while the run goes on."""
 
     model: CostModel
     factor: float

@@ -9,33 +9,10 @@ from actors.kernel.actor import Actor, ActorDied, Ref, Reply
 from actors.kernel.clock import now_s, sleep_until
 from actors.messages import Capacity, Interrupt, Load
 from sim.backend import CostBackend
-from sim.cost.work import CostModel, Seconds, StepWork
 
 
 class KilledByFault(Exception):
     """An engine ended because a fault of the run said so."""
-
-
-class Straggling(CostModel):
-    """The cost of `model` times a factor that may change while the run goes on."""
-
-    __slots__ = ("factor", "model")
-
-    def __init__(self, model: CostModel) -> None:
-        self.model, self.factor = model, 1.0
-
-    def step_s(self, work: StepWork) -> float:
-        """Return the seconds of one step."""
-        return self.model.step_s(work) * self.factor
-
-    def few_s(self, work: StepWork, num_steps: int) -> list[float]:
-        """Return the seconds of each of a few steps of a decode run."""
-        return [seconds * self.factor for seconds in self.model.few_s(work, num_steps)]
-
-    def run_s(self, work: StepWork, num_steps: int) -> Seconds:
-        """Seconds of each step of a decode run."""
-        seconds: Seconds = self.model.run_s(work, num_steps) * self.factor
-        return seconds
 
 
 class MortalBackend:

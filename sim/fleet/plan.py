@@ -14,12 +14,11 @@ from actors.engine.supervisor import Backoff, Supervision
 from actors.fates import SIMULATED, Fate
 from actors.messages import Capacity
 from sim.backend import Pace, TokenSource
-from sim.cost.composed import Pipeline, scaled
+from sim.cost.composed import Pipeline, ScaledCost, scaled
 from sim.cost.work import CostModel
 from sim.fleet.faults import DeadEngine, PlannedFault, Retries, Spike, spiked
 from sim.fleet.figures import FaultFigures, FleetFigures, PoolFigures, ScalingFigures, TransferFigures
 from sim.fleet.links import KvLinks
-from sim.fleet.mortal import Straggling
 from sim.fleet.scaling import Autoscaler, Scaling
 from sim.fleet.trouble import Trouble
 from sim.oracle import Oracle
@@ -137,7 +136,7 @@ class FleetPlan:
 
     def furnish(self, source: Callable[[], TokenSource]) -> tuple[list[Backend], Surroundings]:
         """Return new backends, one a replica, and what else the run has; `source` makes those of tokens."""
-        paces = [Straggling(engine.cost) for engine in self.engines] if self.faults else []
+        paces = [ScaledCost(engine.cost, 1.0) for engine in self.engines] if self.faults else []
 
         def backend(replica: int) -> Backend:
             engine = self.engines[replica]

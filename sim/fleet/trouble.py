@@ -12,9 +12,10 @@ from actors.kernel.actor import Ref
 from actors.kernel.clock import Event, now_s, sleep_until
 from actors.messages import Cancel
 from sim.client import Client
+from sim.cost.composed import ScaledCost
 from sim.fleet.faults import Cancellations, DeadEngine, LostTransfer, PlannedFault, SlowLink, Straggler
 from sim.fleet.links import KvLinks
-from sim.fleet.mortal import MortalBackend, Straggling
+from sim.fleet.mortal import MortalBackend
 
 
 @dataclass(slots=True)
@@ -33,7 +34,7 @@ class Trouble:
     faults: Sequence[PlannedFault]
     seed: int
     new_inner: Callable[[int], Backend]
-    paces: Sequence[Straggling]
+    paces: Sequence[ScaledCost]
     links: KvLinks | None
     befallen: list[Befallen] = field(default_factory=list)
     _mortals: dict[int, MortalBackend] = field(default_factory=dict)

@@ -51,8 +51,8 @@ def agentic_rows(path: str, lines: Iterable[bytes]) -> list[TraceRequest]:
             arrival_s = max(found[name].arrival_s for name in after)
         else:
             arrival_s = row.seconds("timestamp", 1000.0, 0.0)
-        pauses_ms = [row.span(key, may_be_zero=True) or 0.0 for key in ("delay", "tool_wait_ms")]
-        if not after and any(pauses_ms):
+        pauses_s = [row.span(key, scale=1000.0, may_be_zero=True) or 0.0 for key in ("delay", "tool_wait_ms")]
+        if not after and any(pauses_s):
             raise row.error("a row that waits for no other has no pause", "delay")
         prompt, ids = row.tokens("input_length", "prompt"), row.whole_numbers("hash_ids")
         if ids is not None:
@@ -69,7 +69,7 @@ def agentic_rows(path: str, lines: Iterable[bytes]) -> list[TraceRequest]:
             ids,
             session=session,
             after=after,
-            pause_s=sum(pauses_ms) / 1000.0,
+            pause_s=sum(pauses_s),
         )
         last_of[session] = request_id
     rows = sorted(found.values(), key=lambda row: row.arrival_s)

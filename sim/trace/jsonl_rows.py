@@ -56,17 +56,17 @@ class JsonRow:
             raise self.error(reason, key)
         return arrival_s
 
-    def span(self, key: str, *, may_be_zero: bool = False) -> float | None:
-        """Return a length of time in seconds, if it is given."""
+    def span(self, key: str, *, scale: float = 1.0, may_be_zero: bool = False) -> float | None:
+        """Return a length of time in seconds, of which the file counts `scale` in each, if it is given."""
         value = self.values.get(key)
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self.error(f"{value!r} is not a number", key)
-        if not 0 <= value <= MAX_ARRIVAL_S or (value == 0 and not may_be_zero):
+        if not 0 <= value <= MAX_ARRIVAL_S * scale or (value == 0 and not may_be_zero):
             least = "of at least 0 s" if may_be_zero else "above 0 s"
             raise self.error(f"{value!r} is not a time {least}, and below 48 days", key)
-        return float(value)
+        return value / scale
 
     def tokens(self, key: str, what: str) -> int:
         value = self.values.get(key)

@@ -61,6 +61,16 @@ def test_a_conversation_goes_on_after_its_last_row(tmp_path: Path) -> None:
     assert [each.pause_s for each in rows] == [0.0, 0.25, 0.1, 0.0]
 
 
+def test_a_tool_may_take_hours(tmp_path: Path) -> None:
+    """Waits are in milliseconds, as long as any time of a trace; others, and no times, are refused."""
+    rows = [row("a", "s", timestamp=0), row("b", "s", wait_for=["a"], tool_wait_ms=9e6)]
+    assert [each.pause_s for each in read_trace(written(tmp_path, rows))] == [0.0, 9000.0]
+    for wrong in (-1, 1e13, float("nan")):
+        rows[1]["tool_wait_ms"] = wrong
+        with pytest.raises(TraceError, match="line 2"):
+            list(read_trace(written(tmp_path, rows)))
+
+
 def test_our_own_format_holds_it_whole(tmp_path: Path) -> None:
     """Written and read again, lists of predecessors and ones alike."""
     rows = list(read_trace(written(tmp_path, PROGRAM)))
