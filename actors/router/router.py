@@ -211,7 +211,8 @@ class Router(Actor[RouterMessage]):
             submits = tuple([replace(submit, refused=reason, retry_after_s=again_s) for submit in submits])
             self._send(submits, up[0])
         elif not self._place(submits):
-            self._hold([*self._held, submits])
+            self._held.append(submits)
+            state.num_held += len(submits)
 
     def _place(self, submits: tuple[Submit, ...]) -> bool:
         """Send requests to the replica that the policy chooses; False if it chooses none."""
@@ -221,18 +222,15 @@ class Router(Actor[RouterMessage]):
             self._send(submits, replica)
         return replica is not None
 
-    def _hold(self, held: list[tuple[Submit, ...]]) -> None:
-        self._held = held
-        self._state.num_held = sum(map(len, held))
-
     def _place_held(self) -> None:
-        """Ask again for requests that are held, as something has changed; one after the other."""
-        held, rest = self._held, list[tuple[Submit, ...]]()
-        for number, submits in enumerate(held):
+        """Ask again for requests that are held, as something has changed; one after the other. O(held)"""
+        held, self._held = self._held, []
+        for submits in held:
             self._state.begin(self.clock.now_s())
-            if not self._place(submits):
-                rest.append(submits)
-            self._hold(rest + held[number + 1 :])
+            if self._place(submits):
+                self._state.num_held -= len(submits)
+            else:
+                self._held.append(submits)
 
     def _send(self, submits: tuple[Submit, ...], replica: int) -> None:
         state = self._state
@@ -323,7 +321,8 @@ class Router(Actor[RouterMessage]):
         """End a request that no engine has, if it is held."""
         kept = [tuple([submit for submit in each if submit.request_id != name]) for each in self._held]
         if kept != self._held:
-            self._hold([each for each in kept if each])
+            self._held = [each for each in kept if each]
+            self._state.num_held -= 1
             self._report(Undelivered((name,)))
 
     def _drain(self, drain: Drain) -> Done | Reply[Done | Refused]:
@@ -355,7 +354,7 @@ class Router(Actor[RouterMessage]):
             self._place_held()
         elif self._held:
             names = tuple([submit.request_id for submits in self._held for submit in submits])
-            self._hold([])
+            self._held, self._state.num_held = [], 0
             self._report(Undelivered(names))
 
     def _engine_up(self, up: EngineUp) -> None:
