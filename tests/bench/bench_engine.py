@@ -1,40 +1,38 @@
-"""The engine on this machine's CPU over HTTP, beside what its memory allows and transformers' `generate`.
+"""The engine on this machine's CPU over HTTP, beside vLLM's CPU build, llama.cpp and `generate`.
 
-Two models with random weights in bf16, 128 tokens in and 128 out: output tokens a second, time to the first
-token and per token, and the share of the roofline (all weights and keys read once a step, at the bandwidth
-measured in the same run); then long prompts, the time until ready, and resident memory. Times are medians.
+Two models with random weights in bf16, 128 tokens in and 128 out. All servers of a model are up at once and
+are asked in turn, three rounds of each load, so that another load on the machine meets all of them. A row
+gives the middle round, and the best of tokens/s and of processor time; the share is of a step that reads all
+weights and keys once, at the bandwidth measured in the same run. Then first tokens of long prompts, the time
+until ready, and resident memory.
 
-    python -m tests.bench engine [--quick] [--model NAME] [--clients 1,8] [--no-generate] [--vllm PYTHON]
+    python -m tests.bench engine [--quick] [--model NAME] [--clients 1,8] [--vllm PYTHON] [--llama-cpp FOLDER]
 
-`--vllm` is the interpreter of another environment in which vLLM's CPU build is installed.
+`--vllm` is the interpreter of another environment in which vLLM's CPU build is installed; `--llama-cpp` a
+checkout of llama.cpp with `llama-server` and `llama-quantize` in `build/bin`.
 """
 
 import argparse
 import os
-import signal
-import socket
+import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
-import psutil  # type: ignore[import-untyped]  # ships no types
-
-from tests.bench.engine_client import load
+from tests.bench.engine_client import Load, load
 from tests.bench.engine_models import SHAPES, Shape, read_bytes_per_s
+from tests.bench.engine_servers import ROOT, Kind, Server, llama_cpps, ours, serving, vllms
 
-ROOT = Path(__file__).resolve().parents[2]
 NUM_INPUT = NUM_OUTPUT = 128
+NUM_ROUNDS = 3
 CLIENTS = (1, 8, 32, 64)
-FEW_BITS = ("int8", "int4")
+FEW_BITS = {"int8": "Q8_0", "int4": "Q4_0"}
+"""Our methods, and llama.cpp's that are nearest."""
 LONG_PROMPTS = (2000, 8000)
-MAX_MODEL_LEN = 8448
-MOST_START_S = 300
+HEAD = "clients              tokens/s     best     TTFT       TPOT   CPU s   least share"
 GENERATE = """
 import sys, time, torch
 from transformers import AutoModelForCausalLM
@@ -55,110 +53,82 @@ for batch in map(int, sys.argv[3].split(",")):
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
-    """A server that answers; `ready_s` is what that took."""
+class Round:
+    """What the clients saw of a server in one round, and the processor time it took for that."""
 
-    name: str
-    port: int
-    ready_s: float
-    process: psutil.Process
-
-    def resident_gb(self) -> float:
-        """Of the process and its children."""
-        family = [self.process, *self.process.children(recursive=True)]
-        return float(sum(one.memory_info().rss for one in family)) / 1e9
+    seen: Load
+    cpu_s: float
 
 
-@contextmanager
-def serving(name: str, command: list[str], env: dict[str, str], port: int) -> Iterator[Server]:
-    """Start a server, wait for it, end it and its children."""
-    begin_s = time.perf_counter()
-    with tempfile.TemporaryFile() as said:
-        child = subprocess.Popen(
-            command, env=os.environ | env, cwd=ROOT, stdout=said, stderr=said, start_new_session=True
-        )
-        try:
-            while True:
-                try:
-                    if httpx.get(f"http://127.0.0.1:{port}/health", timeout=2).status_code == 200:
-                        break
-                except httpx.HTTPError:
-                    pass
-                if child.poll() is not None or time.perf_counter() - begin_s > MOST_START_S:
-                    said.seek(0)
-                    raise RuntimeError(f"{name} did not start: {said.read()[-2000:].decode()}")
-                time.sleep(0.02)
-            yield Server(name, port, time.perf_counter() - begin_s, psutil.Process(child.pid))
-        finally:
-            with suppress(ProcessLookupError):  # it ended by itself
-                os.killpg(child.pid, signal.SIGTERM)
-            try:
-                child.wait(60)
-            except subprocess.TimeoutExpired:
-                os.killpg(child.pid, signal.SIGKILL)
-                child.wait()
+def rounds(servers: list[Server], num_rounds: int, *loaded: int) -> list[list[Round]]:
+    """Of each server, which are asked in turn: `loaded` is clients, requests, tokens in and out."""
+    found: list[list[Round]] = [[] for _ in servers]
+    for _ in range(num_rounds):
+        for server, its in zip(servers, found, strict=True):
+            begin_s = server.cpu_s()
+            seen = load(server.port, "m", *loaded)
+            its.append(Round(seen, server.cpu_s() - begin_s))
+    return found
 
 
-def ours(folder: Path) -> tuple[list[str], dict[str, str]]:
-    command = [sys.executable, "-m", "sundog", "serve", str(folder), "--served-model-name", "m"]
-    return [*command, "--max-num-seqs", "64", "--max-model-len", str(MAX_MODEL_LEN)], {
-        "PYTHONPATH": str(ROOT)
-    }
-
-
-def vllms(python: str, folder: Path) -> tuple[list[str], dict[str, str]]:
-    """vLLM's CPU build with its own recommendations, as far as they are there."""
-    home = Path(python).parent
-    preloads = [
-        *Path("/usr/lib").glob("*/libtcmalloc_minimal.so.4"),
-        *(home.parent / "lib").glob("libiomp5.so"),
-    ]
-    env = {
-        "HF_HUB_OFFLINE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "DO_NOT_TRACK": "1",
-        "VLLM_CPU_KVCACHE_SPACE": "4",
-        "VLLM_CPU_OMP_THREADS_BIND": f"0-{(os.cpu_count() or 1) - 1}",
-        "LD_PRELOAD": ":".join(map(str, preloads)),
-    }
-    command = [str(home / "vllm"), "serve", str(folder), "--served-model-name", "m", "--host", "127.0.0.1"]
-    return [*command, "--max-num-seqs", "64", "--max-model-len", str(MAX_MODEL_LEN)], env
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
-def measure(server: Server, shape: Shape, bytes_per_s: float, args: argparse.Namespace) -> None:
-    """Print a server's rows."""
-    at_start_gb = server.resident_gb()
-    load(server.port, "m", 1, 1, NUM_INPUT, 16)
+def compare(servers: list[Server], shape: Shape, bytes_per_s: float, args: argparse.Namespace) -> None:
+    """Print the rows of a model's servers."""
+    at_start_gb = [server.resident_gb() for server in servers]
+    rounds(servers, 1, 1, 1, NUM_INPUT, 16)
+    print(HEAD)
     for clients in args.clients:
-        waves = 2 if clients <= 8 else 1
-        found = load(server.port, "m", clients, clients * waves, NUM_INPUT, NUM_OUTPUT)
+        requests = clients * 2 if clients <= 8 else clients
         least_s = shape.step_s(clients, NUM_INPUT + NUM_OUTPUT / 2, bytes_per_s)
-        # A server may send half of its answers in one piece, of which no time between tokens is seen.
-        share = f"{100 * least_s / found.tpot_s:>6.0f} %" if found.tpot_s else f"{'–':>8}"
-        print(
-            f"{server.name:<10} {clients:>7} {found.tokens_per_s:>10.1f} {1e3 * found.ttft_s:>9.0f} ms"
-            f" {1e3 * found.tpot_s:>8.2f} ms {share}",
-            flush=True,
-        )
+        all_found = rounds(servers, args.rounds, clients, requests, NUM_INPUT, NUM_OUTPUT)
+        for server, found in zip(servers, all_found, strict=True):
+            rates, cpu_s = [one.seen.tokens_per_s for one in found], [one.cpu_s for one in found]
+            ttft_s = statistics.median(one.seen.ttft_s for one in found)
+            tpot_s = statistics.median(one.seen.tpot_s for one in found)
+            # A server may send half of its answers in one piece, of which no time between tokens is seen.
+            share = f"{100 * least_s / tpot_s:.0f} %" if tpot_s else "–"
+            print(
+                f"{clients:>7} {server.name:<12} {statistics.median(rates):>8.1f} {max(rates):>8.1f}"
+                f" {1e3 * ttft_s:>5.0f} ms {1e3 * tpot_s:>7.2f} ms"
+                f" {statistics.median(cpu_s):>7.2f} {min(cpu_s):>7.2f} {share:>5}",
+                flush=True,
+            )
     for length in args.long:
-        found = load(server.port, "m", 1, 2 if length < 4000 else 1, length, 2)
-        flops_per_s = shape.prompt_flops(length) / found.ttft_s
+        all_found = rounds(servers, args.rounds, 1, 1, length, 2)
+        for server, found in zip(servers, all_found, strict=True):
+            first_s = [one.seen.ttft_s for one in found]
+            print(
+                f"{server.name:<12} first token of {length} tokens: {statistics.median(first_s):.3f} s, best"
+                f" {min(first_s):.3f} ({shape.prompt_flops(length) / min(first_s) / 1e9:.0f} GFLOP/s),"
+                f" CPU {min(one.cpu_s for one in found):.2f} s",
+                flush=True,
+            )
+    for server, gigabytes in zip(servers, at_start_gb, strict=True):
         print(
-            f"{server.name:<10} first token of {length} tokens: {found.ttft_s:.2f} s,"
-            f" {flops_per_s / 1e9:.0f} GFLOP/s",
-            flush=True,
+            f"{server.name:<12} ready in {server.ready_s:.1f} s; resident {gigabytes:.2f} GB at start,"
+            f" {server.resident_gb():.2f} GB at the end"
         )
-    print(
-        f"{server.name:<10} ready in {server.ready_s:.1f} s; resident {at_start_gb:.2f} GB at start,"
-        f" {server.resident_gb():.2f} GB at the end",
-        flush=True,
-    )
+
+
+def kinds(folder: Path, args: argparse.Namespace) -> list[Kind]:
+    """The servers to compare on a model."""
+    found = [ours(folder)]
+    if args.vllm:
+        found.append(vllms(args.vllm, folder))
+    if args.llama_cpp:
+        tree = Path(args.llama_cpp).resolve()
+        binaries, gguf = tree / "build" / "bin", folder / "model.gguf"
+        path = os.pathsep.join([str(tree / "gguf-py"), str(ROOT)])
+        write = [sys.executable, "-m", "tests.bench.gguf_model", str(folder), str(gguf)]
+        subprocess.run(write, check=True, cwd=ROOT, env=os.environ | {"PYTHONPATH": path})
+        found.append(llama_cpps(binaries, gguf))
+    for method, theirs in FEW_BITS.items() if args.few_bits else ():
+        found.append(ours(folder, "--quantization", method))
+        if args.llama_cpp:
+            few = gguf.with_name(f"{theirs}.gguf")
+            quantize = [str(binaries / "llama-quantize"), str(gguf), str(few), theirs]
+            subprocess.run(quantize, check=True, capture_output=True)
+            found.append(llama_cpps(binaries, few, f"llama {theirs}"))
+    return found
 
 
 def generate(folder: Path, args: argparse.Namespace) -> None:
@@ -182,16 +152,19 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench engine")
     parser.add_argument("--model", choices=[*SHAPES], action="append", help="default: both")
     parser.add_argument("--clients", type=lambda text: [int(n) for n in text.split(",")], default=[*CLIENTS])
-    parser.add_argument("--quick", action="store_true", help="1, 8 and 32 clients, 2,000 tokens")
+    parser.add_argument("--rounds", type=int, default=NUM_ROUNDS)
+    parser.add_argument("--quick", action="store_true", help="a round of 1, 8 and 32 clients, 2,000 tokens")
     parser.add_argument("--no-long", action="store_true", help="no long prompts")
     parser.add_argument("--no-generate", action="store_true", help="no column of transformers")
-    parser.add_argument("--few-bits", action="store_true", help="our engine with int8 and int4 weights, too")
+    parser.add_argument("--few-bits", action="store_true", help="int8 and int4 weights, too")
     parser.add_argument("--vllm", metavar="PYTHON", help="where vLLM's CPU build is installed")
+    parser.add_argument("--llama-cpp", metavar="FOLDER", help="a checkout of llama.cpp that is built")
     args = parser.parse_args()
     args.most_generated = 8 if args.quick else 64
     args.long = () if args.no_long else LONG_PROMPTS[:1] if args.quick else LONG_PROMPTS
-    if args.quick and args.clients == [*CLIENTS]:
-        args.clients = [1, 8, 32]
+    if args.quick:
+        args.rounds = 1
+        args.clients = [1, 8, 32] if args.clients == [*CLIENTS] else args.clients
     return args
 
 
@@ -202,22 +175,13 @@ def main() -> None:
     for name in args.model or SHAPES:
         shape = Shape.of(name)
         print(f"\n{name}: {shape.weight_bytes / 1e6:.0f} MB read a step")
-        print(f"{'':<10} {'clients':>7} {'tokens/s':>10} {'TTFT':>12} {'TPOT':>11} {'roofline':>8}")
-        with tempfile.TemporaryDirectory(prefix="sundog-bench-") as text:
+        with tempfile.TemporaryDirectory(prefix="sundog-bench-") as text, ExitStack() as up:
             folder = Path(text)
-            subprocess.run(
-                [sys.executable, "-m", "tests.bench.engine_models", name, text], check=True, cwd=ROOT
-            )
-            command, env = ours(folder)
-            kinds = [("sundog", command, env)]
-            for method in FEW_BITS if args.few_bits else ():
-                kinds.append((method, [*command, "--quantization", method], env))
-            if args.vllm:
-                kinds.append(("vllm", *vllms(args.vllm, folder)))
-            for kind, command, env in kinds:
-                port = free_port()
-                with serving(kind, [*command, "--port", str(port)], env, port) as server:
-                    measure(server, shape, bytes_per_s, args)
+            make = [sys.executable, "-m", "tests.bench.engine_models", name, text]
+            subprocess.run(make, check=True, cwd=ROOT)
+            servers = [up.enter_context(serving(kind)) for kind in kinds(folder, args)]
+            compare(servers, shape, bytes_per_s, args)
+            up.close()
             if not args.no_generate:
                 generate(folder, args)
 
