@@ -10,6 +10,8 @@ from sundog.options import AnyText, option
 from sundog.options.takes import command, takes
 
 OF_RUNS, OF_SWEEPS = ("cdf", "timeline"), ("load-curve", "pareto")
+TAKEN = {"cdf": ("column", "by"), "timeline": (), "load-curve": ("metric", "by"), "pareto": ("metric",)}
+"""The options of each picture."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,10 @@ def figure(asked: FigureOptions, folder: Path, kind: str, output: str) -> None:
     from sundog.library.functions import read
     from sundog.library.results import SweepResult
 
+    for name in ("column", "by", "metric"):
+        if name not in TAKEN[kind] and getattr(asked, name) != getattr(FigureOptions(), name):
+            others = " and ".join(each for each, names in TAKEN.items() if name in names)
+            raise ConfigError(f"--{name} is for {others}: {kind} does not take it")
     found = read(folder)
     if isinstance(found, SweepResult):
         if kind not in OF_SWEEPS:

@@ -137,7 +137,7 @@ def planned(
     if engine.replicas != 1 or "replicas" in vary:
         raise ConfigError("--replicas is given, and replicas are what is searched: leave it out")
     for name in vary:
-        if name.startswith(WORKLOAD) or name == "seed":
+        if name.startswith(WORKLOAD):
             raise ConfigError(f"--vary has {name}: a plan is for one workload, and sweep compares several")
     axes: dict[str, Any] = {"gpu": list(dict.fromkeys(gpus)), "tensor_parallel_size": list(RANKS)}
     if has_ranks:

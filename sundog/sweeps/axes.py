@@ -29,6 +29,8 @@ def axes(texts: Sequence[str]) -> dict[str, Sequence[Any]]:
         name = name if name.startswith(WORKLOAD) else name.removeprefix("--").replace("-", "_")
         if name in found:
             raise ConfigError(f"--vary has {name} twice: give all its values at once")
+        if name == "seed":
+            raise ConfigError("--vary has seed, and settings are compared on the same requests: leave it out")
         found[name] = _values(name, values)
         for value in found[name]:
             if found[name].count(value) > 1:

@@ -237,6 +237,8 @@ def test_figures_are_drawn_from_a_shell(spec: Path, tmp_path: Path) -> None:
     for folder, kind, reason in refused:
         done = warm.run("sundog", "figure", str(tmp_path / folder), kind, "-o", str(tmp_path / "x.svg"))
         assert done.returncode == 2 and reason in done.stderr, done.stderr
+    done = warm.run("sundog", "figure", str(tmp_path / "r"), "cdf", "-o", "x.svg", "--metric", "ttft_s.p95")
+    assert done.returncode == 2 and "--metric is for load-curve and pareto" in done.stderr, done.stderr
 
 
 @pytest.mark.wall_clock

@@ -83,7 +83,7 @@ def test_a_fleet_that_survives_holds_without_the_replicas_that_may_be_lost(spec:
         (("--prices", "nowhere.toml"), "nowhere.toml cannot be read"),
         (("--on", "here"), "--on is here"),
         (("--gpu", "h100", "--vary", "gpu=b200"), "--gpu is given, and --vary has gpu, too"),
-        (("--vary", "seed=1,2"), "a plan is for one workload"),
+        (("--vary", "seed=1,2"), "compared on the same requests"),
     ],
 )
 def test_what_is_wrong_is_said_before_any_trial(spec: Path, words: tuple[str, ...], reason: str) -> None:

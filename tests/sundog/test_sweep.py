@@ -230,6 +230,8 @@ def test_a_cell_that_cannot_run_is_a_row(tmp_path: Path) -> None:
     assert "bad.csv, line 3" in done.stderr and "0 prompt tokens" in done.stderr
     done = sweep(TRACE, "--vary", "policy=fcfs,fcfs")
     assert done.returncode == 2 and "--vary has policy=fcfs twice" in done.stderr
+    done = sweep(TRACE, "--vary", "seed=1,2")
+    assert done.returncode == 2 and "compared on the same requests" in done.stderr
 
 
 def test_paths_in_a_description_are_relative_to_it(tmp_path: Path) -> None:
