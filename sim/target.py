@@ -126,7 +126,8 @@ class Target:
         return self._pipeline(kernels, overhead)
 
     def _with_overhead(self, kernels: CostModel, overhead: HostOverhead, model: ModelShape) -> CostModel:
-        launches_s = overhead.launches_s(model.num_layers, self.tensor_parallel_size)
+        num_with_experts = sum(count for layer, count in model.layers if layer.mlp.num_experts > 1)
+        launches_s = overhead.launches_s(model.num_layers, self.tensor_parallel_size, num_with_experts)
         return WithOverhead(kernels, overhead, launches_s, self.captured_tokens)
 
     def _tables(self, model: ModelShape) -> CostModel:

@@ -21,6 +21,9 @@ PER_DOUBLING = 0.01
 EXPERTS = 0.04
 """How tokens are routed is not known: the two tables of one layer differ by a tenth and more. Kernels of
 models that were not measured, and other kinds of layers, are off by more (sim/cost/tables/left_out.py)."""
+WHOLE_EXPERTS = 0.25
+"""Of two servers whose ranks have whole experts a token takes 0.96 and 1.23 times as long as predicted
+(MiniMax-M2.5 on eight and on four H100, docs/accuracy.md)."""
 HOST_LINK = 0.05
 """All-reduces through the host's memory: the rule for them is within 14 % of what was measured, and
 they are up to a third of a step."""
@@ -98,6 +101,7 @@ def step_doubt(cost: CostModel) -> float:
     doubt = (
         TABLES + WALKED * (not model.splits_contexts) + BETWEEN_MACHINES * (model.num_ranks > MACHINE_GPUS)
     )
-    doubt += max(EXPERTS * model.has_experts, model.left_out_error)
+    whole = WHOLE_EXPERTS * ("whole experts" in model.families)
+    doubt += max(EXPERTS * model.has_experts, model.left_out_error, whole)
     doubt += HOST_LINK * model.reduces_through_host
     return doubt + PER_DOUBLING * sum(math.log2(f) for f in model.coverage.factors.values())

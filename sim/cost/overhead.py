@@ -49,7 +49,8 @@ class HostOverhead:
     taking in the token of each request that samples, and chunks of prompts; with `overlaps` the host
     does that while the GPU works, and a step takes the longer of the two. Where the batch is too large
     for a captured graph launching a layer's kernels takes the host `eager_layer_s`
-    (`eager_rank_layer_s` with all-reduces between ranks): no such step is shorter.
+    (`eager_rank_layer_s` with all-reduces between ranks), with experts `eager_experts_s` more: no such
+    step is shorter.
     `request_s` is spent on each request at the front end (HTTP, tokenising, the first detokenising):
     the client sees it and the GPU does not.
     """
@@ -60,22 +61,30 @@ class HostOverhead:
     chunk_s: float = 0.0
     eager_layer_s: float = 0.0
     eager_rank_layer_s: float = 0.0
+    eager_experts_s: float = 0.0
     request_s: float = 0.0
     overlaps: bool = False
 
-    def launches_s(self, num_layers: int, ranks: int) -> float:
-        """The least that a step without a graph takes."""
-        return num_layers * (self.eager_layer_s if ranks == 1 else self.eager_rank_layer_s)
+    def launches_s(self, num_layers: int, ranks: int, num_with_experts: int = 0) -> float:
+        """Return the least that a step without a graph takes, with experts in some of its layers."""
+        layer_s = self.eager_layer_s if ranks == 1 else self.eager_rank_layer_s
+        return num_layers * layer_s + num_with_experts * self.eager_experts_s
 
 
 NO_OVERHEAD = HostOverhead()
 EAGER_LAYER_S, EAGER_RANK_LAYER_S = 0.0005, 0.00083
+LAYER_KERNELS, MORE_KERNELS = 10, 5
+"""A Llama's layer on one rank: two norms, rotary embedding, a write to the cache, attention, four products,
+the activation. Experts have eight in place of two products and the activation: the router's product, the
+choice, two that sort tokens by expert, two products, the activation, the sum (vLLM's `fused_experts`)."""
+EAGER_EXPERTS_S = EAGER_LAYER_S / LAYER_KERNELS * MORE_KERNELS
 ASYNC_OVERHEAD = HostOverhead(
     gap_s=0.00043,
     step_s=0.0008,
     token_s=12e-6,
     eager_layer_s=EAGER_LAYER_S,
     eager_rank_layer_s=EAGER_RANK_LAYER_S,
+    eager_experts_s=EAGER_EXPERTS_S,
     request_s=0.007,
     overlaps=True,
 )
@@ -84,6 +93,7 @@ SYNC_OVERHEAD = HostOverhead(
     token_s=12e-6,
     eager_layer_s=EAGER_LAYER_S,
     eager_rank_layer_s=EAGER_RANK_LAYER_S,
+    eager_experts_s=EAGER_EXPERTS_S,
     request_s=0.0185,
 )
 
@@ -99,7 +109,8 @@ def host_overhead(async_scheduling: bool) -> HostOverhead:
 
     Launching layers without a graph is fitted to the p99 of two servers whose first hundred prompts
     miss the prefix cache, the other ones hit it: Llama-2-70b on four H100 takes 72 ms for such a
-    prefill of 593 tokens, whose kernels take 43, and Llama-2-7b on one 16 ms instead of 12.
+    prefill of 593 tokens, whose kernels take 43, and Llama-2-7b on one 16 ms instead of 12. Layers with
+    experts take as much longer as they have more kernels than Llama-2-7b's.
     """
     return ASYNC_OVERHEAD if async_scheduling else SYNC_OVERHEAD
 

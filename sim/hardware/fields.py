@@ -4,7 +4,7 @@
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from actors.core.config import ConfigError
@@ -106,6 +106,12 @@ def dense(fields: Fields, index: int) -> Mlp | Experts:
 def mixtral_experts(fields: Fields, index: int) -> Mlp | Experts:
     """Experts in every layer (Mixtral, gpt-oss, OLMoE, MiniMax-M2)."""
     return _experts(fields, fields.count("intermediate_size"), _count_of_experts(fields, "num_local_experts"))
+
+
+def minimax_experts(fields: Fields, index: int) -> Mlp | Experts:
+    """Mixtral's experts, whose router vLLM computes in float32 (its `minimax_m2.py`)."""
+    mlp = mixtral_experts(fields, index)
+    return replace(mlp, routes_in_float32=True) if isinstance(mlp, Experts) else mlp
 
 
 def qwen_experts(fields: Fields, index: int) -> Mlp | Experts:

@@ -45,6 +45,7 @@ class Experts:
     """`num_experts` gated MLPs of `inner` neurons, `per_token` of which a token is sent to.
 
     Every token also meets `shared` neurons of experts that all share, in Qwen2-MoE through a gate.
+    vLLM computes some models' router in float32 (`routes_in_float32`).
     """
 
     inner: int
@@ -52,6 +53,7 @@ class Experts:
     per_token: int
     shared: int = 0
     gates_shared: bool = False
+    routes_in_float32: bool = False
 
     @property
     def inner_per_token(self) -> int:

@@ -233,8 +233,15 @@ KNOWN = f"""## What is predicted, and what is refused
 - First steps with experts are slower than priced, and TTFT of a server with experts is too short by them,
   its p99 most. vLLM's `fused_moe_kernel` is compiled for each tile that a number of tokens selects, and again
   where that number divides by 16 or not; warming up reaches some of these only, so the first prompts of a
-  new length wait for a compiler (vLLM's pull request 55268: four kernels a rank while serving). That hangs on
-  what the server was asked before, and is not simulated.
+  new length wait for a compiler (vLLM's pull request 55268: four kernels a rank while serving; 0.2 to 2 s
+  each, by TensorRT-LLM's pull request 15311). That hangs on what the server was asked before, and is not
+  simulated.
+- Without a graph a layer with experts has five kernels more to launch than Llama's ten, of 50 microseconds
+  each as fitted there. The router's product, its choice and, for MiniMax-M2, its arithmetic in 32 bits are
+  priced beside the experts, whose tables begin with tokens that have been routed. No server was fitted to,
+  but one was seen before: MiniMax-M2.5 on eight H100, experts split, four clients (InferenceX pull request
+  832, vLLM 0.16, graphs in pieces) has TTFT 84 and TPOT 8.96 ms, predicted 83 and 9.3, and without all this
+  67 and 8.7. On four H100 it has 130 and 13.3, predicted 87 and 10.8: why is not known.
 - Data, pipeline and expert parallelism, drafts, formats of weights and caches of measured servers are
   predicted, and none of these records has one. What is not modelled (LoRA, offloading, eager execution) is
   a line with the reason, and so is a model or GPU that is not known. Clients that give up are not

@@ -24,19 +24,23 @@ from sim.cost.work import L2, Coverage, StepWork
 from sim.hardware.attention import GatedDelta, Heads, Latent
 from sim.hardware.formats import DTYPE_BYTES, WeightFormat
 from sim.hardware.gpu import Gpu
-from sim.hardware.shape import Layer, ModelShape
+from sim.hardware.shape import Experts, Layer, ModelShape
 
 SMALL_KERNEL_S = 2.5e-6
 NUM_SMALL_KERNELS = 4
 NUM_QUERY_KEY_NORMS = 2
-"""Two norms, rotary embedding and activation, or with experts the router's product in its place, and the
-norms of queries and keys where a model has them. Norms take 1.9 to 2.4, rotary embedding 2.2 to 2.7,
-activations 2.6 to 3.2 microseconds for few tokens (vLLM 0.19 on an RTX 4090 and an RTX PRO 6000, profiles of
-the LLMServingSim project, MIT)."""
+"""Two norms, rotary embedding and activation, and the norms of queries and keys where a model has them.
+Norms take 1.9 to 2.4, rotary embedding 2.2 to 2.7, activations 2.6 to 3.2 microseconds for few tokens (vLLM
+0.19 on an RTX 4090 and an RTX PRO 6000, profiles of the LLMServingSim project, MIT)."""
 NUM_SMALL_LATENT = 3
 """Two norms and the activation: what lies between the projections was measured with the attention."""
 NUM_SMALL_DELTA = 5
 """Two norms, the split of the projections, the gated norm of the output, the activation."""
+TOP_K_S = 4e-6
+"""Choosing a token's experts from the router's logits takes 4 microseconds on an H200 (vLLM's pull request
+34206; 7 before it). The tables begin with experts that are chosen, except in mxfp4, timed with the choice."""
+ROUTER_FLOPS = 0.73
+"""Of the peak in float32 that cuBLAS reaches there: 32 of 44 TFLOP/s for 8,192 cubed on an H20."""
 CACHED_SAVES = 1 - 1 / L2
 """Of the time to read a token from memory, where it is in the cache."""
 TABLED = ("fp8", "block fp8", "nvfp4")
@@ -155,15 +159,20 @@ class LayerTables:
             (linear.ms.astype(np.float64).tolist(), curve.tolist()) for linear, curve in sums.values()
         ]
         self._experts: ExpertTables | None = None
+        self._choose_s = 0.0
         self._per_token = mlp.per_token
-        if mlp.num_experts > 1:
+        if isinstance(mlp, Experts) and mlp.num_experts > 1:
             split = 1 if whole > 1 else ranks
             experts = ExpertsOnRank(hidden, mlp.inner, mlp.per_token, mlp.num_experts, split, whole)
             form = model.format_of(layer, "experts")
             self._experts = ExpertTables(shared.name, shared.gpu, experts, form, shared.coverage)
+            self._choose_s = 0.0 if form is not None and form.name == "mxfp4" else TOP_K_S
+            self._products.append(self._router(mlp, hidden))
         gpu = shared.gpu
         self._bandwidth = gpu.memory_bandwidth_bytes_per_s * gpu.efficiency.weight_bandwidth
         self._num_small, widths = self._small(layer)
+        if mlp.num_experts > 1 and not mlp.shared:
+            self._num_small -= 1  # the activation, which experts were timed with
         self._reduces_norms = isinstance(layer.attention, Heads) and layer.attention.norms_all
         self._act_bytes = DTYPE_BYTES["bfloat16"] * (widths + 3 * mlp.inner_per_token // ranks + 8 * hidden)
         self._cached_tokens = gpu.l2_bytes / self.attention.row_bytes if self.attention.row_bytes else 0.0
@@ -219,6 +228,19 @@ class LayerTables:
             found.append((indexer.head_dim + indexer.num_heads, hidden))
         return [*found, (hidden, heads * attention.value_dim)]
 
+    def _router(self, mlp: Experts, hidden: int) -> tuple[list[float], list[float]]:
+        """Tokens, and seconds of the product that makes the logits of the experts, whole on every rank.
+
+        In float32 tokens are cast before, and it is computed without units for matrices.
+        """
+        plain = self._shared.plain
+        tokens = plain.ms.astype(np.float64)
+        seconds = plain.curve(max(mlp.num_experts, plain.least_n), hidden)
+        if mlp.routes_in_float32:
+            flops = self._shared.gpu.peak("float32") * ROUTER_FLOPS
+            seconds = SMALL_KERNEL_S + np.maximum(seconds, 2 * mlp.num_experts * hidden / flops * tokens)
+        return tokens.tolist(), seconds.tolist()
+
     def _small(self, layer: Layer) -> tuple[int, int]:
         """Small kernels, and numbers of a token that they move beside those of the MLP."""
         attention = layer.attention
@@ -241,7 +263,7 @@ class LayerTables:
         layer_s += self._num_small * SMALL_KERNEL_S
         layer_s += num_tokens * self._act_bytes / self._bandwidth
         if self._experts is not None:
-            layer_s += self._experts.seconds(num_routed)
+            layer_s += self._choose_s + self._experts.seconds(num_routed)
             if shared.exchange is not None:
                 layer_s += shared.exchange.seconds(num_routed, self._hidden, self._per_token)
         if shared.reduce is not None:

@@ -50,6 +50,11 @@ class Products:
         grid[n_index.reshape(-1), k_index.reshape(-1), m_index.reshape(-1)] = tables["gemm_s"]
         self._grid = grid
 
+    @property
+    def least_n(self) -> int:
+        """The narrowest product that was measured."""
+        return int(self._ns[0])
+
     def curve(self, n: int, k: int) -> Floats:
         """Seconds at each of `ms`."""
         for name, size, known in (("gemm n", n, self._ns), ("gemm k", k, self._ks)):

@@ -1,11 +1,15 @@
 """Experts from measured tables: split over ranks or given whole to them, in 16 bits and in float8."""
 
 import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from sim.cost.composed import InStep
+from sim.cost.doubt import step_doubt
 from sim.cost.tables.experts import ExpertsOnRank, ExpertTables, has_experts_in, largest_share
 from sim.cost.tables.interpolate import has_tables, load
 from sim.cost.tables.model import TablesCost
@@ -15,6 +19,8 @@ from sim.hardware.formats import WeightFormat
 from sim.hardware.gpu import known_gpus, load_gpu
 from sim.hardware.model import load_model
 from sim.hardware.quantization import BLOCK_FP8, FP8, MXFP4, NVFP4
+from sim.hardware.shape import Experts
+from tests.sundog.test_runs import sundog
 
 MIXTRAL, SMALL, MINIMAX = (4096, 14336, 2, 8), (2048, 768, 8, 128), (3072, 1536, 8, 256)
 WITH_EXPERTS = [name for name in known_gpus() if has_tables(name) and has_experts_in(name, None)]
@@ -155,3 +161,39 @@ def test_the_exchange_comes_out_as_measured() -> None:
         row = (tables[name] == (2, 16_777_216)).all(axis=1)
         seconds += float(tables[f"{name}_s"][row][0])
     assert exchange.seconds(8192, 2048, 8) == pytest.approx(seconds, rel=0.05)
+
+
+def test_a_router_in_float32_is_a_cast_and_a_product_at_the_rate_of_float32() -> None:
+    """MiniMax-M2.5, 62 layers: few tokens pay for the cast, many wait for arithmetic."""
+    model, h200 = load_model("minimax-m2.5"), load_gpu("h200")
+    layer, count = model.layers[0]
+    assert count == 62 and isinstance(layer.mlp, Experts) and layer.mlp.routes_in_float32
+    sixteen = replace(layer, mlp=replace(layer.mlp, routes_in_float32=False))
+    costs = [
+        TablesCost(replace(model, layers=((each, count),)), h200, "h200", tensor_parallel_size=8)
+        for each in (layer, sixteen)
+    ]
+    few, many = StepWork(4, 4000, (), 4), StepWork(0, 0, ((8192, 0),), 1)
+    more_s = [costs[0].step_s(work) - costs[1].step_s(work) for work in (few, many)]
+    assert more_s[0] == pytest.approx(62 * 2.5e-6)
+    arithmetic_s = 62 * 2 * 8192 * 3072 * 256 / (0.73 * 66.9e12)
+    assert 0.9 * arithmetic_s < more_s[1] < 1.1 * arithmetic_s
+
+
+def test_a_prompt_waits_for_the_launches_of_its_experts(tmp_path: Path) -> None:
+    """Mixtral's 32 layers have five kernels more than a dense model's, of 50 microseconds each."""
+    trace = tmp_path / "one.csv"
+    trace.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n0,600,2\n")
+    options = ["--model", "mixtral-8x7b", "-tp", "2", "--json", "--no-ranges"]
+    ttft_s = json.loads(sundog("replay", str(trace), *options).stdout)["ttft_s"]["mean"]
+    assert ttft_s == pytest.approx(0.007 + 32 * (0.00083 + 5 * 0.00005), abs=0.001)
+
+
+def test_ranges_of_whole_experts_are_as_wide_as_a_server_was_off() -> None:
+    """A token of MiniMax-M2.5 on four H100 took 1.23 times as long as predicted."""
+    model = load_model("minimax-m2.5")
+    split, whole = (
+        TablesCost(model, load_gpu("h100"), "h100", tensor_parallel_size=4, whole_experts=each)
+        for each in (False, True)
+    )
+    assert step_doubt(split) < 0.23 < step_doubt(whole) < 0.35

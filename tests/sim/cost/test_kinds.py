@@ -12,7 +12,7 @@ from sim.cost.tables.attention import ContextAttention, GenerationAttention, Mix
 from sim.cost.tables.experts import ExpertsOnRank, ExpertTables
 from sim.cost.tables.interpolate import Lines, load, log_interp
 from sim.cost.tables.kinds import kinds_of
-from sim.cost.tables.layers import SMALL_KERNEL_S
+from sim.cost.tables.layers import SMALL_KERNEL_S, TOP_K_S
 from sim.cost.tables.left_out import LEFT_OUT
 from sim.cost.tables.model import TablesCost, unlike_tables
 from sim.cost.tables.products import AllReduce, Collective, Products
@@ -57,17 +57,22 @@ def test_a_model_of_one_kind_takes_the_sum_of_its_kernels_bit_for_bit(name: str,
         curve = curve + products.curve(2 * inner, hidden) + products.curve(hidden, inner)
     sizes = products.ms.astype(float).tolist()
     head = products.curve(model.vocab_size // ranks, hidden).tolist()
+    router = products.curve(32, hidden).tolist()
     bandwidth = gpu.memory_bandwidth_bytes_per_s * gpu.efficiency.weight_bandwidth
     context = ContextAttention(tables, heads, kv_heads, dim, none)
     generation = GenerationAttention(tables, heads, kv_heads, dim, gpu, none)
     mixed = MixedAttention(context, generation, gpu, heads, kv_heads)
     for work in (StepWork(16, 16_000, (), 16), StepWork(8, 9000, ((640, 100),), 9)):
         tokens, samples = work.num_tokens, work.num_samples
-        layer_s = log_interp(tokens, sizes, curve.tolist()) + 4 * SMALL_KERNEL_S
+        layer_s, num_small = log_interp(tokens, sizes, curve.tolist()), 4
+        if layer.mlp.num_experts > 1:
+            # No product has fewer than 32 columns, and experts were timed with their activation.
+            layer_s, num_small = layer_s + log_interp(tokens, sizes, router), 3
+        layer_s += num_small * SMALL_KERNEL_S
         layer_s += tokens * 2 * (3 * layer.mlp.inner_per_token // ranks + 8 * hidden) / bandwidth
         if layer.mlp.num_experts > 1:
             key = ExpertsOnRank(hidden, layer.mlp.inner, layer.mlp.per_token, layer.mlp.num_experts, ranks, 1)
-            layer_s += ExpertTables("h100", gpu, key, None, none).seconds(tokens)
+            layer_s += TOP_K_S + ExpertTables("h100", gpu, key, None, none).seconds(tokens)
         if ranks > 1:
             layer_s += 2 * AllReduce(tables, gpu, ranks, none).seconds(tokens * hidden)
         logits_s = log_interp(samples, sizes, head) + 2 * samples * model.vocab_size * 4 / bandwidth
