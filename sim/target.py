@@ -207,14 +207,15 @@ class Target:
     def _lacks_tables(self) -> str | None:
         """Why there are no measured kernels for this, if so."""
         from sim.cost.tables.interpolate import has_tables
-        from sim.cost.tables.model import keeps_latents, unlike_tables
+        from sim.cost.tables.layers import lacks_cache
+        from sim.cost.tables.model import unlike_tables
         from sim.cost.tables.products import tables_of_link
 
         if not has_tables(self.gpu.key):
             return f"no kernels were measured on {self.gpu.name}"
         if lack := unlike_tables(self.model, self.gpu.key):
             return lack
-        if self.kv_dtype == "float8" and not keeps_latents(self.model):
+        if self.kv_dtype == "float8" and lacks_cache(self.model, self.gpu.key):
             return "kernels were measured with a cache of 16 bits, not of float8"
         whole = self.expert_parallel and self.tensor_parallel_size * self.data_parallel_size > 1
         if whole and not has_tables(f"{self.gpu.key}-experts"):

@@ -93,7 +93,7 @@ def test_formats_shrink_weights_and_what_is_dequantised_is_said() -> None:
 
 def test_a_change_of_cost_model_is_said_in_one_line_and_in_the_summary() -> None:
     """Tables by default; a roofline where they lack something, and what; a guess is called one."""
-    done = replay("--kv-cache-dtype", "fp8", "--num-gpu-blocks", "9000")
+    done = replay("--kv-cache-dtype", "fp8", "--num-gpu-blocks", "9000", "--gpu", "l40s")
     assert len(done.stderr.splitlines()) == 1 and "priced by a roofline: kernels were measured" in done.stderr
     assert json.loads(done.stdout)["remarks"] == done.stderr.splitlines()
     plain = replay()

@@ -7,8 +7,8 @@ Source: the package aiconfigurator-core (Apache-2.0, NVIDIA), version 0.12.0, it
 kernels in bfloat16. Kept are dense products, attention without a window on a bfloat16 cache,
 graph-captured all-reduces and unquantised experts, routed evenly and by a power law, and in files of
 their own dense products in float8, with one scale or with scales of blocks (`blocks.py`), and in nvfp4,
-experts given whole to ranks or in fewer bits (`experts.py`) and other kinds of attention (`latents.py`);
-of equal points the median. Milliseconds become float32 seconds.
+experts given whole to ranks or in fewer bits (`experts.py`), other kinds of attention (`latents.py`), and
+attention by heads on a cache of float8; of equal points the median. Milliseconds become float32 seconds.
 Same package, same bytes.
 """
 
@@ -25,7 +25,7 @@ from sim.cost.work import Coverage
 from sim.hardware.gpu import load_gpu
 from tools.distil.blocks import distil_blocks, is_kept
 from tools.distil.experts import distil_exchange, distil_experts, shortened
-from tools.distil.latents import CACHES, distil_delta, distil_latents, distil_sparse, distil_windows
+from tools.distil.latents import CACHES, STAND_IN, distil_delta, distil_latents, distil_sparse, distil_windows
 
 DATA = Path(__file__).parents[2] / "sim" / "cost" / "tables" / "data"
 SYSTEMS = {
@@ -55,6 +55,8 @@ WANTED: dict[str, tuple[str, str, Sequence[str], dict[str, object]]] = {
     "balanced": ("moe", "moe_perf", EXPERTS, {**ROUTED, "distribution": "balanced"}),
 }
 """Our name, the package's folder and file, the columns that make a point, and which rows."""
+WITH_CACHE = ("b200", "h100", "h200")
+"""Attention on a cache of float8 is by the kernels of 16 bits there: FlashAttention 3 and TensorRT-LLM's."""
 EIGHT_BITS: dict[str, object] = {"gemm_dtype": "fp8"}
 """Which products are kept in the files of eight bits."""
 
@@ -87,6 +89,20 @@ def distil(systems: Path) -> None:
         experts = distil_experts(_newest(root, "moe", "moe_perf"), gpu)
         np.savez_compressed(DATA / f"{gpu}-experts.npz", source=tables["source"], **experts, **exchange)
         _distil_kinds(root, gpu, tables)
+        if gpu in WITH_CACHE:
+            _distil_cache(root, gpu, tables["source"])
+
+
+def _distil_cache(root: Path, gpu: str, source: object) -> None:
+    """Attention by heads on a cache of float8, with windows and without."""
+    context = _newest(root, "attention", "context_attention_perf")
+    found: dict[str, Any] = {"source": source, **distil_windows(context.parent, "fp8")}
+    for name in ("context", "generation"):
+        _, file, columns, kept = WANTED[name]
+        path = context.with_name(f"{file}.parquet")
+        points, seconds = _medians(path, columns, {**kept, "kv_cache_dtype": "fp8"}, without=STAND_IN)
+        found[name], found[f"{name}_s"] = points, shortened(seconds)
+    np.savez_compressed(DATA / f"{gpu}-float8-cache.npz", **found)
 
 
 def _distil_kinds(root: Path, gpu: str, tables: dict[str, Any]) -> None:
@@ -126,7 +142,7 @@ def _source(root: Path) -> str:
 
 
 def _medians(
-    path: Path, columns: Sequence[str], keep: dict[str, object]
+    path: Path, columns: Sequence[str], keep: dict[str, object], without: str = ""
 ) -> tuple["np.ndarray[Any, np.dtype[np.int64]]", "np.ndarray[Any, np.dtype[np.float32]]"]:
     """Distinct points in order, and the median seconds of each."""
     import pyarrow.compute as pc
@@ -136,6 +152,8 @@ def _medians(
     for name, value in keep.items():
         if name in table.column_names:
             table = table.filter(pc.equal(table[name], value))
+    if without:
+        table = table.filter(pc.not_equal(table["kernel_source"], without))
     points = np.stack([table[name].to_numpy() for name in columns], axis=1).astype(np.int64)
     distinct, row = np.unique(points, axis=0, return_inverse=True)
     latency = table["latency"].to_numpy() / 1e3

@@ -130,23 +130,28 @@ def _prompt_slopes(module: MeasuredModule, heads: int, rows: Rows, products: Pro
     return [float(each) for each in found]
 
 
-def distil_windows(folder: Path) -> Arrays:
+STAND_IN = "vllm_triton_attn"
+"""The kernel for heads that a GPU's own does not take."""
+
+
+def distil_windows(folder: Path, cache: str = "bfloat16") -> Arrays:
     """Return seconds by (window, heads, key heads, head size) and (batch, context), or tokens of a prompt."""
     sizes = ("window_size", "num_heads", "num_key_value_heads", "head_dim")
-    decodes = _windowed(folder / "generation_attention_perf.parquet", (*sizes, "batch_size", "step"))
-    prompts = _windowed(folder / "context_attention_perf.parquet", (*sizes, "batch_size", "isl"))
+    decodes = _windowed(folder / "generation_attention_perf.parquet", (*sizes, "batch_size", "step"), cache)
+    prompts = _windowed(folder / "context_attention_perf.parquet", (*sizes, "batch_size", "isl"), cache)
     alone = [((*point[:4], point[5]), s) for point, s in prompts if point[4] == 1]
     return {**_arrays("window", decodes), **_arrays("window_prompt", alone)}
 
 
-def _windowed(path: Path, columns: tuple[str, ...]) -> Rows:
+def _windowed(path: Path, columns: tuple[str, ...], cache: str) -> Rows:
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     table = pq.read_table(path)
     table = table.filter(
-        pc.and_(pc.greater(table["window_size"], 0), pc.equal(table["kv_cache_dtype"], "bfloat16"))
+        pc.and_(pc.greater(table["window_size"], 0), pc.equal(table["kv_cache_dtype"], cache))
     )
+    table = table.filter(pc.not_equal(table["kernel_source"], STAND_IN))
     return _median_rows(table, columns)
 
 

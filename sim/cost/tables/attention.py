@@ -32,7 +32,7 @@ from sim.cost.tables.interpolate import Floats, Lines, Points, distinct, log_int
 from sim.cost.work import Coverage
 from sim.hardware.gpu import Gpu
 
-KV_BYTES = 2
+KV_BYTES = {"bfloat16": 2, "float16": 2, "float8": 1}
 STREAMED = 0.95
 """No kernel reads keys and values faster than this share of the data sheet's bandwidth."""
 TYPICAL = 2048.0
@@ -115,17 +115,25 @@ class GenerationAttention:
     """
 
     def __init__(
-        self, tables: dict[str, Any], heads: int, kv_heads: int, dim: int, gpu: Gpu, coverage: Coverage
+        self,
+        tables: dict[str, Any],
+        heads: int,
+        kv_heads: int,
+        dim: int,
+        gpu: Gpu,
+        coverage: Coverage,
+        kv_dtype: str = "bfloat16",
     ) -> None:
         points: Points = tables["generation"]
+        value_bytes = KV_BYTES[kv_dtype]
         rows, _, measured_kv = heads_like(points, heads, kv_heads, dim)
         self._requests_per_request = kv_heads / measured_kv
         measured_dim = int(points[rows][0, 2])
         grid = _Grid(points[rows], tables["generation_s"][rows].astype(np.float64))
-        token_bytes = 2 * measured_kv * measured_dim * KV_BYTES
+        token_bytes = 2 * measured_kv * measured_dim * value_bytes
         limit = gpu.memory_bandwidth_bytes_per_s * STREAMED
         self.bytes_per_s: float = min(grid.bytes_per_s(token_bytes), limit)
-        self.row_bytes: int = 2 * kv_heads * dim * KV_BYTES
+        self.row_bytes: int = 2 * kv_heads * dim * value_bytes
         read_bytes = grid.batches[:, None] * grid.contexts * token_bytes
         read_s = read_bytes / self.bytes_per_s
         seconds = grid.filled(read_s)

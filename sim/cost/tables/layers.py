@@ -85,6 +85,17 @@ def file_of(name: str, form: WeightFormat) -> str:
     return f"{name}-{form.name.replace(' ', '-')}"
 
 
+def cache_file(name: str) -> str:
+    """The file of a GPU's attention by heads on a cache of float8."""
+    return f"{name}-float8-cache"
+
+
+def lacks_cache(model: ModelShape, name: str) -> bool:
+    """True if a layer's attention was not measured with a cache of float8 on the GPU of that name."""
+    by_heads = any(isinstance(layer.attention, Heads) for layer, _ in model.layers)
+    return by_heads and not has_tables(cache_file(name))
+
+
 def unlike_layer(model: ModelShape, layer: Layer, name: str) -> str | None:
     """Name what a layer has that no kernel was measured for on the GPU of that name, if anything."""
     attention = layer.attention
@@ -115,9 +126,10 @@ class HeadsAttention(KindOfAttention):
 
     def __init__(self, shared: TablesOfGpu, attention: Heads) -> None:
         heads, kv_heads = _own_heads(attention, shared.ranks)
-        tables, dim, coverage = shared.tables, attention.head_dim, shared.coverage
+        dim, coverage, gpu, kv_dtype = attention.head_dim, shared.coverage, shared.gpu, shared.kv_dtype
+        tables = load(cache_file(shared.name)) if kv_dtype == "float8" else shared.tables
         context = ContextAttention(tables, heads, kv_heads, dim, coverage)
-        self._generation = GenerationAttention(tables, heads, kv_heads, dim, shared.gpu, coverage)
+        self._generation = GenerationAttention(tables, heads, kv_heads, dim, gpu, coverage, kv_dtype)
         self._mixed = MixedAttention(context, self._generation, shared.gpu, heads, kv_heads)
         self.row_bytes = self._generation.row_bytes
 
@@ -196,6 +208,8 @@ class LayerTables:
         if isinstance(attention, Heads) and attention.window is None:
             return HeadsAttention(shared, attention)
         if isinstance(attention, Heads):
+            if shared.kv_dtype == "float8":
+                tables = load(cache_file(shared.name))
             return WindowAttention(tables, attention, *_own_heads(attention, shared.ranks), shared.coverage)
         if isinstance(attention, GatedDelta):
             return DeltaAttention(tables, attention, shared.ranks, shared.coverage)

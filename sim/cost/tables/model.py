@@ -21,7 +21,6 @@ from sim.cost.tables.layers import LayerTables, TablesOfGpu, check_layers, unlik
 from sim.cost.tables.left_out import left_out_error
 from sim.cost.tables.products import AllReduce, Collective, ExpertExchange, tables_of_link
 from sim.cost.work import CostModel, Coverage, Seconds, StepWork
-from sim.hardware.attention import Latent
 from sim.hardware.gpu import Gpu
 from sim.hardware.memory import check_parallel
 from sim.hardware.shape import ModelShape
@@ -33,16 +32,12 @@ def unlike_tables(model: ModelShape, name: str) -> str | None:
     return next((lack for lack in found if lack is not None), None)
 
 
-def keeps_latents(model: ModelShape) -> bool:
-    """True if every layer keeps latents, whose kernels were measured with a cache of 8 bits as well."""
-    return all(isinstance(layer.attention, Latent) for layer, _ in model.layers)
-
-
 class TablesCost(CostModel):
     """Seconds of a step of `model` on `tensor_parallel_size` GPUs called `name`; a CostModel.
 
-    `name` is that of the GPU's tables (`has_tables`). The cache is bfloat16, where all layers keep latents
-    perhaps float8; weights are of 16 bits or of formats whose kernels were measured (`unlike_tables`).
+    `name` is that of the GPU's tables (`has_tables`). The cache is bfloat16 or, where attention was measured
+    with it (`lacks_cache`), float8; weights are of 16 bits or of formats whose kernels were measured
+    (`unlike_tables`).
     Batches of up to `captured_tokens` are padded to the next captured graph. With `whole_experts` all GPUs
     of all `data_parallel_size` ranks have whole experts, and tokens are exchanged between those ranks.
     """

@@ -3,6 +3,7 @@
 import itertools
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +25,7 @@ from sim.hardware.model import load_model
 from sim.hardware.quantization import AWQ, BLOCK_FP8, FP8
 from sim.target import Target
 from tests import warm
+from tests.sundog.test_runs import sundog
 
 KINDS = (
     "deepseek-v3",
@@ -173,15 +175,31 @@ def test_latents_and_what_the_indexer_keeps_are_whole_on_every_rank() -> None:
     assert sparse.kv_bytes_per_token(ranks=8) == 61 * (576 * 2 + 132)
 
 
-def test_a_cache_of_eight_bits_is_measured_for_latents_alone() -> None:
-    """DeepSeek-V3 and GLM-5 stay with tables, at other times; Llama goes by a roofline, and says so."""
+def test_a_cache_of_eight_bits_stays_with_tables_where_it_was_measured() -> None:
+    """Latents, heads, windows at other times; on an L40S Llama goes by a roofline, and says so."""
     work = StepWork(64, 64 * 8000, (), 64)
-    for name in ("deepseek-v3", "glm-5"):
+    for name in ("deepseek-v3", "glm-5", "llama-3.1-70b", "minimax-m2.5", "gpt-oss-120b"):
         sixteen, eight = (kernels(name, tensor_parallel_size=8, kv_dtype=each) for each in (None, "float8"))
         assert 0.7 < eight.step_s(work) / sixteen.step_s(work) < 1.4
         assert eight.step_s(work) != sixteen.step_s(work)
-    target = Target(load_model("llama-3.1-8b"), load_gpu("h200"), kv_dtype="float8")
+    target = Target(load_model("llama-3.1-8b"), load_gpu("l40s"), kv_dtype="float8")
     assert "with a cache of 16 bits" in target.remarks[0]
+
+
+@pytest.mark.parametrize("gpu", ["h100", "h200", "b200"])
+def test_long_contexts_of_eight_bits_are_read_in_little_more_than_half_the_time(gpu: str) -> None:
+    """64 decodes of 32,768 tokens, attention alone: between 0.5 and 0.75 of what 16 bits take."""
+    sixteen, eight = (kernels("llama-3.1-8b", gpu, kv_dtype=each).layers[0] for each in (None, "float8"))
+    assert eight.attention.row_bytes == sixteen.attention.row_bytes / 2
+    assert 0.5 < eight.decodes(64).at(32_768) / sixteen.decodes(64).at(32_768) < 0.75
+
+
+def test_a_server_with_a_cache_of_eight_bits_is_priced_by_tables(tmp_path: Path) -> None:
+    """Its replay says nothing of a roofline."""
+    trace = tmp_path / "one.csv"
+    trace.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n0,600,2\n")
+    said = sundog("replay", str(trace), "--gpu", "h200", "--kv-cache-dtype", "fp8").stderr
+    assert "roofline" not in said
 
 
 @pytest.mark.parametrize("gpu", ["h100", "h200", "b200"])
