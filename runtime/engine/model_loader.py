@@ -5,6 +5,7 @@ Nothing here waits for anything but the device.
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from actors.config.speculative import SpeculativeConfig
@@ -26,16 +27,17 @@ from runtime.engine.engine import Engine
 from runtime.engine.requests import Requests
 from runtime.engine.speculator import DraftModel, PromptLookup, Speculator
 from runtime.host.memory import give_back_free, ran_out_of_memory
+from runtime.host.progress import LoadProgress
 from runtime.host.threads import leave_a_core, set_threads
 from runtime.lora.adapters import Adapters
 from runtime.model.graphs import on_cuda
-from runtime.model.model import Model, answers_as, probe_layers, probe_logits
+from runtime.model.model import Model, probe_layers
 from runtime.model.norms import fuse_norms
 from runtime.model.profile_run import measured
 from runtime.native.experts import split_experts
 from runtime.native.few_bits import quantise
 from runtime.native.huge_pages import move_to_huge_pages, weight_ranges
-from runtime.native.linear import let_go_of_files, noted_inputs, pack_linears
+from runtime.native.linear import let_go_of_files, pack_linears
 from runtime.ranks.group import RankGroup, device_of
 from runtime.ranks.rank import RankPlace
 from runtime.ranks.sharded import load_share
@@ -104,11 +106,13 @@ class ModelLoader:
         self._grammars = grammars
         self._eos_token_ids = tuple(eos_token_ids)
         self._speculation = speculation
+        self._progress = LoadProgress(self._model_dir.name)
 
     def open(self) -> tuple[Engine, Model, int]:
         """The engine, its model, and the number of blocks."""
         try:
-            return self._opened()
+            with self._progress.shown() if self._remarks else nullcontext():
+                return self._opened()
         except (MemoryError, RuntimeError) as error:
             if not ran_out_of_memory(error):
                 raise
@@ -156,11 +160,13 @@ class ModelLoader:
         speculator = None
         if drafts is not None:
             speculator = self._speculator(drafts, None if draft is None else with_cache(draft, draft_layers))
+        self._progress.stage("comparing its layers with compiled ones")
         served = with_cache(model, layers, adapters)
         if self._remarks and served.why_by_layers is not None:
             self._say_by_layers(model.config.model_type, served.why_by_layers)
         is_cuda = model.device.type == "cuda"
         if is_cuda:
+            self._progress.stage("recording decode steps")
             served.record(on_cuda(model.device), self._max_num_seqs)
         give_back_free()
         blocks_ahead = None
@@ -201,22 +207,16 @@ class ModelLoader:
     def _open(
         self, folder: Path, adapters: Adapters | None = None
     ) -> tuple[PreTrainedModel, list[LayerShape], int]:
-        """The model, packed where that gives the library's own answer, and what a probe says of it."""
+        """The model, its weights packed or quantised, and what a probe says of it."""
+        self._progress.stage("reading weights")
         model = self._read(folder, adapters)
+        self._progress.stage("computing a first step")
         make_current(model.device)
-        with noted_inputs(model) as together:
-            layers, step_bytes = self._probe(model)
+        layers, step_bytes = self._probe(model)
         if self._quantization is not None:
-            quantise(model, self._quantization)
+            quantise(model, self._quantization, self._progress)
             let_go_of_files(model)
-        elif together:
-            expected = probe_logits(model)
-            pack_linears(model, together)
-            is_same = answers_as(model, expected)
-            if not (is_same if self._group is None else self._group.all_agree(is_same)):
-                _LOG.warning("%s: linear layers are not merged, its answers would differ", folder)
-                model = self._read(folder, adapters)
-                pack_linears(model)
+        elif pack_linears(model, self._progress):
             let_go_of_files(model)
         if adapters is not None:
             adapters.check_called()

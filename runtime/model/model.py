@@ -32,9 +32,6 @@ from runtime.step.scoring import can_score, kept_states, score
 from runtime.step.step import Span, Step
 
 _LOG = logging.getLogger("sundog.model")
-PROBE_TOKENS = 3
-MOST_APART = 0.05
-"""Of the logits' size: bf16 rounds to 0.004 in every layer, and a wrong layer is off by its whole size."""
 
 
 def probe_layers(model: PreTrainedModel, num_tokens: int = 1, num_rows: int = 1) -> list[LayerShape]:
@@ -67,25 +64,6 @@ def probe_layers(model: PreTrainedModel, num_tokens: int = 1, num_rows: int = 1)
     if reason := _unfit(model.config, probe):
         raise ConfigError(f"{model.config.model_type} is not supported: {reason}")
     return [probe.shapes[layer] for layer in sorted(probe.shapes)]
-
-
-def probe_logits(model: PreTrainedModel) -> Tensor:
-    """The logits of a few tokens that attend to nothing: the work of all layers but attention."""
-    ids_1T = torch.arange(PROBE_TOKENS, device=model.device)[None]
-    with torch.inference_mode():
-        output = model(input_ids=ids_1T, position_ids=ids_1T, use_cache=False, paged=LayerProbe())
-    logits: Tensor = output.logits
-    return logits
-
-
-def answers_as(model: PreTrainedModel, expected: Tensor) -> bool:
-    """Return True if the probe's logits are these, up to rounding in another order of sums."""
-    try:
-        logits = probe_logits(model)
-    except RuntimeError:  # such as a view of what is no longer contiguous
-        return False
-    apart, size = (logits.float() - expected.float()).norm(), expected.float().norm()
-    return bool(apart <= MOST_APART * size)
 
 
 def _unfit(config: PreTrainedConfig, probe: LayerProbe) -> str | None:

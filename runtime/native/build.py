@@ -7,6 +7,7 @@ moves it into place whole.
 """
 
 import hashlib
+import logging
 import os
 import shlex
 import shutil
@@ -35,6 +36,7 @@ CPU_NAMES = {
     "amx-int8": "amx_int8",
 }
 WITH_TILES = "amx"
+_LOG = logging.getLogger("sundog.loading")
 MOST_BUILD_S = 300
 TEMPORARY = "sundog-native-"
 
@@ -100,6 +102,7 @@ def is_temporary(library: Path) -> bool:
 def compile_into(folder: Path, variant: str) -> Path:
     """Compile a variant into a folder, all sources at once; OSError if the folder cannot be written."""
     target = folder / library_name(variant)
+    _LOG.info("compiling kernels for this CPU (%s), once", variant)
     with tempfile.TemporaryDirectory(prefix=".building-", dir=folder) as scratch:
         objects = {str(source): f"{scratch}/{source.stem}.o" for source in sorted(HERE.glob("*.cpp"))}
         part = Path(scratch) / target.name

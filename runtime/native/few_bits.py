@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from actors.core.config import ConfigError
+from runtime.host.progress import LoadProgress
 from runtime.native.library import kernels
 from runtime.native.records import Linear
 
@@ -97,7 +98,7 @@ class FewBitsLinear(nn.Module):
         return out_NO
 
 
-def quantise(model: PreTrainedModel, method: str) -> None:
+def quantise(model: PreTrainedModel, method: str, progress: LoadProgress | None = None) -> None:
     """Replace the model's linear layers, in place; ConfigError where that is not possible."""
     if model.device.type != "cpu" or model.dtype is not torch.bfloat16:
         raise ConfigError(
@@ -106,14 +107,18 @@ def quantise(model: PreTrainedModel, method: str) -> None:
         )
     library = kernels()
     head: object = model.get_output_embeddings()  # type: ignore[no-untyped-call]  # the library's own gap
-    for parent in list(model.modules()):
-        for name, linear in list(parent.named_children()):
-            if type(linear) is not nn.Linear or linear.in_features % GROUP or linear.out_features < BLOCK:
-                continue
-            bits = HEAD_BITS if linear is head else BITS[method]
-            if library is not None:
-                setattr(parent, name, FewBitsLinear(linear, bits, library))
-            else:
-                linear.weight = nn.Parameter(
-                    multiplied_out(linear.weight.detach(), bits).to(linear.weight.dtype), requires_grad=False
-                )
+    places = (
+        ((parent, name, linear), linear.weight.nbytes)
+        for parent in model.modules()
+        for name, linear in parent.named_children()
+        if type(linear) is nn.Linear
+        if linear.in_features % GROUP == 0 and linear.out_features >= BLOCK
+    )
+    for parent, name, linear in (progress or LoadProgress("it")).each("quantising weights", places):
+        bits = HEAD_BITS if linear is head else BITS[method]
+        if library is not None:
+            setattr(parent, name, FewBitsLinear(linear, bits, library))
+        else:
+            linear.weight = nn.Parameter(
+                multiplied_out(linear.weight.detach(), bits).to(linear.weight.dtype), requires_grad=False
+            )

@@ -15,7 +15,7 @@ from torch import nn
 
 from runtime.host.memory import HUGE_PAGE, ask_kernel, give_way, whole_huge_pages
 from runtime.native.few_bits import FewBitsLinear
-from runtime.native.linear import PackedLinear, PartOfProduct
+from runtime.native.linear import PackedLinear
 
 _LOG = logging.getLogger("sundog.memory")
 MADV_COLLAPSE = 25
@@ -29,9 +29,8 @@ def weight_ranges(model: nn.Module) -> set[Range]:
         if not isinstance(module, nn.Embedding):  # of which a step reads a few rows
             own = module.parameters(recurse=False)
             found |= {(p.data_ptr(), p.nbytes) for p in own if p.device.type == "cpu"}
-        if isinstance(module, PackedLinear | PartOfProduct):
-            packed = module.packed if isinstance(module, PackedLinear) else module.product.packed
-            found.add((packed.address, packed.num_bytes))
+        if isinstance(module, PackedLinear):
+            found.add((module.packed.address, module.packed.num_bytes))
         elif isinstance(module, FewBitsLinear):
             found.add(module.numbers_at)
     inside = {whole_huge_pages(at, size) for at, size in found}

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from runtime.lora.adapters import AdaptedLinear
 from runtime.native.experts import Gating, SplitExperts
 from runtime.native.few_bits import BLOCK, GROUP, FewBitsLinear
-from runtime.native.linear import PackedLinear, PartOfProduct
+from runtime.native.linear import Packed, PackedLinear
 from runtime.native.records import GATINGS, ExpertRecord, ExpertsRecord, Linear, Norm, Score
 
 CLOSE = 1e-4
@@ -82,8 +82,8 @@ class Parts:
         self.kept.append(module)
         if type(module) is nn.Linear and module.weight.dtype is self.dtype and module.weight.is_contiguous():
             found = Linear(module.weight.data_ptr(), _address(module.bias), *reversed(module.weight.shape), 0)
-        elif isinstance(module, PackedLinear | PartOfProduct):
-            found = _packed(module)
+        elif isinstance(module, PackedLinear):
+            found = _packed(module.packed)
         elif isinstance(module, FewBitsLinear):
             found = module.record
         else:
@@ -233,14 +233,10 @@ def _address(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
 
-def _packed(module: PackedLinear | PartOfProduct) -> Linear:
-    packed = module.packed if isinstance(module, PackedLinear) else module.product.packed
+def _packed(packed: Packed) -> Linear:
     if packed.block is None:
         raise Unrecognised("oneDNN packs its weights in an order of its own")
-    found = Linear(packed.address, _address(packed.bias), packed.num_in, packed.num_out, packed.block)
-    if isinstance(module, PackedLinear):
-        return found
-    return _columns(found, module.part.start, module.part.stop - module.part.start, 2)
+    return Linear(packed.address, _address(packed.bias), packed.num_in, packed.num_out, packed.block)
 
 
 def _columns(whole: Linear, first: int, num: int, itemsize: int) -> Linear:

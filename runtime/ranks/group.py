@@ -74,10 +74,6 @@ class RankGroup:
         dist.all_reduce(numbers, dist.ReduceOp.MIN)
         return int(numbers)
 
-    def all_agree(self, holds: bool) -> bool:
-        """Return True if it holds at every rank."""
-        return bool(self.least(int(holds)))
-
     def follow(self, token_R: Tensor) -> None:
         """Make these the tokens of rank 0, in place; -1 where a row has none."""
         dist.broadcast(token_R, 0)

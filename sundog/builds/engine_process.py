@@ -257,6 +257,7 @@ def _may_be_on_a_gpu(device: str) -> bool:
 
 def main(descriptor: int, parent: int) -> None:
     """Become the fork server of the process `parent`, which is at the other end of a socket."""
+    from runtime.host.progress import LoadProgress, show_progress
     from runtime.worker.fork_server import refuse, serve_forks
     from runtime.worker.life import begin_life
 
@@ -265,8 +266,10 @@ def main(descriptor: int, parent: int) -> None:
         try:
             orders = ServeOrders.unpacked(sys.stdin.buffer.read())
             log_to_stderr(orders.serving.log_format)
+            show_progress()
             gc.disable()  # until it forks
-            life = orders.open().life()
+            with LoadProgress("engines", "importing torch and transformers").shown():
+                life = orders.open().life()
         except (ConfigError, ModuleNotFoundError) as error:
             return refuse(control, str(error))
         serve_forks(control, life)
