@@ -133,8 +133,9 @@ class ModelLoader:
         names = tuple(self._adapter_folders)
         adapters = Adapters(self._adapter_folders, self._max_lora_rank) if names else None
         model, layers, step_bytes = self._open(self._model_dir, adapters)
+        num_threads = None
         if self._num_threads is None and model.device.type == "cpu" and self._group is None:
-            leave_a_core(self._model_dir)
+            num_threads = leave_a_core(self._model_dir)
         draft, draft_layers, _ = self._open_draft()
         has_bytes = free_bytes(model.device, self._utilization, self._num_sharing) - step_bytes
         num_blocks = choose_num_blocks(
@@ -152,7 +153,7 @@ class ModelLoader:
             model: PreTrainedModel, layers: list[LayerShape], adapters: Adapters | None = None
         ) -> Model:
             cache = PagedKVCache(layers, num_blocks, self._block_size, model.device)
-            return Model(model, cache, self._max_model_len, adapters)
+            return Model(model, cache, self._max_model_len, adapters, for_long_steps=num_threads)
 
         drafts = None if self._speculation is None else Drafts()
         block_size, ends = self._block_size, self._eos_token_ids

@@ -20,16 +20,19 @@ def set_threads(num_threads: int) -> None:
     torch.set_num_threads(num_threads)
 
 
-def leave_a_core(model_dir: Path) -> None:
+def leave_a_core(model_dir: Path) -> int:
     """Leave a core to the server if the model of a folder is small, unless OMP_NUM_THREADS says otherwise.
 
     All threads of a step wait for its slowest. Where HTTP and clients share the cores, one of them is often
     late by as much as a request takes there, which is nothing beside a step of a large model, and longer
-    than a whole step of a small one.
+    than a short step of a small one. Returns the number of threads for a long step, which takes that core,
+    too: the system gives it to the server whenever that has something to do.
     """
+    for_long_steps = torch.get_num_threads()
     weight_bytes = sum(file.stat().st_size for file in model_dir.glob("*.safetensors"))
     if weight_bytes <= SMALL_BYTES and "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, min(torch.get_num_threads(), len(own_cores()) - 1)))
+        torch.set_num_threads(max(1, min(for_long_steps, len(own_cores()) - 1)))
+    return for_long_steps
 
 
 def share_cores(part: int, num_parts: int) -> None:

@@ -32,6 +32,8 @@ from runtime.step.scoring import can_score, kept_states, score
 from runtime.step.step import Span, Step
 
 _LOG = logging.getLogger("sundog.model")
+LONG_STEP_ROWS = 512
+"""With as many, a step of a model of a few million parameters takes ten milliseconds or more."""
 
 
 def probe_layers(model: PreTrainedModel, num_tokens: int = 1, num_rows: int = 1) -> list[LayerShape]:
@@ -95,7 +97,11 @@ class Model:
         max_model_len: int,
         adapters: Adapters | None = None,
         attention: AttentionBackend | None = None,
+        *,
+        for_long_steps: int | None = None,
     ) -> None:
+        """`for_long_steps` is the number of threads that compute one, if torch's own are fewer."""
+        self._for_long_steps = for_long_steps
         self._model = model
         self._adapters = adapters
         self.cache = cache
@@ -149,7 +155,13 @@ class Model:
         if is_whole and self._decoder is not None and self._decoder.takes(len(step.token_T)):
             self.cache.wipe(torch.from_numpy(step.wiped_B))
             arrays = StepArrays(step.spans, step.slot_T)
-            return self._decoder.run(arrays, step.position_T, step.sample_rows_R, token_T=step.token_T)
+            return self._decoder.run(
+                arrays,
+                step.position_T,
+                step.sample_rows_R,
+                token_T=step.token_T,
+                num_threads=self._for_long_steps if len(step.token_T) >= LONG_STEP_ROWS else None,
+            )
         inputs = self.inputs(step) if inputs is None else inputs
         self.cache.wipe(inputs.wiped_B)
         if not needs_layers and self._size(step) is not None:

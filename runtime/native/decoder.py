@@ -210,8 +210,12 @@ class NativeDecoder:
         hidden_TW: Tensor | None = None,
         first: int = 0,
         end: int | None = None,
+        num_threads: int | None = None,
     ) -> Tensor:
-        """The logits [R, V] of the sampled rows, from tokens, or from hidden states, which it replaces."""
+        """The logits [R, V] of the sampled rows, from tokens, or from hidden states, which it replaces.
+
+        Computed by `num_threads`, as many as torch has if None.
+        """
         self._know_positions(int(position_T.max()))
         logits_RV = torch.empty(len(sampled_R), self.vocab_size, dtype=self.dtype)
         step = StepRecord(
@@ -225,7 +229,7 @@ class NativeDecoder:
             self.num_layers if end is None else end,
             len(sampled_R),
         )
-        self._library.sundog_decode(byref(self._record), byref(step), torch.get_num_threads())
+        self._library.sundog_decode(byref(self._record), byref(step), num_threads or torch.get_num_threads())
         return logits_RV
 
 

@@ -6,10 +6,15 @@ import pytest
 import torch
 
 from actors.core.config import ConfigError
+from runtime.engine.backend import TorchBackend
 from runtime.engine.model_loader import ModelLoader
 from runtime.host import threads
 from runtime.host.threads import SMALL_BYTES, leave_a_core, set_threads
-from runtime.serve import RealModel
+from runtime.model import model
+from runtime.model.model import LONG_STEP_ROWS
+from runtime.serve import EMBEDDED_MODEL, RealModel
+from tests.runtime.driver import Driver
+from tests.runtime.models import random_prompt
 
 
 @pytest.fixture
@@ -31,10 +36,10 @@ def folder_of(num_bytes: int, folder: Path) -> Path:
 
 
 def test_a_small_model_leaves_a_core_to_the_server(chosen: list[int], tmp_path: Path) -> None:
-    """A large one takes all."""
-    leave_a_core(folder_of(SMALL_BYTES + 1, tmp_path))
+    """A large one takes all, and so do its own long steps."""
+    assert leave_a_core(folder_of(SMALL_BYTES + 1, tmp_path)) == 4
     assert chosen == []
-    leave_a_core(folder_of(SMALL_BYTES, tmp_path))
+    assert leave_a_core(folder_of(SMALL_BYTES, tmp_path)) == 4
     assert chosen == [3]
 
 
@@ -67,3 +72,25 @@ def test_more_threads_than_cores_are_refused(chosen: list[int], asked: int) -> N
     with pytest.raises(ConfigError, match=rf"--num-threads is {asked}: there are 1 to 4 cores"):
         set_threads(asked)
     assert chosen == []
+
+
+async def test_a_long_step_answers_the_same_on_all_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The embedded model's prompt of many tokens is computed by a thread more than its answer."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    before = torch.get_num_threads()
+    prompt = random_prompt(3, LONG_STEP_ROWS + 9)
+    found = []
+    try:
+        for rows in (LONG_STEP_ROWS, LONG_STEP_ROWS + 10):
+            monkeypatch.setattr(model, "LONG_STEP_ROWS", rows)
+            torch.set_num_threads(2)
+            backend = TorchBackend(EMBEDDED_MODEL, max_model_len=1024, num_gpu_blocks=300, block_size=4)
+            await backend.load()
+            torch.set_num_threads(1)
+            driver = Driver(backend, num_blocks=300)
+            driver.submit("a", prompt)
+            found.append((await driver.run(5))["a"])
+            await backend.close()
+    finally:
+        torch.set_num_threads(before)
+    assert found[0] == found[1]
