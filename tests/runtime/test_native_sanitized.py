@@ -22,7 +22,9 @@ CHECKS = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit
 PRELOADED = ("libasan.so", "libubsan.so", "libstdc++.so")
 """Python itself is not compiled with the checks, so their libraries come first, and the library whose
 exceptions they watch."""
-TESTS = ("test_native.py", "test_native_panels.py", "test_native_decoder.py", "test_few_bits.py")
+TESTS = tuple(
+    f"test_{name}.py" for name in ("native", "native_panels", "native_decoder", "native_experts", "few_bits")
+)
 MOST_S = 1800
 pytestmark = [pytest.mark.long, pytest.mark.skipif(not RUNNABLE, reason="this CPU runs none of the kernels")]
 
