@@ -84,7 +84,8 @@ struct Group {
     const float* scale;
     int offset;
 
-    INLINE vi begin(const Unit& unit) const { return set1_word(uint32_t(-offset * unit.total)); }
+    // Without a sign: the total of a group with what is no number is any number.
+    INLINE vi begin(const Unit& unit) const { return set1_word(uint32_t(-offset) * uint32_t(unit.total)); }
     INLINE void put(vi sums, const Unit& unit, int column, float* out) const {
         const vf times = set1(unit.size) * load(scale + column);
         store(out + column, fma(as_number(sums), times, load(out + column)));
