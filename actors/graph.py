@@ -48,7 +48,7 @@ async def open_graph(
     `listeners` hear every Submit, StepOutput, EngineUp, EngineDown and PolicyFailed; AsyncLLM hears of steps
     through the `front_end`, if there is one. Leaving the block hangs up: what was accepted is finished, then
     the actors end from the root, the listeners last. `supervision` says what follows a crash; by default any
-    ends the run and is raised. The `roster` knows all actors. `links` are between prefill and decode.
+    ends the run and is raised. The `roster` knows all actors. `links` carry KV from engine to engine.
     """
     roster = Roster() if roster is None else roster
     supervision = supervision or Supervision()
@@ -143,6 +143,7 @@ def _router(
         fallback=None if fallback is None else RoundRobin(),
         listeners=[listener.ref("router", counted=False) for listener in listeners],
         links=None if links is None else links.ref("router"),
+        hands_over=config.hands_over,
         tap=tap,
     )
 

@@ -100,10 +100,11 @@ ROUTER = PolicyKind(
         "score": ("request", "replica", "fleet"),
         "choose": ("request", "fleet"),
         "refuse": ("request", "fleet"),
+        "moves": ("fleet",),
         "new_memory": (),
     },
     ("follows_steps",),
-    ("index",),
+    ("index", "moves_every_s"),
 )
 PREDICTOR = PolicyKind(
     "predictor",

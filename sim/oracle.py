@@ -27,9 +27,10 @@ class Oracle(TokenSource):
     """A TokenSource that counts: request k's token number `output_tokens[k]` is its end token.
 
     The mapping is taken as it is, so that the oracles of several replicas can share one: lengths
-    may be added while the run goes on, and those of finished requests are dropped. A request
-    without a length never samples an end token and runs into its limit. Requests that end in the
-    same step are named in the order in which they began to decode.
+    may be added while the run goes on, and those of finished requests are dropped if it `forgets`, which
+    it must not where requests go on elsewhere. A request without a length never samples an end token and
+    runs into its limit. Requests that end in the same step are named in the order in which they began to
+    decode.
     """
 
     __slots__ = (
@@ -38,14 +39,16 @@ class Oracle(TokenSource):
         "_clocks",
         "_ending",
         "_ends",
+        "_forgets",
         "_generated",
         "_idle",
         "_joining",
         "_output_tokens",
     )
 
-    def __init__(self, output_tokens: dict[str, int] | None = None) -> None:
+    def __init__(self, output_tokens: dict[str, int] | None = None, *, forgets: bool = True) -> None:
         self._output_tokens = {} if output_tokens is None else output_tokens
+        self._forgets = forgets
         self._clock = 0
         self._generated: dict[str, int] = {}
         """Tokens that requests had when they were admitted, of those that had any."""
@@ -67,7 +70,8 @@ class Oracle(TokenSource):
         for request_id in batch.finished:
             self._leave(request_id)
             self._generated.pop(request_id, None)
-            self._output_tokens.pop(request_id, None)
+            if self._forgets:
+                self._output_tokens.pop(request_id, None)
         for request_id in batch.preempted:
             self._leave(request_id)
             self._generated.pop(request_id, None)

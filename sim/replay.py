@@ -26,6 +26,7 @@ from sim.in_step import ranks_in_step
 from sim.interrupt import Interrupted, ctrl_c, is_stopping
 from sim.oracle import Oracle, Predictor
 from sim.pipelined import cost_backend
+from sim.record.columns import Columns, MovedColumns
 from sim.record.recorder import HostHits, Recorder, RunAccount
 from sim.record.sink import Sink
 from sim.speculated import AcceptanceModel, Lengths, Speculated
@@ -137,7 +138,9 @@ def replay(
     drafts = None if config.speculation is None else AcceptanceModel.of(config.speculation, config.seed)
 
     def source() -> TokenSource:
-        return Oracle(future) if drafts is None else Speculated(Lengths(future), drafts)
+        if drafts is None:
+            return Oracle(future, forgets=not config.moves)
+        return Speculated(Lengths(future, forgets=not config.moves), drafts)
 
     if furnish is None and isinstance(cost, InStep):
         config = replace(config, decode_runs=False)
@@ -199,9 +202,9 @@ def replay_on(
 
     `before_arrival` is called with each row just before it arrives, for backends to know its future.
     """
-    host_hits = HostHits() if config.has_host_memory else None
-    blocks = (surroundings.own_blocks, surroundings.ledger, host_hits)
-    recorder = Recorder(capacity.num_blocks, config.replicas, front_end_s, sink, *blocks)
+    blocks = (surroundings.own_blocks, surroundings.ledger)
+    kept = (HostHits() if config.has_host_memory else None, MovedColumns() if config.moves else Columns())
+    recorder = Recorder(capacity.num_blocks, config.replicas, front_end_s, sink, *blocks, *kept)
     generate = generate_for or counting_tokens(config.scheduler.block_size)
 
     def ask_for(request: TraceRequest) -> Generate:

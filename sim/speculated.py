@@ -116,10 +116,10 @@ class Chances(Protocol):
 
 
 class Lengths:
-    """The future of a trace: a mapping of lengths, taken as it is."""
+    """The future of a trace: a mapping of lengths, taken as it is; it `forgets` as an Oracle does."""
 
-    def __init__(self, output_tokens: dict[str, int]) -> None:
-        self._output_tokens = output_tokens
+    def __init__(self, output_tokens: dict[str, int], *, forgets: bool = True) -> None:
+        self._output_tokens, self._forgets = output_tokens, forgets
 
     def length(self, request_id: str) -> int | None:
         return self._output_tokens.get(request_id)
@@ -128,7 +128,8 @@ class Lengths:
         return None
 
     def forget(self, request_id: str) -> None:
-        self._output_tokens.pop(request_id, None)
+        if self._forgets:
+            self._output_tokens.pop(request_id, None)
 
 
 class Texts:

@@ -20,9 +20,9 @@ def run_output(
 ) -> "RunOutput | Unkept":
     """The output of the replay that is running, to be used in a `with`."""
     needs_folder(directory, messages, "--out")
-    if config.hands_over:
+    if config.passes_on:
         if journal:
-            raise ConfigError("--journal: requests that go from pool to pool are not in one; leave it out")
+            raise ConfigError("--journal: requests that change engines are not in one; leave it out")
         journal = False
     if journal and directory is None:
         raise ConfigError("--journal needs a folder to write it to: give --out DIR")

@@ -378,7 +378,7 @@ def test_decode_runs_change_no_instant_and_no_end(seed: int, replicas: int) -> N
 
 
 def test_the_scheduler_cannot_see_output_lengths() -> None:
-    """A Submit has no such field; `predicted_tokens` is a client's guess."""
+    """A Submit has no such field; `predicted_tokens` is a client's guess, `begun` what was sampled before."""
     assert {each.name for each in fields(Submit)} <= {
         "request_id",
         "arrival_s",
@@ -401,6 +401,7 @@ def test_the_scheduler_cannot_see_output_lengths() -> None:
         "refused",
         "retry_after_s",
         "hands_over",
+        "begun",
         "trace_headers",
     }
 

@@ -91,6 +91,16 @@ class EngineConfig:
         """True if prompts are computed by some engines and answers by others."""
         return any(pool.role == "prefill" for pool in self.pools)
 
+    @property
+    def moves(self) -> bool:
+        """True if the router may move requests from one replica to another."""
+        return defines(self.router, "moves", RouterPolicy)
+
+    @property
+    def passes_on(self) -> bool:
+        """True if several engines may work on a request, one after another."""
+        return self.hands_over or self.moves
+
     def of_replica(self, replica: int) -> "EngineConfig":
         """Return the configuration of one engine, with the limits of its pool."""
         if not self.pools:

@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 
 from actors.core.params.logprobs import PromptLogprobs, TokenLogprobs
 from actors.core.params.sampling import Adapter, Sampling
+from actors.core.request import Submit
 
 
 @dataclass(slots=True)
@@ -157,7 +158,7 @@ class Finish:
     """A request that ended.
 
     `stop_reason` is the stop token. `error` says what went wrong, or why the policy refused the request; then
-    it may come again after `retry_after_s`.
+    it may come again after `retry_after_s`. `moves` is what goes on elsewhere of a request that was told to.
     """
 
     request_id: str
@@ -165,3 +166,4 @@ class Finish:
     stop_reason: int | str | None = None
     error: str | None = None
     retry_after_s: float | None = None
+    moves: Submit | None = None

@@ -11,6 +11,21 @@ TraceHeaders = tuple[tuple[str, str], ...]
 
 
 @dataclass(slots=True)
+class Begun:
+    """Holds what a request brings along that has been on another engine.
+
+    It has `num_output_tokens`, which are `token_ids` (None where they are only counted). With `has_run` it
+    had been admitted there.
+    """
+
+    num_output_tokens: int
+    token_ids: tuple[int, ...] | None
+    has_run: bool
+    first_token_s: float | None
+    last_token_s: float | None
+
+
+@dataclass(slots=True)
 class Submit:
     """AsyncLLM tells the Scheduler, through the Router, of a new request.
 
@@ -22,7 +37,8 @@ class Submit:
     answer's length; right or wrong, it orders requests and ends none. Requests of one `session` are turns
     of one conversation. With `has_remote_kv` another server has computed the prompt, and its keys and values
     are there when the request is admitted; its last token is computed again, for the first sample. One that
-    `hands_over` ends with its first token, and its blocks are kept for another server to fetch.
+    `hands_over` ends with its first token, and its blocks are kept for another server to fetch. One that has
+    `begun` elsewhere goes on behind its last token, which is computed here as the prompt's last would be.
     With `refused` the Router's policy turns it away, for this reason: its client may come again after
     `retry_after_s`.
     """
@@ -49,6 +65,7 @@ class Submit:
     refused: str | None = None
     retry_after_s: float | None = None
     hands_over: bool = False
+    begun: Begun | None = None
 
 
 NO_TOKENS: Final = frozenset[int]()
@@ -112,6 +129,11 @@ class Request:
         self.status = Status.WAITING
         self.token_ids = None if submit.prompt_token_ids is None else list(submit.prompt_token_ids)
         self.num_tokens = submit.num_prompt_tokens
+        self.first_token_s: float | None = None
+        self.last_token_s: float | None = None
+        """While it is `in_lockstep`, of a token from before; ask `Lockstep.last_token_s`."""
+        if submit.begun is not None:
+            self._go_on(submit.begun)
         self.num_computed_tokens = 0
         self.num_in_flight = 0
         """Tokens that steps will have sampled whose results have not come back."""
@@ -148,9 +170,6 @@ class Request:
         self.in_lockstep = False
         self.shown: object | None = None
         """The view that a user's policy has of it (`policies/shown.py`), once it was asked about it."""
-        self.first_token_s: float | None = None
-        self.last_token_s: float | None = None
-        """While it is `in_lockstep`, of a token from before; ask `Lockstep.last_token_s`."""
         self.joined = 0
         self.last_step = 0
         """In a pipeline: the step in which it was scheduled last."""
@@ -160,6 +179,15 @@ class Request:
         """In a pipeline that is planned ahead: the first step that may compute what it samples next."""
         self.next_grow = 0
         self.next_fill = 0
+
+    def _go_on(self, begun: Begun) -> None:
+        """Have what it had on the engine where it was before."""
+        self.num_tokens += begun.num_output_tokens
+        if self.token_ids is not None and begun.token_ids is not None:
+            self.token_ids += begun.token_ids
+        if begun.has_run:
+            self.status = Status.PREEMPTED
+        self.first_token_s, self.last_token_s = begun.first_token_s, begun.last_token_s
 
     @property
     def num_output_tokens(self) -> int:

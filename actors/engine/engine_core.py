@@ -30,6 +30,7 @@ from actors.messages import (
     Batch,
     EngineRefs,
     Freeze,
+    HandOver,
     Interrupt,
     KvFetched,
     Load,
@@ -74,7 +75,7 @@ class Hop(Actor[ToEngine | Arrived]):
                 self._num_under_way -= 1
                 with suppress(ActorDied):
                     self._scheduler.tell(message.message)
-            case KvFetched() | Withdraw():
+            case KvFetched() | Withdraw() | HandOver():
                 self._scheduler.tell(message)
             case Freeze():
                 return answer(message, self._scheduler.request(message))

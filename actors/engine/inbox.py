@@ -1,7 +1,8 @@
 """Messages that have reached a Scheduler and have not taken effect yet, in order of arrival.
 
 Law: before a plan everything takes effect. Before an update only aborts do, and with them the arrival of the
-requests that they end, so that each of these is reported like any other; the rest waits for the plan.
+requests that they end, so that each of these is reported like any other; the rest waits for the plan. After
+an update requests are handed over that are to go on elsewhere, if the order came before the step's end.
 """
 
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from actors.messages import (
     Done,
     Finish,
     Freeze,
+    HandOver,
     KvFetched,
     Pull,
     Refused,
@@ -57,7 +59,7 @@ class PullDue(NamedTuple):
     """A request that is to be fetched, and where the answer goes once it has room."""
 
     message: Pull
-    reply: Reply[Reserved]
+    reply: Reply[Reserved | Refused]
 
 
 class LoadDone(NamedTuple):
@@ -72,7 +74,7 @@ Due = Submit | Abort | Reset | Hold | PullDue | KvFetched | Withdraw | LoadDone
 class Inbox:
     """Messages for one scheduler's state."""
 
-    __slots__ = ("_messages", "_pulls", "_state", "_tracer", "held", "is_frozen")
+    __slots__ = ("_messages", "_pulls", "_state", "_tracer", "held", "is_frozen", "leaving")
 
     def __init__(self, state: SchedulerState, tracer: Tracer | None) -> None:
         self._state = state
@@ -82,7 +84,9 @@ class Inbox:
         """True while no step may begin."""
         self.held: list[Reply[Done | Refused]] = []
         """Answers that are due when no step runs any more."""
-        self._pulls: dict[str, Reply[Reserved]] = {}
+        self.leaving: list[tuple[HandOver, float]] = []
+        """Orders to hand over a request, and when each came."""
+        self._pulls: dict[str, Reply[Reserved | Refused]] = {}
         """Answers that are due when a request has room to be fetched into."""
 
     @property
@@ -158,17 +162,40 @@ class Inbox:
             self._tracer.aborted(abort, finished)
         return finished
 
+    def hand_over(self, start_s: float, end_s: float) -> list[Finish]:
+        """Hand over what can be, at the end of a step; returns how these requests end here.
+
+        An order that came as the step ended waits for the next one, unless this one was planned then, too:
+        so it does not matter whether the step was one of a run.
+        """
+        finished, leaving = list[Finish](), self.leaving
+        self.leaving = []
+        for order, came_s in leaving:
+            if (request := self._state.requests.get(order.request_id)) is None:
+                continue
+            is_due = came_s < end_s or came_s <= start_s
+            moved = self._state.move_on(request, order.keeps_kv) if is_due else None
+            if moved is None:
+                self.leaving.append((order, came_s))
+            else:
+                finished.append(moved)
+        return finished
+
     def _withdraw(self, withdraw: Withdraw) -> None:
         self._state.handovers.withdraw(withdraw.request_ids, self._state.kv)
         for name in withdraw.request_ids:
             self._pulls.pop(name, None)
 
-    def reserve(self) -> None:
-        """Give blocks to requests that are to be fetched, and say so, behind all that wait or grow here."""
+    def reserve(self, is_blocked: bool) -> None:
+        """Give blocks to requests that are to be fetched, and say so, unless others wait here for them."""
         state = self._state
-        if len(state.running) < state.config.max_num_running:
+        for name in state.handovers.take_back():
+            self._pulls.pop(name).set(Reserved(0))
+        if not is_blocked and len(state.running) < state.config.max_num_running:
             for request, num_blocks in state.handovers.reserve(state.kv):
                 self._pulls.pop(request.request_id).set(Reserved(num_blocks))
+        for name in state.handovers.decline():
+            self._pulls.pop(name).set(Refused("there is no room for it now"))
 
     def tell_held(self) -> None:
         """Answer those who wait for the last step to end."""

@@ -26,7 +26,7 @@ it, which sees every message.
 import enum
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from actors.core.batch import Blocked
 from actors.core.policies.guard import GuardedPolicy
@@ -46,6 +46,7 @@ from actors.messages import (
     Done,
     Finish,
     Freeze,
+    HandOver,
     Interrupt,
     KvFetched,
     Pull,
@@ -152,12 +153,15 @@ class Scheduler(Actor[ToScheduler]):
                 self._begin_step()
             case Submit() | Abort() | KvFetched() | Withdraw() | LoadDone():
                 self._take(message)
+            case HandOver():
+                self._inbox.leaving.append((message, self.clock.now_s()))
+                self._hurry()
             case ResetPrefixCache():
                 reset: Reply[Done | Refused] = Reply()
                 self._take(Reset(message, reset))
                 return answer(message, reset)
             case Pull():
-                reserved: Reply[Reserved] = Reply()
+                reserved: Reply[Reserved | Refused] = Reply()
                 self._take(PullDue(message, reserved))
                 return answer(message, reserved)
             case Freeze():
@@ -179,6 +183,9 @@ class Scheduler(Actor[ToScheduler]):
     def _take(self, message: Due) -> None:
         """Keep a message until it takes effect; a run ends for it."""
         self._inbox.put(message)
+        self._hurry()
+
+    def _hurry(self) -> None:
         if self.phase is Phase.IDLE:
             self._begin_soon()
         elif self.phase is Phase.RUN:
@@ -201,15 +208,16 @@ class Scheduler(Actor[ToScheduler]):
             self.phase = Phase.RUN
             if self._results:
                 return self._end_step()
-            if self._inbox.is_empty and not self._somebody_ended:
+            if self._inbox.is_empty and not (self._inbox.leaving or self._somebody_ended):
                 return
             self._interrupt()
         self._aborted += self._inbox.take_all()
         # Who ended is told of it when the step ends: in a run, steps too late.
         pulls = self._state.handovers.pulls
-        num_tokens = self._plan(may_run=not (self._aborted or pulls)) if self._has_work else 0
-        if pulls and not (self._steps and self._steps[-1].blocked):
-            self._inbox.reserve()
+        may_run = not (self._aborted or pulls or self._inbox.leaving)
+        num_tokens = self._plan(may_run=may_run) if self._has_work else 0
+        if pulls:
+            self._inbox.reserve(bool(self._steps and self._steps[-1].blocked))
         if self._inbox.held and not self._steps:
             self._inbox.tell_held()
         # As in vLLM, stages are filled up with steps that compute nothing.
@@ -263,9 +271,11 @@ class Scheduler(Actor[ToScheduler]):
         if not self._inbox.is_empty:
             self._aborted += self._inbox.take_aborts()
         state.view.advance(result.end_times_s[-1])
-        if state.speculates:
-            result = cut(state, result)
+        if state.speculates or state.lockstep.in_flight[0].dropped:
+            result = _what_counts(state, result)
         ended = update(state, result)
+        if self._inbox.leaving:
+            ended = ended + self._inbox.hand_over(planned.start_s, result.end_times_s[-1])
         finished = self._aborted + ended
         self._aborted = []
         self._somebody_ended = bool(finished)
@@ -295,9 +305,8 @@ class Scheduler(Actor[ToScheduler]):
             vectors=result.vectors,
         )
         self._last_end_s = result.end_times_s[-1]
-        if self._measured is not None and (num_tokens := planned.batch.num_tokens):
-            num_decodes = planned.batch.num_decodes
-            self._measured.seen(num_tokens - num_decodes, num_decodes, output.end_times_s[0] - output.start_s)
+        if self._measured is not None:
+            _measure(self._measured, output)
         if not (state.is_pipelined and output.says_nothing):
             for listener in self._listeners:
                 listener.tell(output)
@@ -333,3 +342,21 @@ class Scheduler(Actor[ToScheduler]):
         self.phase = Phase.IDLE
         if self._checks_when_idle:
             self._state.check()
+
+
+def _what_counts(state: SchedulerState, result: StepResult) -> StepResult:
+    """Return a result without tokens behind an end, and those of requests that have left."""
+    dropped = state.lockstep.in_flight[0].dropped
+    if state.speculates:
+        result = cut(state, result)
+    if dropped and result.tokens:
+        kept = tuple([pair for pair in result.tokens if pair[0] not in dropped])
+        result = replace(result, tokens=kept)
+    return result
+
+
+def _measure(measured: MeasuredSteps, output: StepOutput) -> None:
+    """Note how long the output's first step took, if it computed anything."""
+    if num_tokens := output.batch.num_tokens:
+        num_decodes = output.batch.num_decodes
+        measured.seen(num_tokens - num_decodes, num_decodes, output.end_times_s[0] - output.start_s)

@@ -255,7 +255,7 @@ class AsyncLLM(Actor[FrontMessage]):
     def _begun(self, output: StepOutput) -> None:
         """Note which requests have begun, and where tokens are only counted, which have a first token.
 
-        That of one that is handed over comes from the next engine.
+        That of one that is handed over with its prompt alone comes from the next engine.
         """
         for admission in output.batch.admitted:
             if (request := self._requests.get(admission.request_id)) is not None:
@@ -264,7 +264,8 @@ class AsyncLLM(Actor[FrontMessage]):
             if chunk.samples and (request := self._requests.get(chunk.request_id)) is not None:
                 request.has_begun = True
         for finish in output.finished:
-            if finish.reason == "handed" and (request := self._requests.get(finish.request_id)) is not None:
+            is_prompt = finish.reason == "handed" and finish.moves is None
+            if is_prompt and (request := self._requests.get(finish.request_id)) is not None:
                 request.has_begun = False
 
     def _token(self, request: ActiveRequest, delta: Delta, finish: Finish | None) -> None:

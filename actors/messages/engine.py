@@ -61,14 +61,27 @@ class Pull:
     """Router asks a Scheduler to take a request whose prompt another has computed, and to make room for it.
 
     The answer comes once the request has its blocks, which are then to be filled; none comes for one that is
-    withdrawn before.
+    withdrawn before. One that has begun is refused where there is no room at once. Where its own blocks
+    are, handed over and not fetched, it gets these.
     """
 
     submit: Submit
 
-    def answered_by(self, answer: "Reserved") -> "Pull":
+    def answered_by(self, answer: "Reserved | Refused") -> "Pull":
         """Names its answer, for a type checker."""
         return self
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """Router tells a Scheduler to hand over a request when a step ends after which that is possible.
+
+    It ends there as `handed`, with what another engine needs to go on. If it `keeps_kv`, the blocks of one
+    that runs are kept until they have been fetched.
+    """
+
+    request_id: str
+    keeps_kv: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +185,7 @@ class Refused:
     retry_after_s: float | None = None
 
 
-ToEngine = Submit | Abort | Freeze | Pull | KvFetched | Withdraw
+ToEngine = Submit | Abort | Freeze | HandOver | Pull | KvFetched | Withdraw
 """What a Router sends a Scheduler."""
 
 # --- supervisor to Router to AsyncLLM and its listeners ------------------------------------------

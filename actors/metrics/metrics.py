@@ -179,6 +179,8 @@ class Metrics(Actor[Heard | SayThroughput]):
             self.recent.gaps.append((gap_s, times))
 
     def _end(self, engine: EngineTotals, finish: Finish, time_s: float) -> None:
+        if finish.reason == "handed":
+            return
         request = self.requests.pop(finish.request_id, None)
         if request is not None:
             engine.end(request, finish.reason, time_s)

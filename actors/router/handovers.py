@@ -1,4 +1,5 @@
-"""The way of requests from an engine that prefills to one that decodes, as with vLLM's NIXL connector.
+"""The way of requests from one engine to another: from one that prefills to one that decodes, as with vLLM's
+NIXL connector, or from any to another of its role that the router's policy moves it to.
 
     Submit, one token ──▶ prefills ──handed──▶ Pull ──▶ reserves ──Reserved──▶ FetchKv ──▶ links
                           frees ◀──KvFetched──┐                       KvFetched ──▶ decodes      │
@@ -8,6 +9,11 @@ The engine that decodes is chosen when the prompt is computed. It takes blocks f
 them, and computes the last token of the prompt again to sample the first of the answer. What is lost on the
 way, with an engine or with a link, is reported as undelivered, to begin again from the start; its blocks
 where it was prefilled are free `HOLD_S` later.
+
+A request that is moved goes the same way, from a HandOver on instead of its first token, and brings its
+tokens along, the last of which is computed again. Without blocks, or without links, it is sent as a Submit,
+and all its tokens are computed again; so is one whose blocks are lost on the way. If there is no room for it,
+it goes back to its blocks. Its reader notices nothing.
 """
 
 from collections.abc import Callable
@@ -24,6 +30,7 @@ from actors.messages import (
     EngineRefs,
     FetchKv,
     Finish,
+    HandOver,
     KvFetched,
     Pull,
     Refused,
@@ -75,6 +82,10 @@ class HandoverOwner(Protocol):
         """Return the replica that is to decode a request; None while none is up."""
         ...
 
+    def go_on(self, submit: Submit, replica: int | None) -> None:
+        """Send a request with its tokens to a replica, if that is up, else to another."""
+        ...
+
     def undelivered(self, undelivered: Undelivered) -> None:
         """Report requests that no engine has."""
         ...
@@ -92,15 +103,26 @@ class Handovers:
         owner: HandoverOwner,
         state: FleetState,
         engines: list[EngineRefs | None],
-        links: Ref[FetchKv | CeaseFetch],
+        links: Ref[FetchKv | CeaseFetch] | None,
     ) -> None:
         self._owner, self._state, self._engines, self._links = owner, state, engines, links
+        self._leaving: dict[str, int | None] = {}
+        """Where requests go on that their engines were told to hand over; None: their clients have left."""
         self._prefilling: dict[str, Submit] = {}
         self._moving: dict[str, Moving] = {}
 
     def close(self) -> None:
         """Hang up on the links; harmless when repeated."""
-        self._links.close()
+        if self._links is not None:
+            self._links.close()
+
+    def move(self, name: str, target: int) -> None:
+        """Have a request go on at another replica, as soon as its own can hand it over."""
+        sent = self._state.sent(name)
+        assert sent is not None and not sent.is_moving, f"{name} cannot be moved"
+        sent.is_moving = True
+        self._leaving[name] = target
+        self._tell(sent.replica, HandOver(name, self._links is not None))
 
     def first_leg(self, submit: Submit) -> Submit:
         """Return a request as the engine gets it that computes its prompt."""
@@ -110,10 +132,36 @@ class Handovers:
     def follow(self, finished: tuple[Finish, ...]) -> None:
         """Requests have ended with an engine: those that are handed over go on to the next."""
         for finish in finished:
-            if finish.reason == "handed":
+            if finish.moves is not None:
+                self._moves(finish.moves)
+            elif finish.reason == "handed":
                 self._handed(finish.request_id)
             else:
                 self._prefilling.pop(finish.request_id, None)
+                self._leaving.pop(finish.request_id, None)
+                if (sent := self._state.sent(finish.request_id)) is not None:
+                    sent.is_moving = True  # to nowhere: it is known until its reader has heard of its end
+
+    def _moves(self, submit: Submit) -> None:
+        """A request has left its engine, to go on at the one that was chosen."""
+        name = submit.request_id
+        source, target = self._state.replica_of(name), self._leaving.pop(name, None)
+        assert source is not None, f"{name} has left an engine that did not have it"
+        self._state.end(name)
+        if target is not None and submit.has_remote_kv and self._engines[target] is not None:
+            moving = self._moving[name] = Moving(submit, source)
+            self._pull(moving, target)
+        elif target is not None:
+            self._compute_again(submit, source, target)
+        else:
+            self._tell(source, KvFetched((name,)))
+            self._owner.undelivered(Undelivered((name,)))
+
+    def _compute_again(self, submit: Submit, source: int, target: int | None = None) -> None:
+        """Send a request on without its blocks, which are free where they were."""
+        if submit.has_remote_kv:
+            self._tell(source, KvFetched((submit.request_id,)))
+        self._owner.go_on(replace(submit, has_remote_kv=False), target)
 
     def _handed(self, name: str) -> None:
         source, submit = self._state.replica_of(name), self._prefilling.pop(name, None)
@@ -123,12 +171,16 @@ class Handovers:
         target = self._owner.choose_decoding(moving.submit)
         if target is None:
             return self._lose(moving)
+        self._pull(moving, target)
+
+    def _pull(self, moving: Moving, target: int) -> None:
+        """Have an engine make room for a request."""
         moving.target = target
         self._state.send(moving.submit, target)
         engine = self._engines[target]
         assert engine is not None, "a replica that is up has an engine"
         try:
-            reply: Reply[Reserved] = engine.scheduler.request(Pull(moving.submit))
+            reply: Reply[Reserved | Refused] = engine.scheduler.request(Pull(moving.submit))
         except ActorDied:  # its end is on its way here, and takes the request along
             return
         reply.hand_to(_NextLeg(moving, self._reserved))
@@ -137,7 +189,13 @@ class Handovers:
         name = moving.submit.request_id
         if self._moving.get(name) is not moving:
             return
+        if isinstance(answer, Refused):
+            self._state.end(name)
+            return self._pull(moving, moving.source)
         assert isinstance(answer, Reserved) and moving.target is not None
+        if moving.target == moving.source:
+            return self._fetched(moving, Done())
+        assert self._links is not None, "nothing is pulled without links"
         num_tokens = answer.num_blocks * self._state.block_size
         fetch = FetchKv(name, moving.source, moving.target, num_tokens)
         reply: Reply[Done | Refused] = self._links.request(fetch)
@@ -161,23 +219,30 @@ class Handovers:
         moving = self._moving.pop(name, None)
         if moving is None:
             self._prefilling.pop(name, None)
+            if name in self._leaving:
+                self._leaving[name] = None
             return False
         self._stop(moving)
         self._tell(moving.source, KvFetched((name,)))
         self._owner.undelivered(Undelivered((name,)))
         return True
 
-    def engine_down(self, replica: int) -> tuple[str, ...]:
-        """Lose what was on its way from or to an engine; returns the requests that came from there."""
-        lost = []
+    def engine_down(self, replica: int, sent: tuple[str, ...]) -> tuple[str, ...]:
+        """Lose what was on its way from or to an engine that had been `sent` these; returns the lost ones."""
+        lost = dict.fromkeys(sent)
+        for name in sent:
+            self._leaving.pop(name, None)
         for name, moving in list(self._moving.items()):
-            if moving.source == replica:
-                del self._moving[name]
-                self._stop(moving)
-                lost.append(name)
-            elif moving.target == replica:
-                del self._moving[name]
-                self._links.tell(CeaseFetch(name))
+            if replica not in (moving.source, moving.target):
+                continue
+            del self._moving[name]
+            self._stop(moving)
+            if moving.submit.begun is not None:
+                lost.pop(name, None)
+                self._compute_again(moving.submit, moving.source)
+            elif moving.source == replica:
+                lost[name] = None
+            else:
                 self._owner.hold_until(HoldIsOver(name, moving.source), HOLD_S)
         return tuple(lost)
 
@@ -191,6 +256,8 @@ class Handovers:
         name = moving.submit.request_id
         del self._moving[name]
         self._stop(moving)
+        if moving.submit.begun is not None:
+            return self._compute_again(moving.submit, moving.source)
         self._owner.hold_until(HoldIsOver(name, moving.source), HOLD_S)
         self._owner.undelivered(Undelivered((name,), was_lost=moving.target is not None))
 
@@ -198,6 +265,7 @@ class Handovers:
         """Let the engine that would decode know of the request no more."""
         name = moving.submit.request_id
         if moving.target is not None:
+            assert self._links is not None, "nothing is pulled without links"
             self._links.tell(CeaseFetch(name))
             self._state.end(name)
             self._tell(moving.target, Withdraw((name,)))

@@ -6,9 +6,10 @@ What it decides is decided by its policy (`actors/core/routers/`), from what it 
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
 
 from actors.core.policies.guard import PolicyError
 from actors.core.queue.policy import defines
@@ -18,7 +19,6 @@ from actors.core.routers.guard import GuardedRouter, guarded_router
 from actors.core.routers.prefix_index import new_index
 from actors.kernel.actor import Actor, ActorDied, Handled, Ref, Reply, Tap, answer
 from actors.kernel.clock import Event
-from actors.kernel.reply import Reader
 from actors.messages import (
     Abort,
     CeaseFetch,
@@ -40,44 +40,8 @@ from actors.messages import (
     Submit,
     Undelivered,
 )
+from actors.router.every_engine import ask_all
 from actors.router.handovers import Handovers, HoldIsOver
-
-
-class _Every(Reader):
-    """Settles `reply` when all replicas have answered, refused if any has; a lost one has no cache."""
-
-    __slots__ = ("_num_waiting", "_refused", "_reply")
-
-    def __init__(self, reply: Reply[Done | Refused], num_waiting: int) -> None:
-        self._reply = reply
-        self._num_waiting = num_waiting
-        self._refused: Refused | None = None
-
-    def take_answer(self, value: object, error: BaseException | None) -> None:
-        self._num_waiting -= 1
-        if isinstance(value, Refused):
-            self._refused = value
-        if not self._num_waiting:
-            self._reply.set(self._refused or Done())
-
-
-def ask_all(
-    engines: Iterable[EngineRefs | None], ask: Callable[[EngineRefs], Reply[Done | Refused]]
-) -> Reply[Done | Refused]:
-    """Ask every engine that is up; the one answer comes with the last of theirs."""
-    reply: Reply[Done | Refused] = Reply()
-    asked = []
-    for engine in engines:
-        if engine is not None:
-            with suppress(ActorDied):
-                asked.append(ask(engine))
-    if not asked:
-        reply.set(Done())
-    every = _Every(reply, len(asked))
-    for asked_reply in asked:
-        asked_reply.hand_to(every)
-    return reply
-
 
 log = logging.getLogger("sundog")
 
@@ -90,8 +54,9 @@ class Router(Actor[RouterMessage]):
     """Only replicas that are up are sent requests.
 
     When one crashes, the Router reports which requests were lost; those sent before it knew of the crash are
-    among them. When a user's policy fails, the `fallback` takes over; None: the Router crashes. Between
-    replicas that prefill and those that decode, `links` move the keys and values of prompts.
+    among them. When a user's policy fails, the `fallback` takes over; None: the Router crashes. The `links`
+    move keys and values: between replicas that prefill and those that decode if it `hands_over`, and for
+    requests that the policy moves.
     """
 
     def __init__(
@@ -103,22 +68,31 @@ class Router(Actor[RouterMessage]):
         fallback: RouterPolicy | None = None,
         listeners: Sequence[Ref[Routed]] = (),
         links: Ref[FetchKv | CeaseFetch] | None = None,
+        hands_over: bool = False,
         tap: Tap | None = None,
     ) -> None:
         super().__init__(name, tap=tap)
         self._policy = guarded_router(policy)
         self._state = FleetState(new_index(policy.index), seed)
-        self._first: Role = "both" if links is None else "prefill"
+        self._hands_over = hands_over
+        self._first: Role = "prefill" if hands_over else "both"
         """The role of the replica that a request goes to first."""
+        self._last: Role = "decode" if hands_over else "both"
+        """The role of those between which it may be moved."""
         self._fleets: dict[Role, Fleet] = {}
-        for role in (self._first,) if links is None else (self._first, "decode"):
+        for role in (self._first, self._last) if hands_over else (self._first,):
             self._fleets[role] = Fleet(self._state, self._policy.new_memory(), role)
         self._held: list[tuple[Submit, ...]] = []
         """Requests that the policy has given no replica yet, in the order in which they came."""
         self._refuses = defines(self._policy, "refuse", RouterPolicy)
         self._engines: list[EngineRefs | None] = []
         """None for a replica that is down."""
-        self._handovers = None if links is None else Handovers(self, self._state, self._engines, links)
+        self._moves = defines(self._policy, "moves", RouterPolicy)
+        self._moves_asked_s = -inf
+        """When the policy was asked last which requests move: never twice in one instant."""
+        self._handovers = (
+            Handovers(self, self._state, self._engines, links) if hands_over or self._moves else None
+        )
         self._has_choice = False
         """Whether the policy is asked: of one replica only a user's, who may want to see it asked."""
         self._drained: dict[int, list[Reply[Done | Refused]]] = defaultdict(list)
@@ -201,7 +175,7 @@ class Router(Actor[RouterMessage]):
         state = self._state
         if not state.up_for[self._first]:
             return self._report(Undelivered(tuple([submit.request_id for submit in submits])))
-        if self._handovers is not None:
+        if self._hands_over and self._handovers is not None:
             submits = tuple([self._handovers.first_leg(submit) for submit in submits])
         state.begin(self.clock.now_s())
         fleet, up = self._fleets[self._first], state.up_for[self._first]
@@ -268,6 +242,31 @@ class Router(Actor[RouterMessage]):
         fleet = self._fleets["decode"]
         return self._policy.choose(submit, fleet) if fleet.up else None
 
+    def go_on(self, submit: Submit, replica: int | None) -> None:
+        """Send a request with its tokens to a replica, if that is up, else to one that the policy chooses."""
+        fleet = self._fleets[self._last]
+        if not fleet.up:
+            return self._report(Undelivered((submit.request_id,)))
+        self._state.begin(self.clock.now_s())
+        if replica is None or self._engines[replica] is None:
+            replica = self._policy.choose(submit, fleet) if self._has_choice else fleet.up[0]
+        if replica is None:
+            self._held.append((submit,))
+            self._state.num_held += 1
+        else:
+            self._send((submit,), replica)
+
+    def _move(self) -> None:
+        """Ask the policy which requests are to go on elsewhere, and see to it."""
+        assert self._handovers is not None
+        fleet, now_s, asked_s = self._fleets[self._last], self.clock.now_s(), self._moves_asked_s
+        if now_s <= asked_s or now_s < asked_s + self._policy.moves_every_s or not fleet.up:
+            return
+        self._moves_asked_s = now_s
+        self._state.begin(now_s)
+        for unfinished, target in self._policy.moves(fleet):
+            self._handovers.move(unfinished.request.request_id, target)
+
     def undelivered(self, undelivered: Undelivered) -> None:
         """Report requests that no engine has."""
         self._report(undelivered)
@@ -278,16 +277,20 @@ class Router(Actor[RouterMessage]):
 
     def _follow(self, output: StepOutput) -> None:
         """Take in what a replica's step did."""
-        self._state.follow(output.batch)
+        batch, ends = output.batch, output.end_times_s
+        self._state.follow(output.replica, batch, len(ends))
         if self._handovers is not None and output.finished:
             self._handovers.follow(output.finished)
-        batch, ends = output.batch, output.end_times_s
+            if self._drained:
+                self._tell_drained()
         # Steps that only decode on are told one by one or many at once: what they leave must not matter.
         if batch.admitted or batch.chunks or batch.preempted or output.finished:
             step_s = ends[-1] - (ends[-2] if len(ends) > 1 else output.start_s) if batch.num_tokens else None
             self._state.note(
                 output.replica, output.num_free_blocks, output.num_running, output.num_waiting, step_s
             )
+            if self._moves:
+                self._move()
         if (events := output.kv_events) is not None:
             self._state.indexes[output.replica].changed(events.stored, events.removed)
         if self._held:
@@ -347,7 +350,7 @@ class Router(Actor[RouterMessage]):
         self._engines[down.replica] = None
         lost = self._state.lose(down.replica)
         if self._handovers is not None:
-            lost += self._handovers.engine_down(down.replica)
+            lost = self._handovers.engine_down(down.replica, lost)
         self._tell_drained()
         self._report(replace(down, request_ids=lost))
         if self._state.up_for[self._first]:

@@ -11,6 +11,7 @@ from actors.messages import (
     Capacity,
     Done,
     Freeze,
+    HandOver,
     Interrupt,
     Load,
     PolicyFailed,
@@ -35,6 +36,7 @@ MESSAGES: tuple[type, ...] = (
     Load,
     Capacity,
     Freeze,
+    HandOver,
 )
 
 

@@ -220,11 +220,11 @@ class Summary:
         figures = asdict(self)
         if not self.replicas:
             del figures["replicas"], figures["imbalance"]
-        for name in ("remarks", "refusals", "num_cut", "objectives"):
+        if self.fleet is not None and self.fleet.moves is None:
+            del figures["fleet"]["moves"]
+        names = ("remarks", "refusals", "num_cut", "objectives", "speculation", "client", "fleet", "host")
+        for name in names:
             if not figures[name]:
-                del figures[name]
-        for name in ("speculation", "client", "fleet", "host"):
-            if figures[name] is None:
                 del figures[name]
         return json.dumps(figures, indent=2, allow_nan=False)
 

@@ -27,6 +27,18 @@ class TransferFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class MoveFigures:
+    """The moves of requests from replica to replica; those with KV left while they ran.
+
+    `mean_stop_s` is how long one that ran stood still for a move.
+    """
+
+    num_moves: int
+    num_with_kv: int
+    mean_stop_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class FaultFigures:
     """A fault that happened: `num_ended` requests ended with an engine, `num_again` began again elsewhere.
 
@@ -70,3 +82,4 @@ class FleetFigures:
     transfers: TransferFigures | None
     faults: tuple[FaultFigures, ...] = ()
     scaling: ScalingFigures | None = None
+    moves: MoveFigures | None = None

@@ -17,12 +17,20 @@ from sim.backend import Pace, TokenSource
 from sim.cost.composed import Pipeline, ScaledCost, scaled
 from sim.cost.work import CostModel
 from sim.fleet.faults import DeadEngine, PlannedFault, Retries, Spike, spiked
-from sim.fleet.figures import FaultFigures, FleetFigures, PoolFigures, ScalingFigures, TransferFigures
+from sim.fleet.figures import (
+    FaultFigures,
+    FleetFigures,
+    MoveFigures,
+    PoolFigures,
+    ScalingFigures,
+    TransferFigures,
+)
 from sim.fleet.links import KvLinks
 from sim.fleet.scaling import Autoscaler, Scaling
 from sim.fleet.trouble import Trouble
 from sim.oracle import Oracle
 from sim.pipelined import cost_backend
+from sim.record.columns import MovedColumns
 from sim.record.recorder import Loss, Recorder
 from sim.replay import Surroundings
 
@@ -64,7 +72,8 @@ class FleetLedger:
         transfers = None if self._links is None else _transfers(self._links)
         faults = () if self._trouble is None else _befallen(self._trouble, recorder)
         scaling = None if self._scaler is None else self._scaled(self._scaler, recorder, end_s)
-        return FleetFigures(pools, transfers, faults, scaling)
+        moves = _moves(recorder.columns) if isinstance(recorder.columns, MovedColumns) else None
+        return FleetFigures(pools, transfers, faults, scaling, moves)
 
     def _scaled(self, scaler: Autoscaler, recorder: Recorder, end_s: float) -> ScalingFigures:
         num_gpus, replica_s = self._engines[0].num_gpus, scaler.replica_seconds(end_s)
@@ -94,6 +103,11 @@ class FleetLedger:
             busy_s / (span_s * len(members)) if span_s else 0.0,
             max(recorder.kv_use[number].max_blocks for number in members) / num_blocks,
         )
+
+
+def _moves(columns: MovedColumns) -> MoveFigures:
+    mean_s = columns.total_stopped_s / columns.num_whole if columns.num_whole else 0.0
+    return MoveFigures(columns.num_all, columns.num_whole, mean_s)
 
 
 def _befallen(trouble: Trouble, recorder: Recorder) -> tuple[FaultFigures, ...]:
@@ -127,6 +141,8 @@ class FleetPlan:
     faults: tuple[PlannedFault, ...] = ()
     seed: int = 0
     scaling: Scaling | None = None
+    moves: bool = False
+    """Whether requests may go from one engine to another of its role."""
 
     def scaled(self, factor: float) -> "FleetPlan":
         """Return the same with every step `factor` times as long."""
@@ -146,7 +162,7 @@ class FleetPlan:
             return cost_backend(Pace(cost, f"runner-{replica}"), tokens, engine.capacity)
 
         links = None
-        if any(engine.role == "prefill" for engine in self.engines):
+        if self.moves or any(engine.role == "prefill" for engine in self.engines):
             links = KvLinks([engine.tokens_per_s for engine in self.engines], self.link_latency_s)
         replicas = range(len(self.engines))
         blocks = [engine.capacity.num_blocks for engine in self.engines]

@@ -76,6 +76,8 @@ class FleetWatch(Actor[Heard]):
             if chunk.samples and (arrival_s := self._arrived.pop(chunk.request_id, None)) is not None:
                 self.ttfts_s.append(ends[0] - arrival_s)
         for finish in output.finished:
+            if finish.reason == "handed":
+                continue
             self._arrived.pop(finish.request_id, None)
             self.num_unfinished -= 1
 

@@ -1,7 +1,9 @@
 """Columns that a Recorder keeps: a row per request, and a row per group of steps."""
 
 import math
+import re
 from array import array
+from dataclasses import dataclass, field
 from struct import Struct
 
 from actors.messages import StepOutput
@@ -159,6 +161,78 @@ class Columns:
         ]
 
 
+class MovedColumns(Columns):
+    """Columns of a run whose requests may go from one replica to another: how often each did.
+
+    `stopped_s` is how long it stood still for it: from its last step on one replica to its next on another.
+    """
+
+    __slots__ = ("num_all", "num_moves", "num_whole", "stopped_s", "total_stopped_s")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_moves = array("q")
+        self.stopped_s = array("d")
+        self.num_all = self.num_whole = 0
+        """All moves, and those with all blocks."""
+        self.total_stopped_s = 0.0
+
+    def add(self, request_id: str, arrival_s: float, num_prompt_tokens: int, tenant: str | None) -> int:
+        self.num_moves.append(0)
+        self.stopped_s.append(0.0)
+        return super().add(request_id, arrival_s, num_prompt_tokens, tenant)
+
+    def stored(self) -> "list[list[str] | list[str | None] | array[float] | array[int]]":
+        return [*super().stored(), self.num_moves, self.stopped_s]
+
+    def left(self, row: int, is_whole: bool) -> None:
+        """A request has left its replica, with all blocks or to be computed again."""
+        self.num_moves[row] += 1
+        self.num_all += 1
+        self.num_whole += is_whole
+
+    def stood_still(self, row: int, seconds: float) -> None:
+        """A request that left while it ran goes on."""
+        self.stopped_s[row] += seconds
+        self.total_stopped_s += seconds
+
+
+MOVED = ("num_moves", "stopped_s")
+"""The columns that such a run has beside the others."""
+
+
+MOST_REASONS = 20
+"""Reasons that are told apart; the others are counted together."""
+OTHERS = "for other reasons"
+NUMBERS = re.compile(r"\d[\d,.]*")
+
+
+def kind_of(reason: str) -> str:
+    """The reason without its numbers."""
+    return NUMBERS.sub("#", reason)
+
+
+@dataclass(slots=True)
+class Refusals:
+    """`counts` by reason; reasons that differ by their numbers alone are one, in the words of the first."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    _first: dict[str, str] = field(default_factory=dict)
+
+    def add(self, reason: str) -> None:
+        """Count one more refusal for this reason."""
+        kind = kind_of(reason)
+        if kind not in self._first and len(self._first) >= MOST_REASONS:
+            reason = kind = OTHERS
+        reason = self._first.setdefault(kind, reason)
+        self.counts[reason] = self.counts.get(reason, 0) + 1
+
+    @property
+    def total(self) -> int:
+        """The number of refusals for all reasons."""
+        return sum(self.counts.values())
+
+
 GROUP_COLUMNS = (
     "start_s",
     "num_steps",
@@ -282,6 +356,7 @@ class LiveColumns:
         "lost_tokens",
         "row",
         "start",
+        "stopped_since_s",
     )
 
     def __init__(self, row: int) -> None:
@@ -295,3 +370,5 @@ class LiveColumns:
         """Whether its prompt was computed on another replica."""
         self.first_s = ABSENT
         self.last_s = ABSENT
+        self.stopped_since_s = ABSENT
+        """When it left a replica on which it ran, until it runs on another."""

@@ -9,14 +9,14 @@ With a `Sink` what is complete leaves the memory as the run goes on.
 """
 
 import math
-import re
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from actors.core.acceptance import Acceptance
-from actors.core.batch import Batch, Finish
+from actors.core.batch import Admission, Batch, Finish
+from actors.core.request import Submit
 from actors.messages import StepOutput
 from sim.record.columns import (
     ABSENT,
@@ -26,42 +26,12 @@ from sim.record.columns import (
     KvUse,
     Limits,
     LiveColumns,
+    MovedColumns,
+    Refusals,
     StepColumns,
     blocks_of,
 )
 from sim.record.sink import Sink
-
-MOST_REASONS = 20
-"""Reasons that are told apart; the others are counted together."""
-OTHERS = "for other reasons"
-NUMBERS = re.compile(r"\d[\d,.]*")
-
-
-def kind_of(reason: str) -> str:
-    """The reason without its numbers."""
-    return NUMBERS.sub("#", reason)
-
-
-@dataclass(slots=True)
-class Refusals:
-    """`counts` by reason; reasons that differ by their numbers alone are one, in the words of the first."""
-
-    counts: dict[str, int] = field(default_factory=dict)
-    _first: dict[str, str] = field(default_factory=dict)
-
-    def add(self, reason: str) -> None:
-        """Count one more refusal for this reason."""
-        kind = kind_of(reason)
-        if kind not in self._first and len(self._first) >= MOST_REASONS:
-            reason = kind = OTHERS
-        reason = self._first.setdefault(kind, reason)
-        self.counts[reason] = self.counts.get(reason, 0) + 1
-
-    @property
-    def total(self) -> int:
-        """The number of refusals for all reasons."""
-        return sum(self.counts.values())
-
 
 SPILL = 2**15
 """Rows, or steps of a replica, in memory from which on a sink is given what is complete."""
@@ -236,14 +206,12 @@ class Recorder:
                 continue
             row, hit_tokens = request.row, admission.num_computed_tokens
             request.computed_tokens = hit_tokens
+            columns.replica[row] = output.replica
             if admission.resumed:
-                columns.recomputed_tokens[row] += max(request.lost_tokens - hit_tokens, 0)
-                if self.host_hits is not None:
-                    self.host_hits.reloaded_tokens += admission.num_host_tokens
+                self._resumes(request, admission, output.start_s)
             else:
                 if self.host_hits is not None:
                     self.host_hits.hit_tokens += admission.num_host_tokens
-                columns.replica[row] = output.replica
                 if not request.is_handed:
                     columns.first_scheduled_s[row] = output.start_s
                     columns.prefix_hit_tokens[row] = hit_tokens
@@ -320,7 +288,10 @@ class Recorder:
                 continue
             if reason == "handed":
                 self._live[request_id] = request
-                self._hand_over(request)
+                if finish.moves is None:
+                    self._hand_over(request)
+                else:
+                    self._leaves(request, finish.moves, steps, first + num_tokens, end_s)
                 continue
             if reason == "refused":
                 columns.refusals[request_id] = finish.error or "no reason given"
@@ -341,6 +312,33 @@ class Recorder:
         """Wait for another replica to sample the first token again, and count this one nowhere."""
         request.is_handed, request.start = True, None
         self.columns.first_token_s[request.row] = ABSENT
+
+    def _leaves(
+        self, request: LiveColumns, moves: Submit, steps: StepColumns, stop: int, end_s: float
+    ) -> None:
+        """A request goes on elsewhere, with all its blocks or to be computed again."""
+        start = request.start
+        self._close(request, steps, stop)
+        if start is not None:
+            request.stopped_since_s = end_s
+            request.last_s = end_s if stop > start else request.last_s
+        steps.restarting = [each for each in steps.restarting if each is not request]
+        if moves.has_remote_kv:
+            request.lost_tokens = 0
+        elif request.computed_tokens:
+            request.lost_tokens, request.computed_tokens = request.computed_tokens, 0
+        if isinstance(self.columns, MovedColumns):
+            self.columns.left(request.row, moves.has_remote_kv)
+
+    def _resumes(self, request: LiveColumns, admission: Admission, start_s: float) -> None:
+        """A request that ran before runs again, here or on another replica."""
+        columns, hit_tokens = self.columns, admission.num_computed_tokens
+        columns.recomputed_tokens[request.row] += max(request.lost_tokens - hit_tokens, 0)
+        if self.host_hits is not None:
+            self.host_hits.reloaded_tokens += admission.num_host_tokens
+        if isinstance(columns, MovedColumns) and not math.isnan(request.stopped_since_s):
+            columns.stood_still(request.row, start_s - request.stopped_since_s)
+            request.stopped_since_s = ABSENT
 
     def lost(self, replica: int, request_ids: Iterable[str], time_s: float) -> tuple[str, ...]:
         """A replica is lost: requests that had a token end there, and are returned; others begin again."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.record.client_record import OWN, ClientColumns
-from sim.record.columns import Columns, Groups, StepColumns
+from sim.record.columns import MOVED, Columns, Groups, MovedColumns, StepColumns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -199,7 +199,8 @@ def requests_table(columns: Columns, count: int, front_end_s: float) -> "pa.Tabl
     arrays: dict[str, Any] = {}
     refusals = columns.refusals
     arrays["refusal"] = pa.array([refusals.get(name) for name in columns.request_id[:count]], pa.string())
-    for name in (*REQUEST_COLUMNS, *(OWN if isinstance(columns, ClientColumns) else ())):
+    own = OWN if isinstance(columns, ClientColumns) else MOVED if isinstance(columns, MovedColumns) else ()
+    for name in (*REQUEST_COLUMNS, *own):
         if name in arrays:
             continue
         owner = times if name in times.__slots__ else rows if name.startswith("slo_") else columns

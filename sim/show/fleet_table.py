@@ -30,6 +30,12 @@ def print_fleet(console: Console, fleet: FleetFigures) -> None:
             f" replicas all the time would be {scaling.all_gpu_hours:,.3f}",
             markup=False,
         )
+    if (moves := fleet.moves) is not None:
+        console.print(
+            f"{moves.num_moves:,} moves of requests, {moves.num_with_kv:,} of them with KV, for which these"
+            f" stood still for {moves.mean_stop_s * 1e3:,.2f} ms in the mean",
+            markup=False,
+        )
     if (moved := fleet.transfers) is not None:
         console.print(
             f"{moved.num_transfers:,} transfers of KV, {moved.num_tokens:,} tokens:"

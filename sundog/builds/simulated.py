@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +98,7 @@ class Simulated:
         if target.faults not in (None, "none"):
             made = made._failing(target.faults, engine.seed)
         made = made if target.scaler is None else made._scaling(target, target.scaler)
+        made = made._moving(target, engine.seed) if made.config.moves else made
         hops = made.config.hops if target.hop_cost is None else parse_hop_costs(target.hop_cost)
         front_end_s = made.front_end_s + hops.output
         return replace(made, config=replace(made.config, hops=hops), front_end_s=front_end_s)
@@ -254,6 +256,20 @@ class Simulated:
         start_s = 60.0 if target.scale_start_s is None else target.scale_start_s
         scaling = Scaling(find_scaler(scaler), least, target.scale_every_s or 15.0, start_s)
         return replace(self, plan=replace(self._planned(), scaling=scaling))
+
+    def _moving(self, target: TargetOptions, seed: int) -> "Simulated":
+        """The same fleet with links, over which its router moves requests."""
+        if isinstance(self.cost, InStep):
+            raise ConfigError("--router: ranks that share experts go in step, and pass no requests on")
+        if not self.kv_token_bytes:
+            raise ConfigError("--router moves requests: give a --gpu and a --model that say a token's bytes")
+        plan, rate = self._planned(seed), (target.kv_transfer_gb_per_s or LINK_GB_PER_S) * 1e9
+        engines = tuple(
+            each if each.tokens_per_s < inf else replace(each, tokens_per_s=rate / self.kv_token_bytes)
+            for each in plan.engines
+        )
+        latency_s = target.kv_transfer_latency_s or 0.0
+        return replace(self, plan=replace(plan, engines=engines, link_latency_s=latency_s, moves=True))
 
     def terms(self, asked: TermsOptions) -> RunTerms:
         """Return the terms of a run: the limits asked for, and the power and price of its GPUs."""

@@ -136,7 +136,7 @@ def _run(history: "History", name: str, asked: ExplainOptions, told: dict[str, i
 
     from sim.explain.data import run_data
     from sim.explain.findings import beside_refusals, findings
-    from sim.record.recorder import kind_of
+    from sim.record.columns import kind_of
     from sim.show.console import console_for
     from sim.show.explained_run import print_run
 

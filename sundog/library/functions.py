@@ -149,7 +149,7 @@ def replay(
             if not isinstance(value, str):
                 facts[name] = f"{(value if isinstance(value, type) else type(value)).__qualname__}, an object"
         header = Header.of(config, simulated.capacity.num_blocks, replay_id(facts, folder))
-        with RunOutput(folder, header, facts, False, journal=False if config.hands_over else None) as output:
+        with RunOutput(folder, header, facts, False, journal=False if config.passes_on else None) as output:
             replayed(simulated, islice(source, reading.limit), load, terms, engine.seed, output)
         return RunResult(open_run(folder), simulated.remarks, kept)
 

@@ -154,7 +154,7 @@ class CellRunner:
         trace, reading = self._trace(run)
         options = recorded((run.engine, run.target, run.load, plan.terms, reading), trace, place)
         header = Header.of(simulated.config, simulated.capacity.num_blocks, replay_id(options, place))
-        journal = False if simulated.config.hands_over else None
+        journal = False if simulated.config.passes_on else None
         with RunOutput(place, header, options, plan.messages, journal=journal) as output:
             recorder = self._replayed(run, requests, simulated, output)
             output.finish(summarize(recorder, simulated.terms(plan.terms), output.rows()).to_json())

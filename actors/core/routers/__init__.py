@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from actors.core.queue.policy import Refusal
 from actors.core.request import Submit
-from actors.core.routers.policy import Fleet, RouterPolicy
+from actors.core.routers.policy import Fleet, RouterPolicy, Unfinished
 from actors.core.routers.rules import (
     LeastRequests,
     LeastTokens,
@@ -15,7 +15,7 @@ from actors.core.routers.rules import (
     Weighted,
 )
 
-__all__ = ["ROUTERS", "Fleet", "Refusal", "RoundRobin", "RouterPolicy", "Submit"]
+__all__ = ["ROUTERS", "Fleet", "Refusal", "RoundRobin", "RouterPolicy", "Submit", "Unfinished"]
 
 ROUTERS: dict[str, Callable[..., RouterPolicy]] = {
     "round-robin": RoundRobin,

@@ -18,13 +18,30 @@ Role = Literal["both", "prefill", "decode"]
 class Sent:
     """A request that its replica has not ended."""
 
-    __slots__ = ("num_prefill_tokens", "num_tokens", "replica")
+    __slots__ = (
+        "decodes_since",
+        "is_moving",
+        "is_running",
+        "num_output_tokens",
+        "num_prefill_tokens",
+        "num_tokens",
+        "replica",
+        "submit",
+    )
 
-    def __init__(self, replica: int, num_tokens: int, num_prefill_tokens: int) -> None:
+    def __init__(self, submit: Submit, replica: int, num_tokens: int, num_prefill_tokens: int) -> None:
+        self.submit = submit
         self.replica = replica
         self.num_tokens = num_tokens
         self.num_prefill_tokens = num_prefill_tokens
         """Tokens of its prompt that are yet to be computed, as far as the Router has heard."""
+        self.is_running = False
+        self.is_moving = submit.has_remote_kv
+        """True from the order to hand it over until it runs again, and once it has ended."""
+        self.num_output_tokens = 0
+        """Tokens of its answer when it was admitted last."""
+        self.decodes_since: int | None = None
+        """The steps that its replica had done when it began to decode; None while it does not."""
 
 
 class FleetState:
@@ -36,6 +53,7 @@ class FleetState:
         "_hits",
         "_new_index",
         "_sent",
+        "_told_steps",
         "block_size",
         "has_ended",
         "indexes",
@@ -46,6 +64,7 @@ class FleetState:
         "num_prefill_tokens",
         "num_requests",
         "num_running",
+        "num_steps",
         "num_tokens",
         "num_waiting",
         "roles",
@@ -75,6 +94,9 @@ class FleetState:
         self.num_free_blocks: list[int] = []
         self.num_running: list[int] = []
         self.num_waiting: list[int] = []
+        self.num_steps: list[int] = []
+        """Steps that each has done since it was added, as of the last that was noted."""
+        self._told_steps: list[int] = []
         self.step_s: list[float | None] = []
         """How long the last step took that computed something."""
         self.indexes: list[PrefixIndex] = []
@@ -100,6 +122,8 @@ class FleetState:
             self.num_prefill_tokens,
             self.num_running,
             self.num_waiting,
+            self.num_steps,
+            self._told_steps,
         ):
             counts.append(0)
         self._look()
@@ -134,12 +158,22 @@ class FleetState:
         )
         if request.has_remote_kv:
             to_compute = 1
-        self._sent[request.request_id] = Sent(replica, num_tokens, to_compute)
+        elif request.begun is not None:
+            to_compute += request.begun.num_output_tokens
+        self._sent[request.request_id] = Sent(request, replica, num_tokens, to_compute)
         self.num_requests[replica] += 1
         self.num_tokens[replica] += num_tokens
         self.num_prefill_tokens[replica] += to_compute
         if request.block_hashes:
             self.indexes[replica].sent(request.block_hashes)
+
+    def sent(self, request_id: str) -> Sent | None:
+        """A request that has not ended."""
+        return self._sent.get(request_id)
+
+    def on_replica(self, replica: int) -> list[Sent]:
+        """The requests of a replica, in the order in which they were sent. O(all that are unfinished)"""
+        return [sent for sent in self._sent.values() if sent.replica == replica]
 
     def replica_of(self, request_id: str) -> int | None:
         """The replica of a request that has not ended."""
@@ -193,18 +227,27 @@ class FleetState:
         """Take in what a replica's step left; `step_s` None if it computed nothing."""
         self.num_free_blocks[replica] = num_free_blocks
         self.num_running[replica], self.num_waiting[replica] = num_running, num_waiting
+        self.num_steps[replica] = self._told_steps[replica]
         if step_s is not None:
             self.step_s[replica] = step_s
 
-    def follow(self, batch: Batch) -> None:
-        """Take in what a replica's step computed of prompts. O(admissions and chunks)"""
+    def follow(self, replica: int, batch: Batch, num_steps: int) -> None:
+        """Take in what a replica's steps computed of prompts, and which requests run. O(what changed)"""
+        self._told_steps[replica] += num_steps
+        for name in batch.preempted:
+            if (sent := self._sent.get(name)) is not None:
+                sent.is_running, sent.decodes_since = False, None
         for admission in batch.admitted:
             sent = self._sent.get(admission.request_id)
             if sent is not None:
+                sent.is_running, sent.is_moving = True, False
+                sent.num_output_tokens = admission.num_tokens - admission.num_prompt_tokens
                 self._to_compute(sent, admission.num_tokens - admission.num_computed_tokens)
         for chunk in batch.chunks:
             sent = self._sent.get(chunk.request_id)
             if sent is not None:
+                if chunk.samples:
+                    sent.decodes_since = self._told_steps[replica] - 1
                 rest = max(sent.num_prefill_tokens - chunk.num_tokens, 0)
                 self._to_compute(sent, 0 if chunk.samples else rest)
 

@@ -9,7 +9,7 @@ from actors.core.policies.shown import ReadOnlySubmit
 from actors.core.queue.policy import Refusal
 from actors.core.request import Submit
 from actors.core.routers import ROUTERS
-from actors.core.routers.policy import Fleet, RouterPolicy
+from actors.core.routers.policy import Fleet, RouterPolicy, Unfinished
 
 
 class GuardedRouter(Guard[RouterPolicy], RouterPolicy):
@@ -21,6 +21,7 @@ class GuardedRouter(Guard[RouterPolicy], RouterPolicy):
         self.inner = inner
         self.index = inner.index
         self.follows_steps = inner.follows_steps  # type: ignore[misc]  # said of this object
+        self.moves_every_s = inner.moves_every_s  # type: ignore[misc]
 
     def new_memory(self) -> object:
         return self.inner.new_memory()
@@ -45,6 +46,15 @@ class GuardedRouter(Guard[RouterPolicy], RouterPolicy):
             fleet.memory = self.inner.new_memory()
         return None
 
+    def moves(self, fleet: Fleet) -> list[tuple[Unfinished, int]]:
+        if self.failure is None:
+            try:
+                return _checked_moves(self._timed(lambda: list(self.inner.moves(fleet))), fleet)
+            except ANY as error:
+                self._failed("moves", "the fleet", error)
+            fleet.memory = self.inner.new_memory()
+        return []
+
     def _best(self, request: Submit, fleet: Fleet) -> int:
         """The choice of the inherited `choose`, of scores that are checked."""
         scores = {}
@@ -68,6 +78,24 @@ def _up_or_held(replica: object, fleet: Fleet) -> int | None:
             return found
     up = ", ".join(map(str, fleet.up))
     raise WrongAnswer(f"returned {printed(replica)}: it must be a replica that is up ({up})")
+
+
+def _checked_moves(moves: list[object], fleet: Fleet) -> list[tuple[Unfinished, int]]:
+    """The moves, if each is of another request that there is, to another replica that is up."""
+    found: dict[str, tuple[Unfinished, int]] = {}
+    for move in moves:
+        if not (isinstance(move, tuple) and len(move) == 2 and isinstance(move[0], Unfinished)):
+            raise WrongAnswer(f"yielded {printed(move)}: give pairs of one of fleet.requests and a replica")
+        name, replica = move[0].request.request_id, move[1]
+        if name in found:
+            raise WrongAnswer(f"moved {name} twice")
+        if not fleet.can_move(name, move[0].replica):
+            raise WrongAnswer(f"moved {name}, which is not on replica {move[0].replica} any more")
+        if replica not in fleet.up or replica == move[0].replica or isinstance(replica, bool):
+            others = ", ".join(str(each) for each in fleet.up if each != move[0].replica)
+            raise WrongAnswer(f"moved {name} to {printed(replica)}: it must be another that is up ({others})")
+        found[name] = move[0], int(replica)
+    return list(found.values())
 
 
 SHIPPED = frozenset(ROUTERS.values())

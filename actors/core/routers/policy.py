@@ -4,15 +4,28 @@ Law: a router policy is a frozen object of pure functions. It sees the request a
 Router knows in every world, and is asked once for each request (once for all choices of one prompt).
 """
 
-from typing import Any, ClassVar, Literal
+from collections.abc import Iterable
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 from actors.core.chance import drawn
+from actors.core.policies.shown import ReadOnlySubmit
 from actors.core.queue.policy import Refusal
 from actors.core.request import Submit
 from actors.core.routers.fleet_state import FleetState, Role
 
 IndexName = Literal["none", "own", "events"]
 INDEXES = ("none", "own", "events")
+
+
+class Unfinished(NamedTuple):
+    """A request on its replica, as of that replica's last eventful step."""
+
+    request: Submit
+    replica: int
+    is_running: bool
+    num_prefill_tokens: int
+    """Tokens that are yet to be computed before it samples one."""
+    num_output_tokens: int
 
 
 class Fleet:
@@ -82,6 +95,31 @@ class Fleet:
         """KV blocks that the replica has."""
         return self._state.num_blocks[replica]
 
+    def requests(self, replica: int) -> list[Unfinished]:
+        """Its requests that can be moved, in the order in which they came, without those that move already.
+
+        A request whose prompt is being computed moves when it is. O(unfinished requests of all replicas)
+        """
+        state = self._state
+        num_steps = state.num_steps[replica]
+        return [
+            Unfinished(
+                cast(Submit, ReadOnlySubmit(sent.submit)),
+                replica,
+                sent.is_running,
+                sent.num_prefill_tokens,
+                sent.num_output_tokens
+                + (0 if sent.decodes_since is None else max(num_steps - sent.decodes_since, 0)),
+            )
+            for sent in state.on_replica(replica)
+            if not sent.is_moving
+        ]
+
+    def can_move(self, request_id: str, replica: int) -> bool:
+        """True if a request is on this replica, and not on its way."""
+        sent = self._state.sent(request_id)
+        return sent is not None and sent.replica == replica and not sent.is_moving
+
     def num_hit_tokens(self, request: Submit, replica: int) -> int:
         """Tokens of the prompt that the replica has in its prefix cache, by the policy's `index`.
 
@@ -107,7 +145,9 @@ class RouterPolicy:
     follows_steps: ClassVar[bool] = False
     """True if the Router is told of each step: `Fleet.num_prefill_tokens` follows what they compute, and
     `num_free_blocks`, `num_running`, `num_waiting` and `step_s` what the last eventful one left: one that did
-    more than decode on."""
+    more than decode on. One that `moves` requests is told, too."""
+    moves_every_s: ClassVar[float] = 1.0
+    """The seconds from one question for `moves` to the next, at least."""
 
     def score(self, request: Submit, replica: int, fleet: Fleet) -> float:
         """The worth of a replica for the request: the highest score is chosen.
@@ -130,6 +170,13 @@ class RouterPolicy:
     def refuse(self, request: Submit, fleet: Fleet) -> Refusal | None:
         """Turn a request away before it is routed; None: it is routed. Asked once a prompt."""
         return None
+
+    def moves(self, fleet: Fleet) -> Iterable[tuple[Unfinished, int]]:
+        """The requests that are to go on elsewhere, each with the replica where.
+
+        Asked after eventful steps, every `moves_every_s` seconds at most; free where it is not defined.
+        """
+        return ()
 
     def new_memory(self) -> object:
         """The policy's memory, made once for each run: `fleet.memory` everywhere else."""

@@ -6,6 +6,9 @@ first, as it would admit a request: in order, if a running slot is free, and beh
 something. Then they are filled from there, and the request waits with its blocks to be admitted. What its own
 prefix cache holds of the prompt is not fetched.
 
+Requests that are moved go both ways, and two engines could wait for each other's blocks: so one that has
+begun gets its blocks at once or not at all, and goes back to those that it has where it came from.
+
 Law: every block here is held by one request that is `handed`, or that is fetching.
 """
 
@@ -63,6 +66,26 @@ class KvHandovers:
             self.fetch(request)
             reserved.append((request, len(request.block_ids) - len(hit)))
         return reserved
+
+    def take_back(self) -> list[str]:
+        """Give pulls the blocks that they have here, handed over and not fetched; returns their names."""
+        back = [name for name in self.pulls if name in self.handed]
+        for name in back:
+            request, earlier = self.pulls.pop(name), self.handed.pop(name)
+            request.block_ids, request.block_keys = earlier.block_ids, earlier.block_keys
+            request.num_registered_blocks = earlier.num_registered_blocks
+            request.num_known_blocks = earlier.num_known_blocks
+            request.num_named_blocks = earlier.num_named_blocks
+            request.num_offloaded_blocks = earlier.num_offloaded_blocks
+            self.fetch(request)
+        return back
+
+    def decline(self) -> list[str]:
+        """Forget pulls of requests that have begun elsewhere and are to go on there; returns their names."""
+        declined = [name for name, request in self.pulls.items() if request.submit.begun is not None]
+        for name in declined:
+            del self.pulls[name]
+        return declined
 
     def fetch(self, request: Request) -> None:
         """Note a request with blocks that are being filled."""

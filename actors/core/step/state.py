@@ -8,6 +8,8 @@ request is either in lockstep or in `catching_up`. Blocks are held by running re
 handed from one scheduler to another (`handover.py`).
 """
 
+from dataclasses import replace
+
 from actors.core.batch import Finish, FinishReason
 from actors.core.blocks.kv_cache import KVCache
 from actors.core.config import SchedulerConfig
@@ -18,7 +20,7 @@ from actors.core.queue.policy import Policy, Refusal, defines
 from actors.core.queue.step_times import StepTimes
 from actors.core.queue.view import View
 from actors.core.queue.waiting import WaitingQueue
-from actors.core.request import Request, Status, Submit
+from actors.core.request import Begun, Request, Status, Submit
 from actors.core.step.handover import KvHandovers
 
 
@@ -122,7 +124,7 @@ class SchedulerState:
         refusal = None
         if submit.refused is not None:
             refusal = Refusal(submit.refused, submit.retry_after_s)
-        elif self.refuse is not None:
+        elif self.refuse is not None and submit.begun is None:
             refusal = self.refuse(request, self.view)
         if refusal is None:
             self._queue(request)
@@ -193,6 +195,39 @@ class SchedulerState:
         self._stop_running(request, keeps=True)
         self.handovers.hand(request, self.kv)
         self._forget(request)
+
+    def move_on(self, request: Request, keeps_kv: bool) -> Finish | None:
+        """Hand over a request that is to go on elsewhere; None while that cannot be.
+
+        One that runs has sampled a token since it was admitted, so that all its tokens but the last are
+        computed, and has a slot for that one; what is in flight for it is thrown away. One that waits has no
+        blocks and nothing in flight.
+        """
+        runs, has_run = request.status is Status.RUNNING, request.status is not Status.WAITING
+        if runs:
+            num_tokens = self.lockstep.num_tokens(request)
+            num_slots = len(request.block_ids) * self.kv.block_size
+            if num_tokens == request.num_tokens_at_admission or num_slots < num_tokens:
+                return None
+            self.settle(request)
+        elif request.block_ids or request.num_in_flight or request.last_step > self.lockstep.done:
+            return None
+        elif has_run and request.waiting_since > self.lockstep.done:
+            return None  # a step that is not done says that it was preempted
+        submit, known = request.submit, request.token_ids
+        begun = Begun(
+            request.num_output_tokens,
+            None if known is None else tuple(known[submit.num_prompt_tokens :]),
+            has_run,
+            request.first_token_s,
+            request.last_token_s,
+        )
+        if runs and keeps_kv:
+            self.hand_over(request)
+        else:
+            self.finish(request)
+        moves = replace(submit, begun=begun, has_remote_kv=runs and keeps_kv)
+        return Finish(request.request_id, "handed", moves=moves)
 
     def pull(self, submit: Submit) -> None:
         """Let a request wait for blocks, to fetch the prompt that another scheduler has handed over."""

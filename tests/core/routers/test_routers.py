@@ -17,6 +17,7 @@ from tests.core.traces import num_cases
 DOCS = Path(__file__).parents[3] / "docs"
 EXAMPLES = {
     f"{DOCS}/routers/late_binding.py:LateBinding": "LateBinding",
+    f"{DOCS}/routers/llumnix.py:Llumnix": "Llumnix",
     f"{DOCS}/routers/longest_apart.py:LongestApart:long_tokens=20": "LongestApart",
     f"{DOCS}/routers/shed_load.py:ShedLoad:most_waiting=100": "ShedLoad",
     f"{DOCS}/routers/sticky_prefix.py:StickyPrefix": "StickyPrefix",

@@ -1,12 +1,14 @@
 """Small fleets for tests: engines of one made-up cost, and random requests that crowd their caches."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import inf
-from typing import Any
+from typing import Any, ClassVar
 
 from actors.config import EngineConfig, SchedulerConfig
 from actors.config.pools import EnginePool
+from actors.core.routers import Fleet, RouterPolicy, Unfinished
 from actors.core.routers.fleet_state import Role
 from actors.messages import Capacity
 from sim.fleet.plan import FleetPlan, PlannedEngine
@@ -19,6 +21,31 @@ BLOCK = 16
 CONTEXT = 320
 BLOCKS = 48
 """Two and a half requests of the full context."""
+
+
+@dataclass(frozen=True)
+class Restless(RouterPolicy):
+    """Moves requests of any state to any replica, again and again."""
+
+    moves_every_s: ClassVar[float] = 0.0
+    share: float = 0.3
+
+    def moves(self, fleet: Fleet) -> Iterator[tuple[Unfinished, int]]:
+        now = str(fleet.now_s)
+        for source in fleet.up:
+            others = [replica for replica in fleet.up if replica != source]
+            for each in fleet.requests(source) if others else ():
+                if fleet.random(each.request, now) < self.share:
+                    yield each, others[int(fleet.random(each.request, "to", now) * len(others))]
+
+
+def moving(
+    roles: Sequence[Role] = ("both", "both", "both"), router: RouterPolicy | None = None, **fields: Any
+) -> tuple[EngineConfig, FleetPlan]:
+    """A fleet whose router moves requests, over slow links."""
+    given: dict[str, Any] = {"rate": 3000.0, "latency_s": 0.001, "router": router or Restless()} | fields
+    config, plan = fleet(roles, **given)
+    return config, replace(plan, moves=True)
 
 
 def limits(**fields: Any) -> SchedulerConfig:

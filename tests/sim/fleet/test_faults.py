@@ -25,7 +25,7 @@ from sim.fleet.figures import FleetFigures
 from sim.record.recorder import Recorder
 from sim.trace.record import TraceRequest
 from tests.core.traces import num_cases
-from tests.sim.fleet.fleets import crowd, fleet, limits, played, with_witness
+from tests.sim.fleet.fleets import crowd, fleet, limits, moving, played, with_witness
 
 LAST = 16
 """Requests of a witness (`with_witness`)."""
@@ -59,14 +59,15 @@ def some_faults(rng: random.Random, num_replicas: int, span_s: float) -> tuple[P
     return tuple(made)
 
 
-def troubled(seed: int, **options: Any) -> Recorder:
-    """A run with random faults on a random fleet."""
+def troubled(seed: int, *, moves: bool = False, **options: Any) -> Recorder:
+    """A run with random faults on a random fleet, whose router may move requests."""
     rng = random.Random(seed)
     roles: Any = rng.choice(
         [("both", "both", "both"), ("prefill", "decode", "decode"), ("prefill", "decode")]
     )
     scheduler = limits(async_scheduling=rng.random() < 0.5)
-    config, plan = fleet(roles, rate=rng.choice([4000.0, 40000.0]), scheduler=scheduler, seed=seed, **options)
+    make = moving if moves else fleet
+    config, plan = make(roles, rate=rng.choice([4000.0, 40000.0]), scheduler=scheduler, seed=seed, **options)
     rows = with_witness(crowd(seed, num_requests=40))
     faults = some_faults(rng, len(roles), 1.2 * rows[39].arrival_s)
     plan = replace(plan, faults=faults, seed=seed)
@@ -74,12 +75,13 @@ def troubled(seed: int, **options: Any) -> Recorder:
     return played(rows, config, plan, client_timeout_s=timeout_s)
 
 
+@pytest.mark.parametrize("moves", [False, True], ids=["", "moves"])
 @pytest.mark.parametrize("part", range(4))
-def test_under_random_faults_every_request_ends_once_and_no_block_is_lost(part: int) -> None:
+def test_under_random_faults_every_request_ends_once_and_no_block_is_lost(part: int, moves: bool) -> None:
     """Requests long after the last fault need every block there is, and are served whole."""
     seen: set[str | None] = set()
     for seed in range(part, num_cases(FILES), 4):
-        columns = troubled(seed).columns
+        columns = troubled(seed, moves=moves).columns
         assert None not in columns.reason, (seed, columns.reason.index(None))
         assert len(set(columns.request_id)) == len(columns.request_id)
         seen |= set(columns.reason)
@@ -89,11 +91,12 @@ def test_under_random_faults_every_request_ends_once_and_no_block_is_lost(part: 
     assert "stop" in seen and len(seen) > 1, "faults end requests, too"
 
 
-def test_the_same_seed_and_faults_give_the_same_bytes_however_steps_are_grouped() -> None:
+@pytest.mark.parametrize("moves", [False, True], ids=["", "moves"])
+def test_the_same_seed_and_faults_give_the_same_bytes_however_steps_are_grouped(moves: bool) -> None:
     for seed in range(num_cases(6)):
-        whole = summarize(troubled(seed)).to_json()
-        assert whole == summarize(troubled(seed)).to_json()
-        assert whole == summarize(troubled(seed, decode_runs=False)).to_json(), seed
+        whole = summarize(troubled(seed, moves=moves)).to_json()
+        assert whole == summarize(troubled(seed, moves=moves)).to_json()
+        assert whole == summarize(troubled(seed, moves=moves, decode_runs=False)).to_json(), seed
 
 
 def test_what_had_produced_nothing_is_answered_and_what_had_is_an_error() -> None:

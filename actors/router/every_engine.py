@@ -1,0 +1,44 @@
+"""A question to all engines of a Router that are up, and one answer."""
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from actors.kernel.actor import ActorDied, Reply
+from actors.kernel.reply import Reader
+from actors.messages import Done, EngineRefs, Refused
+
+
+class _Every(Reader):
+    """Settles `reply` when all replicas have answered, refused if any has; a lost one has no cache."""
+
+    __slots__ = ("_num_waiting", "_refused", "_reply")
+
+    def __init__(self, reply: Reply[Done | Refused], num_waiting: int) -> None:
+        self._reply = reply
+        self._num_waiting = num_waiting
+        self._refused: Refused | None = None
+
+    def take_answer(self, value: object, error: BaseException | None) -> None:
+        self._num_waiting -= 1
+        if isinstance(value, Refused):
+            self._refused = value
+        if not self._num_waiting:
+            self._reply.set(self._refused or Done())
+
+
+def ask_all(
+    engines: Iterable[EngineRefs | None], ask: Callable[[EngineRefs], Reply[Done | Refused]]
+) -> Reply[Done | Refused]:
+    """Ask every engine that is up; the one answer comes with the last of theirs."""
+    reply: Reply[Done | Refused] = Reply()
+    asked = []
+    for engine in engines:
+        if engine is not None:
+            with suppress(ActorDied):
+                asked.append(ask(engine))
+    if not asked:
+        reply.set(Done())
+    every = _Every(reply, len(asked))
+    for asked_reply in asked:
+        asked_reply.hand_to(every)
+    return reply
