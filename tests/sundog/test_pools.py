@@ -146,3 +146,26 @@ def test_a_file_of_faults_that_cannot_be_is_refused_by_its_key(
     (file := tmp_path / "faults.toml").write_text(text)
     done = run(trace, "--replicas", "2", "--faults", str(file))
     assert done.returncode == 2 and words in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode", "ttft_ms", "tpot_ms"),
+    [
+        ("h100:tp2", "h100:tp8x1:max_num_seqs=208", 896.281, 29.854),
+        ("h200:tp2", "h200:tp4x1:max_num_seqs=136", 897.179, 28.963),
+        ("b200:tp1", "b200:tp4x1:max_num_seqs=176", 762.892, 24.673),
+    ],
+)
+def test_pools_take_what_aiconfigurator_says_where_it_assumes_the_same(
+    tmp_path: Path, prefill: str, decode: str, ttft_ms: float, tpot_ms: float
+) -> None:
+    """TTFT of a request alone, but for its factor of 1.8 for waiting, and TPOT of a full batch; 15 %."""
+    seqs = int(decode.rpartition("=")[2])
+    rows = [TraceRequest(f"r{n}", 0.0, 4000, 500) for n in range(2 * seqs)]
+    write_trace(path := str(tmp_path / "fixed.jsonl"), rows, provenance="test")
+    options = ("--model", "llama-3.1-70b", "--max-model-len", "8192", "--json")
+    pools = ("--pool", f"prefill={prefill}x16:max_num_seqs=1", "--pool", f"decode={decode}")
+    alone = json.loads(run(path, *options, *pools, "--limit", "1").stdout)
+    full = json.loads(run(path, *options, *pools).stdout)
+    assert alone["ttft_s"]["mean"] == pytest.approx(ttft_ms / 1000 / 1.8, rel=0.15)
+    assert full["tpot_s"]["p90"] == pytest.approx(tpot_ms / 1000, rel=0.15)
