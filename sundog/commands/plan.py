@@ -52,6 +52,9 @@ class PlanOptions:
         "Try other token budgets and max_num_seqs with fewer replicas of the cheapest fleet.",
         section=SEARCH,
     )
+    pools: bool = option(
+        True, Switch(), "Try pools for prefill and decode beside equal replicas.", section=SEARCH
+    )
     resize_s: float = option(
         600.0, Real(1, 1e7), "How often the perfect autoscaler resizes the fleet, in seconds.", section=SEARCH
     )
@@ -121,6 +124,7 @@ def plan(
     problem = planned(
         *(source, reading, engine, target, load, terms, gpus, varied, prices, asked.max_gpus, has_ranks),
         asked.survive,
+        asked.pools,
     )
     with (
         runs_progress("trials") as progress,

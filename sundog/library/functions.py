@@ -258,6 +258,7 @@ def plan(
     replications: int = 5,
     confidence: float = 0.95,
     tune: bool = True,
+    pools: bool = True,
     resize_s: float = 600.0,
     out: str | Path | None = None,
     jobs: int | None = None,
@@ -266,8 +267,9 @@ def plan(
     """Find the cheapest fleet that holds the objectives in `slo`, as `sundog plan` does.
 
     `prices` maps GPUs to their price an hour, or is a TOML file that does; without it GPUs are counted. With
-    `tune` other token budgets and `max_num_seqs` of the cheapest fleet are tried; `resize_s` is how often the
-    perfect autoscaler resizes it. It holds with `survive` replicas lost. Trials are kept in the folder `out`.
+    `tune` other token budgets and `max_num_seqs` of the cheapest fleet are tried, and with `pools` two pools;
+    `resize_s` is how often the perfect autoscaler resizes it. It holds with `survive` replicas lost. Trials
+    are kept in the folder `out`.
     Like `sweep` it makes processes.
     Raises ConfigError.
     """
@@ -287,7 +289,7 @@ def plan(
     has_ranks = options.get("tensor_parallel_size") is not None
     problem = planned(
         *(str(source), reading, engine, target, load, terms, machines, _varied(vary or {}, options), known),
-        *(max_gpus, has_ranks, survive),
+        *(max_gpus, has_ranks, survive, pools),
     )
     out_folder = None if out is None else str(out)
     with (

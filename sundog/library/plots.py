@@ -273,7 +273,7 @@ class PlanPlots:
         with _drawn(found, xlabel=label, ylabel="") as axes:
             for place, each in enumerate(able[-MOST_BARS:]):
                 holds = each.is_verified and each.holding is not None
-                count = each.bought if holds else each.failing + 1 + each.spare
+                count = each.holding if holds and each.holding else each.failing + 1
                 value = min(each.cost, each.bound)
                 text = f"{value:,.4g}, holds" if holds else f"at least {value:,.4g}"
                 colour = COLOURS[0] if holds else "#bbbbbb"

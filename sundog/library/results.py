@@ -259,7 +259,7 @@ class PlanResult:
         winner = self.advice.winner
         if winner is None or winner.holding is None:
             return "PlanResult(no fleet holds the objectives)"
-        return f"PlanResult({named(winner, winner.bought)})"
+        return f"PlanResult({named(winner, winner.holding)})"
 
     def _repr_html_(self) -> str:
         return f"<p>{escape(repr(self))}</p>{html_table(self.candidates.to_pylist())}"

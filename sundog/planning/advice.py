@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from actors.config import ConfigError
+from sundog.planning.pools import PoolsCandidate, smaller_by_one
 from sundog.planning.search import Candidate, Search, capacity_search
 from sundog.planning.trial import FleetTrial, TrialResult
 
@@ -84,6 +85,8 @@ class Question:
     confidence: float
     tuned: tuple[str, ...] = ()
     window_s: float = math.inf
+    pools: Callable[[], Sequence[Candidate]] = tuple
+    """Makes the fleets of two pools, which are tried after equal replicas."""
 
 
 def advise(made: "Fleets", asked: Question, fresh: Callable[[], list[Candidate]]) -> Advice:
@@ -98,19 +101,37 @@ def advise(made: "Fleets", asked: Question, fresh: Callable[[], list[Candidate]]
     tried = fresh()
     many = search(asked.num_seeds)
     winner = many.cheapest(tried)
-    if winner is None:
-        return Advice(tried)
-    tuned = asked.tuned if winner.holding != 1 else ()
-    if tuned:
+    tuned = asked.tuned if winner is not None and winner.holding != 1 else ()
+    if winner is not None and tuned:
         tried += _tuned(winner, tuned)
         winner = many.cheapest(tried) or winner
+    winner = _with_pools(many, tried, asked.pools(), winner)
+    if winner is None:
+        return Advice(tried)
     cheaper = _next_cheaper(made, tried, winner)
     made.expect(AFTERWARDS // 2)
     has_rate = winner.tried[winner.holding or 1, 0].span_s > 0
     factor = headroom(made, winner, 0, HEADROOM_PRECISION) if has_rate else None
     at_means = search(1, at_means=True).cheapest(fresh())
     bound = resized(made, winner, asked.window_s)
-    return Advice(tried, winner, cheaper, factor, at_means, tuned, bound)
+    return Advice(
+        tried, winner, cheaper, factor, at_means, () if isinstance(winner, PoolsCandidate) else tuned, bound
+    )
+
+
+def _with_pools(
+    many: Search, tried: list[Candidate], pools: Sequence[Candidate], winner: Candidate | None
+) -> Candidate | None:
+    """Return the cheapest of all, once pools are among them: also with an engine less, in turn."""
+    pools = [each for each in pools if winner is None or each.bound < winner.cost]
+    tried += pools
+    winner = many.cheapest(tried) if pools else winner
+    while isinstance(winner, PoolsCandidate) and (fewer := smaller_by_one(winner)):
+        tried += fewer
+        if (smaller := many.cheapest(tried)) is winner:
+            break
+        winner = smaller
+    return winner
 
 
 def _tuned(winner: Candidate, names: Sequence[str]) -> list[Candidate]:
@@ -136,7 +157,7 @@ def _next_cheaper(
     if not failed:
         return None
     _, number, count, seed = max(failed)
-    (result,) = made.results([FleetTrial(tried[-number].settings, count, seed, to_the_end=True)])
+    (result,) = made.results([tried[-number].trial(count, seed, to_the_end=True)])
     return tried[-number], count, result
 
 
@@ -146,7 +167,7 @@ def headroom(made: "Fleets", fleet: Candidate, seed: int, precision: float) -> f
     next(search)
     load = search.send(True)  # It holds this load: it was chosen for it.
     while True:
-        (result,) = made.results([FleetTrial(fleet.settings, fleet.holding or 1, seed, load)])
+        (result,) = made.results([fleet.trial(fleet.holding or 1, seed, load=load)])
         try:
             load = search.send(result.is_held)
         except StopIteration as end:
@@ -158,21 +179,18 @@ def resized(made: "Fleets", fleet: Candidate, window_s: float) -> Resized | None
     """Find the fewest replicas that hold each window of the first draw by itself, all windows side by side.
 
     A window in which no requests arrive needs none; one that the whole fleet does not hold is given the whole
-    fleet. None if the traffic is shorter than three windows, or the fleet is one replica.
+    fleet. None if the traffic is shorter than three windows, or the fleet is one replica or two pools.
     """
     most = fleet.holding or 1
     span_s = fleet.tried[most, 0].span_s
-    if most == 1 or span_s < FEWEST_WINDOWS * window_s:
+    if isinstance(fleet, PoolsCandidate) or most == 1 or span_s < FEWEST_WINDOWS * window_s:
         return None
     count = math.floor(span_s / window_s) + 1
     low, high = [0] * count, [most] * count
     empty: set[int] = set()
     while open_now := [i for i in range(count) if high[i] - low[i] > 1]:
         middle = {i: (low[i] + high[i]) // 2 for i in open_now}
-        trials = [
-            FleetTrial(fleet.settings, middle[i], window_s=(i * window_s, (i + 1) * window_s))
-            for i in open_now
-        ]
+        trials = [fleet.trial(middle[i], window_s=(i * window_s, (i + 1) * window_s)) for i in open_now]
         for i, result in zip(open_now, made.results(trials), strict=True):
             if not result.num_requests and result.is_held:
                 empty.add(i)

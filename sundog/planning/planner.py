@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from actors.config import ConfigError
 from sundog.options.engine import EngineOptions
-from sundog.options.simulation import LoadOptions, ReadingOptions, TargetOptions, TermsOptions
+from sundog.options.simulation import LoadOptions, ReadingOptions, TargetOptions, TermsOptions, parse_rate
 from sundog.planning.advice import TUNED, Advice, Question, advise
 from sundog.planning.fleets import Fleets
+from sundog.planning.pools import Machine, PoolsCandidate, pools_of
 from sundog.planning.prices import price_of
 from sundog.planning.search import Candidate
 from sundog.sweeps.axes import WORKLOAD
@@ -20,6 +21,7 @@ from sundog.sweeps.source import check_tenants, workload_of
 if TYPE_CHECKING:
     from sim.figures.named import Objective
     from sim.figures.sweep.cells import Settings
+    from sundog.builds.simulated import Simulated
 
 RANKS = (1, 2, 4, 8)
 """Tensor-parallel sizes that are tried where none is given."""
@@ -37,6 +39,7 @@ class Problem:
     price: Callable[[str], float]
     max_gpus: int
     survive: int
+    has_pools: bool = True
 
     def advise(
         self,
@@ -56,12 +59,36 @@ class Problem:
         checked = list(self._candidates(num_seeds))
 
         def fresh() -> list[Candidate]:
-            return [replace(each, tried={}) for each in checked]
+            return [replace(each, tried={}) for each, _ in checked]
 
-        asked = Question(self.objectives, num_seeds, confidence, tuple(tuned) if tune else (), window_s)
-        return advise(made, asked, fresh)
+        def pools() -> list[PoolsCandidate]:
+            machines = [Machine(each, simulated) for each, simulated in checked if simulated is not None]
+            return self._pools(machines)
 
-    def _candidates(self, num_seeds: int) -> Iterator[Candidate]:
+        terms = self.objectives, num_seeds, confidence, tuple(tuned) if tune else (), window_s
+        return advise(made, Question(*terms, pools), fresh)
+
+    def _pools(self, machines: list[Machine]) -> list[PoolsCandidate]:
+        """Pairs of machines as pools for prefill and decode; none where they cannot be simulated so."""
+        engine, target = self.plan.engine, self.plan.target
+        if not self.has_pools or target.faults not in (None, "none") or target.scaler is not None:
+            return []
+        from sim.workload.resample import retimed
+        from sundog.builds.simulated import Simulated
+
+        source, load = self.plan.source({}), self.plan.load
+        requests = source.requests(engine.seed)
+        if load.request_rate is not None:
+            requests = list(retimed(requests, parse_rate(load.request_rate), engine.seed))
+        found = []
+        for each in pools_of(machines, requests, self.objectives, self.max_gpus):
+            settings = each.trial(1).settings
+            with suppress(ConfigError):
+                Simulated.of(changed(engine, settings), changed(target, settings))
+                found.append(each)
+        return found
+
+    def _candidates(self, num_seeds: int) -> Iterator[tuple[Candidate, "Simulated | None"]]:
         """Each machine and its settings, refused at once if it cannot run.
 
         A machine that lacks the memory for the model's whole context is given the longest one that the
@@ -82,16 +109,17 @@ class Problem:
                 self.max_gpus // num_gpus - self.survive,
                 self.survive,
             )
+            simulated = None
             try:
-                Simulated.of(engine, target)
+                simulated = Simulated.of(engine, target)
             except ConfigError as error:
                 found.refused = " ".join(str(error).split())
                 if engine.max_model_len is None:
                     longest = longest or self._longest_tokens(num_seeds)
                     with suppress(ConfigError):
-                        Simulated.of(replace(engine, max_model_len=longest), target)
+                        simulated = Simulated.of(replace(engine, max_model_len=longest), target)
                         found = replace(found, settings={**settings, "max_model_len": longest}, refused=None)
-            yield found
+            yield found, simulated
 
     def _longest_tokens(self, num_seeds: int) -> int:
         """The most tokens of a request in any draw, rounded up."""
@@ -122,6 +150,7 @@ def planned(
     max_gpus: int,
     has_ranks: bool,
     survive: int = 0,
+    has_pools: bool = True,
 ) -> Problem:
     """Check a question; raises ConfigError, which names the option.
 
@@ -134,6 +163,8 @@ def planned(
     objectives = terms.service_level.objectives
     if not objectives:
         raise ConfigError("--slo names no objective of a run: give a percentile, as in --slo 'p95(ttft)<1'")
+    if target.pool or "pool" in vary:
+        raise ConfigError("--pool is given, and pools are what is searched: leave it out")
     if engine.replicas != 1 or "replicas" in vary:
         raise ConfigError("--replicas is given, and replicas are what is searched: leave it out")
     for name in vary:
@@ -156,4 +187,4 @@ def planned(
     one = replace(target, gpu=axes["gpu"][0])
     shared = Plan(workload_of(source, reading), source, engine, one, load, terms)
     check_tenants(shared, cells, [each.metric for each in objectives])
-    return Problem(shared, cells, objectives, lambda gpu: price_of(gpu, prices), max_gpus, survive)
+    return Problem(shared, cells, objectives, lambda gpu: price_of(gpu, prices), max_gpus, survive, has_pools)

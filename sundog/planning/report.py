@@ -3,9 +3,11 @@
 import json
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sundog.planning.advice import TUNED
+from sundog.planning.pools import PoolsCandidate
 from sundog.planning.search import MOST_LOAD, Candidate, intervals
 
 if TYPE_CHECKING:
@@ -18,13 +20,21 @@ if TYPE_CHECKING:
 MOST_ROWS = 20
 
 
-def named(candidate: Candidate, count: int) -> str:
-    """Name a fleet: `8 x h100, TP 2 (16 GPUs)`, and further settings."""
-    settings = dict(candidate.settings)
-    gpu, ranks = settings.pop("gpu"), settings.pop("tensor_parallel_size")
+def named(candidate: Candidate, count: int, spare: int | None = None) -> str:
+    """Name a fleet of `count` replicas and the spare ones: `8 x h100, TP 2 (16 GPUs)`, and further settings.
+
+    Pools are named as `--pool` does: `prefill=h100:tp2x3, decode=h100:tp4x1 (10 GPUs)`.
+    """
+    spare = candidate.spare if spare is None else spare
+    settings = dict(candidate.settings_of(count, spare))
+    if isinstance(candidate, PoolsCandidate):
+        machines = settings.pop("pool").replace("+", ", ")
+    else:
+        gpu, ranks = settings.pop("gpu"), settings.pop("tensor_parallel_size")
+        machines = f"{count + spare} x {gpu}, TP {ranks}"
     further = "".join(f", {name}={value}" for name, value in settings.items())
-    gpus = count * candidate.num_gpus
-    return f"{count} x {gpu}, TP {ranks}{further} ({gpus} GPU{'s' * (gpus != 1)})"
+    gpus = candidate.gpus_of(count, spare)
+    return f"{machines}{further} ({gpus} GPU{'s' * (gpus != 1)})"
 
 
 def why(result: "TrialResult", objectives: "Sequence[Objective]") -> str:
@@ -88,7 +98,7 @@ def _table(advice: "Advice", objectives: "Sequence[Objective]", has_prices: bool
     table.add_column("")
     for each in _shown(advice)[:MOST_ROWS]:
         if each.is_verified and each.holding is not None:
-            table.add_row(named(each, each.bought), amount(each.cost), "holds")
+            table.add_row(named(each, each.holding), amount(each.cost), "holds")
             continue
         count, reason = min(each.failing + 1, each.most), "not looked at: it costs more"
         if each.refused is not None:
@@ -97,10 +107,11 @@ def _table(advice: "Advice", objectives: "Sequence[Objective]", has_prices: bool
             missed = f"requests that are alone miss {_missed(each.alone, objectives)}"
             count, reason = 1, f"no number holds: {each.alone.turned_away or missed}"
         elif each.failing:
-            last = next(r for (n, _), r in each.tried.items() if n == each.failing and not r.is_held)
-            count, reason = each.failing, why(last, objectives)
+            last = [result for (n, _), result in each.tried.items() if n == each.failing]
+            lost = next((result for result in last if not result.is_held), last[0])
+            count, reason = each.failing, why(lost, objectives)
         bound = "" if math.isinf(each.bound) else f">= {amount(each.bound)}"
-        table.add_row(named(each, count + each.spare), bound, reason)
+        table.add_row(named(each, count), bound, reason)
     return table
 
 
@@ -111,7 +122,7 @@ def _lines(
     winner, held = advice.winner, advice.held
     assert winner is not None and winner.holding is not None
     price = f", {winner.cost:,.2f} an hour" if has_prices else ""
-    yield f"Buy {named(winner, winner.bought)}{price}."
+    yield f"Buy {named(winner, winner.holding)}{price}."
     for each, interval in zip(objectives, intervals(objectives, held, confidence), strict=True):
         spread = "" if math.isnan(interval.half_width) else f" ± {interval.half_width:.3g}"
         draws = f"{len(held)} draws" if len(held) > 1 else "one draw, so that there is no interval"
@@ -128,10 +139,12 @@ def _lines(
         ]
         yield f"  If either paid for all of it: {', '.join(per_token)}."
     if winner.spare:
-        yield f"  It holds with {winner.spare} of these replicas lost, as all its figures here say."
+        lost = "of either pool" if isinstance(winner, PoolsCandidate) else "of these replicas"
+        yield f"  It holds with {winner.spare} {lost} lost, as all its figures here say."
     else:
-        yield f"  To hold with one replica lost: {named(winner, winner.holding + 1)}" + (
-            f", {winner.cost + winner.price:,.2f} an hour." if has_prices else "."
+        one_more = replace(winner, spare=1)
+        yield f"  To hold with one replica lost: {named(one_more, winner.holding)}" + (
+            f", {one_more.price_of(winner.holding):,.2f} an hour." if has_prices else "."
         )
     if advice.headroom is not None:
         limit = "up to" if advice.headroom < MOST_LOAD else "even"
@@ -139,10 +152,9 @@ def _lines(
     if advice.cheaper is not None:
         candidate, count, result = advice.cheaper
         reason = why(result, objectives)
-        yield f"The next cheaper fleet fails. {named(candidate, count + candidate.spare)}: {reason}."
-    if advice.at_means is not None and advice.at_means.holding is not None:
-        mean = advice.at_means
-        yield f"At mean lengths one would have bought {named(mean, mean.bought)}" + (
+        yield f"The next cheaper fleet fails. {named(candidate, count)}: {reason}."
+    if (mean := advice.at_means) is not None and mean.holding is not None:
+        yield f"At mean lengths one would have bought {named(mean, mean.holding)}" + (
             f", {mean.cost:,.2f} an hour." if has_prices else "."
         )
     if advice.tuned:
@@ -165,23 +177,22 @@ def to_json(advice: "Advice", objectives: "Sequence[Objective]", confidence: flo
     def fleet(candidate: Candidate | None, count: int | None) -> dict[str, Any] | None:
         if candidate is None or count is None:
             return None
-        gpus = count * candidate.num_gpus
         return {
-            "settings": candidate.settings,
-            "replicas": count,
-            "gpus": gpus,
-            "cost_per_h": count * candidate.price,
+            "settings": candidate.settings_of(count, candidate.spare),
+            "replicas": candidate.replicas_of(count, candidate.spare),
+            "gpus": candidate.gpus_of(count, candidate.spare),
+            "cost_per_h": candidate.price_of(count),
         }
 
     winner, held = advice.winner, advice.held
     found: dict[str, Any] = {
         "has_prices": has_prices,
-        "winner": fleet(winner, None if winner is None else winner.bought),
+        "winner": fleet(winner, None if winner is None else winner.holding),
         "objectives": [],
         "spare_replicas": 0 if winner is None else winner.spare,
         "headroom": advice.headroom,
         "headroom_is_most_tried": advice.headroom == MOST_LOAD,
-        "at_mean_lengths": fleet(advice.at_means, advice.at_means.bought if advice.at_means else None),
+        "at_mean_lengths": fleet(advice.at_means, advice.at_means.holding if advice.at_means else None),
         "tuned": {name: TUNED[name] for name in advice.tuned},
         "autoscaler": None,
         "next_cheaper": None,
@@ -202,14 +213,14 @@ def to_json(advice: "Advice", objectives: "Sequence[Objective]", confidence: flo
         }
     if advice.cheaper is not None:
         candidate, count, result = advice.cheaper
-        found["next_cheaper"] = (fleet(candidate, count + candidate.spare) or {}) | {
+        found["next_cheaper"] = (fleet(candidate, count) or {}) | {
             "why": why(result, objectives),
             "values_s": result.values,
         }
     for one in advice.candidates:
         found["candidates"].append(
             {
-                "settings": one.settings,
+                "settings": one.settings_of(one.holding or min(one.failing + 1, one.most), one.spare),
                 "fails_with": one.failing,
                 "holds_with": one.holding if one.is_verified else None,
                 "refused": one.refused,

@@ -13,7 +13,7 @@ where prompts are named, because a larger fleet may keep more of their prefixes.
 import math
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sundog.planning.trial import FleetTrial, TrialResult
 
@@ -69,11 +69,31 @@ class Candidate:
     def bought(self) -> int:
         """The replicas of the smallest fleet that is known to hold one draw, with the spare ones."""
         assert self.holding is not None
-        return self.holding + self.spare
+        return self.replicas_of(self.holding, self.spare)
 
     def price_of(self, count: int) -> float:
         """Return the price of a fleet of which `count` replicas are left when the spare ones are lost."""
         return (count + self.spare) * self.price
+
+    def most_below(self, price: float) -> int:
+        """Return the largest fleet that costs less."""
+        return min(self.most, math.ceil(price / self.price) - 1 - self.spare)
+
+    def settings_of(self, count: int, spare: int) -> "Settings":
+        """Return the settings of a fleet of `count` replicas, and `spare` ones."""
+        return self.settings
+
+    def replicas_of(self, count: int, spare: int) -> int:
+        """Return the replicas of such a fleet, all together."""
+        return count + spare
+
+    def gpus_of(self, count: int, spare: int) -> int:
+        """Return the GPUs of such a fleet."""
+        return (count + spare) * self.num_gpus
+
+    def trial(self, count: int, seed: int = 0, **changes: Any) -> FleetTrial:
+        """Return the trial of a fleet of which `count` replicas are left."""
+        return FleetTrial(self.settings, count, seed, **changes)
 
     @property
     def cost(self) -> float:
@@ -86,9 +106,7 @@ class Candidate:
         No fleet is looked at that costs as much as `below`: the largest that does not comes first, because if
         it fails, so do all others.
         """
-        largest = (
-            self.most if below == math.inf else min(self.most, math.ceil(below / self.price) - 1 - self.spare)
-        )
+        largest = self.most if below == math.inf else self.most_below(below)
         if self.is_found:
             count = self.failing + 1
         elif self.holding is not None:
@@ -165,27 +183,26 @@ class Search:
 
     def _advance(self, chosen: Sequence[Candidate], below: float) -> None:
         """One look at each of these candidates, or at all draws of one whose number of replicas is found."""
-        trials: list[tuple[Candidate, FleetTrial]] = []
+        trials: list[tuple[Candidate, int, FleetTrial]] = []
         for candidate in chosen:
             if candidate.failing and candidate.holding is None and candidate.alone is None:
-                alone = FleetTrial(candidate.settings, 1, at_means=self.at_means, is_alone=True)
-                trials.append((candidate, alone))
+                trials.append((candidate, 1, candidate.trial(1, at_means=self.at_means, is_alone=True)))
                 continue
             count = candidate.next_replicas(below)
             seeds = [seed for seed in range(self.num_seeds) if (count, seed) not in candidate.tried]
             if (count, 0) not in candidate.tried:
                 seeds = [0]
             trials += [
-                (candidate, FleetTrial(candidate.settings, count, seed, at_means=self.at_means))
-                for seed in seeds
+                (candidate, count, candidate.trial(count, seed, at_means=self.at_means)) for seed in seeds
             ]
             if not seeds:
                 self._verify(candidate, count)
-        for (candidate, trial), result in zip(trials, self.results([t for _, t in trials]), strict=True):
+        made = self.results([trial for _, _, trial in trials])
+        for (candidate, count, trial), result in zip(trials, made, strict=True):
             if trial.is_alone:
                 candidate.alone = result
             else:
-                candidate.tell(trial.num_replicas, trial.seed, result)
+                candidate.tell(count, trial.seed, result)
 
     def _verify(self, candidate: Candidate, count: int) -> None:
         """Every draw held: so must the upper end of each interval over the draws."""

@@ -158,7 +158,7 @@ def test_the_command_prints_a_plan_and_its_commands(spec: Path) -> None:
     prices = spec.parent / "prices.toml"
     prices.write_text("h100 = 2.5\nl40s = 2.0\n")
     common = ["plan", str(spec), "--gpu", "h100,l40s", "--prices", str(prices), "--max-gpus", "4"]
-    common += ["--slo", PROBLEMS[1], "--replications", "2", "--confidence", "0.8"]
+    common += ["--slo", PROBLEMS[1], "--replications", "2", "--confidence", "0.8", "--no-pools"]
     done = warm.run("sundog", *common, "--manifest", str(spec.parent / "vllm.yaml"))
     assert done.returncode == 0, done.stderr
     assert "At mean lengths" in done.stdout and "Headroom" in done.stdout

@@ -26,6 +26,7 @@ output = {kind = "fixed", tokens = 60}
 """
 SLO = "p90(ttft)<0.3"
 FEW = ("--gpu", "l40s", "-tp", "1", "--max-gpus", "16", "--slo", SLO, "--replications", "1", "--jobs", "1")
+FEW += ("--no-pools",)
 
 
 @pytest.fixture
