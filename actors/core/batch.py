@@ -158,7 +158,8 @@ class Finish:
     """A request that ended.
 
     `stop_reason` is the stop token. `error` says what went wrong, or why the policy refused the request; then
-    it may come again after `retry_after_s`. `moves` is what goes on elsewhere of a request that was told to.
+    it may come again after `retry_after_s`. One that is handed over leaves what is computed of it in
+    `block_ids`; `moves` is what goes on elsewhere of one that was told to.
     """
 
     request_id: str
@@ -167,3 +168,4 @@ class Finish:
     error: str | None = None
     retry_after_s: float | None = None
     moves: Submit | None = None
+    block_ids: tuple[int, ...] = ()

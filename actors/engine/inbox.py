@@ -184,16 +184,17 @@ class Inbox:
     def _withdraw(self, withdraw: Withdraw) -> None:
         self._state.handovers.withdraw(withdraw.request_ids, self._state.kv)
         for name in withdraw.request_ids:
-            self._pulls.pop(name, None)
+            if (pull := self._pulls.pop(name, None)) is not None:
+                pull.set(Reserved(()))
 
     def reserve(self, is_blocked: bool) -> None:
         """Give blocks to requests that are to be fetched, and say so, unless others wait here for them."""
         state = self._state
         for name in state.handovers.take_back():
-            self._pulls.pop(name).set(Reserved(0))
+            self._pulls.pop(name).set(Reserved(()))
         if not is_blocked and len(state.running) < state.config.max_num_running:
-            for request, num_blocks in state.handovers.reserve(state.kv):
-                self._pulls.pop(request.request_id).set(Reserved(num_blocks))
+            for request, block_ids in state.handovers.reserve(state.kv):
+                self._pulls.pop(request.request_id).set(Reserved(block_ids))
         for name in state.handovers.decline():
             self._pulls.pop(name).set(Refused("there is no room for it now"))
 

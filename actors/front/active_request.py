@@ -84,6 +84,10 @@ class ActiveRequest:
             self.num_cached_tokens = admission.num_computed_tokens
             self.is_admitted = True
 
+    def handed_over(self) -> None:
+        """Its prompt is computed, and its first token comes from the next engine."""
+        self.is_admitted = self.has_begun = False
+
     def take_prompt_logprobs(self, part: PromptLogprobs) -> None:
         """Keep a part of them; what comes again after a preemption takes the place of what came before."""
         self.prompt_logprobs[part.start :] = part.tokens

@@ -238,6 +238,9 @@ class AsyncLLM(Actor[FrontMessage]):
         for part in output.prompt_logprobs:
             if (request := self._requests.get(part.request_id)) is not None and request.is_admitted:
                 request.take_prompt_logprobs(part)
+        prompts = [e.request_id for e in output.finished if e.reason == "handed" and e.moves is None]
+        for request in self._active(prompts):
+            request.handed_over()
         if output.tokens:
             logprobs, to_come, vectors = dict(output.logprobs), dict(output.accepted), dict(output.vectors)
             for name, token in output.tokens:
@@ -253,20 +256,13 @@ class AsyncLLM(Actor[FrontMessage]):
             self._end(request, last_delta(finishes[request.submit.request_id]))
 
     def _begun(self, output: StepOutput) -> None:
-        """Note which requests have begun, and where tokens are only counted, which have a first token.
-
-        That of one that is handed over with its prompt alone comes from the next engine.
-        """
+        """Note which requests have begun, and where tokens are only counted, which have a first token."""
         for admission in output.batch.admitted:
             if (request := self._requests.get(admission.request_id)) is not None:
                 request.admitted(admission)
         for chunk in output.batch.chunks if output.tokens is None else ():
             if chunk.samples and (request := self._requests.get(chunk.request_id)) is not None:
                 request.has_begun = True
-        for finish in output.finished:
-            is_prompt = finish.reason == "handed" and finish.moves is None
-            if is_prompt and (request := self._requests.get(finish.request_id)) is not None:
-                request.has_begun = False
 
     def _token(self, request: ActiveRequest, delta: Delta, finish: Finish | None) -> None:
         """Pass one token on; it may complete a stop string, or be the last."""

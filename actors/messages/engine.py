@@ -60,9 +60,9 @@ class Abort:
 class Pull:
     """Router asks a Scheduler to take a request whose prompt another has computed, and to make room for it.
 
-    The answer comes once the request has its blocks, which are then to be filled; none comes for one that is
-    withdrawn before. One that has begun is refused where there is no room at once. Where its own blocks
-    are, handed over and not fetched, it gets these.
+    The answer comes once the request has its blocks, which are then to be filled; one that is withdrawn
+    before has none. One that has begun is refused where there is no room at once. Where its own blocks are,
+    handed over and not fetched, it gets these.
     """
 
     submit: Submit
@@ -86,9 +86,9 @@ class HandOver:
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """The answer that a request has its blocks, and how many are to be fetched: the others were cached."""
+    """The answer that a request has its blocks, and which are to be filled: the others were cached."""
 
-    num_blocks: int
+    block_ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +109,16 @@ class Withdraw:
 class FetchKv:
     """Router asks the links between engines to move a request's blocks; refused if they get lost on the way.
 
-    `num_tokens` is what these blocks hold when they are full: blocks go as they are.
+    What is in `source_blocks` goes to as many `target_blocks`. `num_tokens` is what these blocks hold when
+    they are full: blocks go as they are.
     """
 
     request_id: str
     source: int
     target: int
     num_tokens: int
+    source_blocks: tuple[int, ...] = ()
+    target_blocks: tuple[int, ...] = ()
 
     def answered_by(self, answer: "Done | Refused") -> "FetchKv":
         """Names its answer, for a type checker."""

@@ -53,12 +53,15 @@ class HoldIsOver:
 
 
 class Moving:
-    """A request between two engines; `target` is None until one has been chosen."""
+    """A request between two engines: its prompt is in `blocks` of its `source`.
 
-    __slots__ = ("source", "submit", "target")
+    The `target` is None until one has been chosen.
+    """
 
-    def __init__(self, submit: Submit, source: int) -> None:
-        self.submit, self.source = submit, source
+    __slots__ = ("blocks", "source", "submit", "target")
+
+    def __init__(self, submit: Submit, source: int, blocks: tuple[int, ...]) -> None:
+        self.submit, self.source, self.blocks = submit, source, blocks
         self.target: int | None = None
 
 
@@ -133,23 +136,23 @@ class Handovers:
         """Requests have ended with an engine: those that are handed over go on to the next."""
         for finish in finished:
             if finish.moves is not None:
-                self._moves(finish.moves)
+                self._moves(finish, finish.moves)
             elif finish.reason == "handed":
-                self._handed(finish.request_id)
+                self._handed(finish)
             else:
                 self._prefilling.pop(finish.request_id, None)
                 self._leaving.pop(finish.request_id, None)
                 if (sent := self._state.sent(finish.request_id)) is not None:
                     sent.is_moving = True  # to nowhere: it is known until its reader has heard of its end
 
-    def _moves(self, submit: Submit) -> None:
+    def _moves(self, finish: Finish, submit: Submit) -> None:
         """A request has left its engine, to go on at the one that was chosen."""
         name = submit.request_id
         source, target = self._state.replica_of(name), self._leaving.pop(name, None)
         assert source is not None, f"{name} has left an engine that did not have it"
         self._state.end(name)
         if target is not None and submit.has_remote_kv and self._engines[target] is not None:
-            moving = self._moving[name] = Moving(submit, source)
+            moving = self._moving[name] = Moving(submit, source, finish.block_ids)
             self._pull(moving, target)
         elif target is not None:
             self._compute_again(submit, source, target)
@@ -163,11 +166,14 @@ class Handovers:
             self._tell(source, KvFetched((submit.request_id,)))
         self._owner.go_on(replace(submit, has_remote_kv=False), target)
 
-    def _handed(self, name: str) -> None:
+    def _handed(self, finish: Finish) -> None:
+        name = finish.request_id
         source, submit = self._state.replica_of(name), self._prefilling.pop(name, None)
         assert source is not None and submit is not None, f"{name} is handed over, and was not asked for"
         self._state.end(name)
-        moving = self._moving[name] = Moving(replace(submit, has_remote_kv=True), source)
+        num_blocks = -(-submit.num_prompt_tokens // self._state.block_size)
+        moving = Moving(_second_leg(submit), source, finish.block_ids[:num_blocks])
+        self._moving[name] = moving
         target = self._owner.choose_decoding(moving.submit)
         if target is None:
             return self._lose(moving)
@@ -196,8 +202,10 @@ class Handovers:
         if moving.target == moving.source:
             return self._fetched(moving, Done())
         assert self._links is not None, "nothing is pulled without links"
-        num_tokens = answer.num_blocks * self._state.block_size
-        fetch = FetchKv(name, moving.source, moving.target, num_tokens)
+        target_blocks = answer.block_ids
+        source_blocks = moving.blocks[len(moving.blocks) - len(target_blocks) :]
+        num_tokens = len(target_blocks) * self._state.block_size
+        fetch = FetchKv(name, moving.source, moving.target, num_tokens, source_blocks, target_blocks)
         reply: Reply[Done | Refused] = self._links.request(fetch)
         reply.hand_to(_NextLeg(moving, self._fetched))
 
@@ -277,3 +285,11 @@ class Handovers:
                 engine.scheduler.tell(message)
             except ActorDied:
                 return
+
+
+def _second_leg(submit: Submit) -> Submit:
+    """Return a request as the engine gets it that decodes: what its prompt has to say has been said."""
+    sampling = submit.sampling
+    if sampling.prompt_logprobs is not None:
+        sampling = replace(sampling, prompt_logprobs=None)
+    return replace(submit, sampling=sampling, has_remote_kv=True)

@@ -243,7 +243,7 @@ class Requests:
         self._num_computed[row] = admission.num_computed_tokens
         # Shorter tables are padded with block 0, not with what an earlier request left behind.
         self._num_blocks[row] = self._table[row] = 0
-        num_hit = admission.num_computed_tokens // self._block_size
+        num_hit = -(-admission.num_computed_tokens // self._block_size)  # the last one may have been fetched
         self._append_blocks(row, admission.block_ids[:num_hit], reused=True)
         self._append_blocks(row, admission.block_ids[num_hit:])
         self._adapters.set(row, admission.adapter)

@@ -51,12 +51,12 @@ class KvHandovers:
         self.handed[request.request_id] = request
         self.is_used = True
 
-    def reserve(self, kv: KVCache) -> list[tuple[Request, int]]:
+    def reserve(self, kv: KVCache) -> list[tuple[Request, tuple[int, ...]]]:
         """Give blocks to pulls in order, until the next lacks some.
 
-        Returns each with the number of blocks that are to be fetched. O(blocks)
+        Returns each with the blocks that are to be filled, its last ones. O(blocks)
         """
-        reserved: list[tuple[Request, int]] = []
+        reserved: list[tuple[Request, tuple[int, ...]]] = []
         for name, request in list(self.pulls.items()):
             hit = kv.find_hit(request)
             if not kv.fits(hit, request.num_tokens, kv.watermark_blocks):
@@ -64,7 +64,7 @@ class KvHandovers:
             del self.pulls[name]
             kv.hold(request, hit, request.num_tokens)
             self.fetch(request)
-            reserved.append((request, len(request.block_ids) - len(hit)))
+            reserved.append((request, tuple(request.block_ids[len(hit) :])))
         return reserved
 
     def take_back(self) -> list[str]:

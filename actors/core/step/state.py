@@ -222,12 +222,14 @@ class SchedulerState:
             request.first_token_s,
             request.last_token_s,
         )
+        blocks: tuple[int, ...] = ()
         if runs and keeps_kv:
+            blocks = tuple(request.block_ids[: self.kv.num_blocks(request.num_tokens)])
             self.hand_over(request)
         else:
             self.finish(request)
         moves = replace(submit, begun=begun, has_remote_kv=runs and keeps_kv)
-        return Finish(request.request_id, "handed", moves=moves)
+        return Finish(request.request_id, "handed", moves=moves, block_ids=blocks)
 
     def pull(self, submit: Submit) -> None:
         """Let a request wait for blocks, to fetch the prompt that another scheduler has handed over."""

@@ -60,7 +60,7 @@ def update(state: SchedulerState, result: StepResult) -> list[Finish]:
         _tell_sampled(state, samplers, result.failed)
     for index, (request, finish) in enumerate(ended):
         if request.submit.hands_over and finish.reason != "error":
-            ended[index] = request, Finish(request.request_id, "handed")
+            ended[index] = request, Finish(request.request_id, "handed", block_ids=tuple(request.block_ids))
             state.hand_over(request)
         else:
             state.finish(request)
