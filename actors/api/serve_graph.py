@@ -31,10 +31,11 @@ from actors.graph import open_graph
 from actors.http.quart_app import json_response, new_app
 from actors.http.server import serve_http
 from actors.kernel.actor import Actor, Tap
-from actors.messages import Heard
+from actors.messages import CeaseFetch, FetchKv, Heard
 from actors.metrics.forecast import Forecast
 from actors.metrics.logs import log_request
 from actors.metrics.metrics import Metrics
+from actors.metrics.totals import KvTransferTotals
 
 log = logging.getLogger("sundog.api")
 
@@ -115,12 +116,14 @@ async def serve_graph(
     forecast: Forecast | None = None,
     emulation: Emulation | None = None,
     front: Front | None = None,
+    links: Actor[FetchKv | CeaseFetch] | None = None,
+    transfers: KvTransferTotals | None = None,
 ) -> None:
     """Serve until SIGTERM, SIGINT or `stop`; then finish what runs, and return.
 
     `new_backend` makes a backend for each replica, and after each crash. A second signal cuts what runs
     and raises KeyboardInterrupt; so does one before `on_ready` gets the URL. Without a `front` HTTP is served
-    here. Raises ConfigError if it cannot.
+    here. The `links` move KV between pools, and count it in `transfers`. Raises ConfigError if it cannot.
     """
     stopping = Stopping(trio.Event() if stop is None else stop)
     with stopping.until_cut(), spans_to(options.otlp_traces_endpoint, served.name) as spans:
@@ -140,11 +143,12 @@ async def serve_graph(
                     supervision=Supervision(SERVED, new_backend),
                     front_end=None if emulation is None else emulation.front_end,
                     roster=roster,
+                    links=links,
                 ) as llm,
                 trio.open_nursery() as serving,
             ):
                 live = Live(metrics, _facts(served, config), nursery, roster, forecast, stopping.drain)
-                registry = _registry(metrics, served, config, options, emulation)
+                registry = _registry(metrics, served, config, options, emulation, transfers)
                 behind = Behind(llm, registry, live, stopping.drain, keys, emulation)
                 port = await serving.start(front.serve, behind)
                 stopping.ready.set()
@@ -174,8 +178,10 @@ def _registry(
     config: EngineConfig,
     options: ServerOptions,
     emulation: Emulation | None,
+    transfers: KvTransferTotals | None,
 ) -> CollectorRegistry:
-    return registry_of(metrics, served.name, config, served.max_loras, emulation, options.first_engine)
+    first = options.first_engine
+    return registry_of(metrics, served.name, config, served.max_loras, emulation, first, transfers)
 
 
 def _metrics(config: EngineConfig, options: ServerOptions, spans: "Spans | None") -> Metrics:

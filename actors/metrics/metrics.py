@@ -158,9 +158,12 @@ class Metrics(Actor[Heard | SayThroughput]):
                 request.num_computed_tokens += chunk.num_tokens
 
     def _tokens(self, engine: EngineTotals, output: StepOutput, end_s: float) -> None:
-        """Every request's new tokens; those of one step come together."""
+        """Every new token; those of one step come together. A prompt that is handed over has none yet."""
         gaps: dict[float, int] = {}
+        handed = {f.request_id for f in output.finished if f.reason == "handed" and f.moves is None}
         for name, _ in output.tokens or ():
+            if name in handed:
+                continue
             engine.num_generation_tokens += 1
             request = self.requests.get(name)
             if request is None:
@@ -180,6 +183,8 @@ class Metrics(Actor[Heard | SayThroughput]):
 
     def _end(self, engine: EngineTotals, finish: Finish, time_s: float) -> None:
         if finish.reason == "handed":
+            if (request := self.requests.get(finish.request_id)) is not None:
+                request.block_ids.clear()
             return
         request = self.requests.pop(finish.request_id, None)
         if request is not None:

@@ -70,6 +70,16 @@ class Lag:
         return {"time_scale": self.time_scale, "late_s": _most(self.late_s), "lost_s": _most(self.lost_s)}
 
 
+@dataclass(slots=True)
+class KvTransferTotals:
+    """The transfers of prompts' keys and values between pools; `seconds` are from request to end of each."""
+
+    num_transfers: int = 0
+    num_bytes: int = 0
+    seconds: float = 0.0
+    num_lost: int = 0
+
+
 def _most(seconds: Sequence[float]) -> float:
     return round(max(seconds), 6)
 

@@ -12,11 +12,13 @@ table[p // P] * P + p % P of all. With P = 4 and the table [7, 2], position 5 is
 
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import psutil  # type: ignore[import-untyped]  # ships no types
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from actors.core.config import ConfigError
@@ -78,6 +80,31 @@ class PagedKVCache:
         """Keep the keys and values of T tokens in their slots (block * block_size + offset)."""
         self.keys_SPKD[layer].flatten(0, 1).index_copy_(0, slots_T, k_TKD)
         self.values_SPKE[layer].flatten(0, 1).index_copy_(0, slots_T, v_TKE)
+
+    @property
+    def block_bytes(self) -> int:
+        """The bytes of one block over all layers."""
+        return block_bytes(self.shapes, self.block_size)
+
+    def read(self, block_ids: Sequence[int]) -> bytes:
+        """Return what blocks hold on a CPU: the keys of every layer, then the values."""
+        return b"".join([layer_SB[list(block_ids)].data for layer_SB in self._as_bytes()])
+
+    def fill(self, block_ids: Sequence[int], data: bytes) -> None:
+        """Write into blocks what `read` has returned of as many blocks of an equal cache; ValueError else."""
+        if len(data) != len(block_ids) * self.block_bytes:
+            raise ValueError(f"{len(data)} bytes are not {len(block_ids)} blocks of {self.block_bytes}")
+        begin = 0
+        for layer_SB in self._as_bytes():
+            end = begin + len(block_ids) * layer_SB.shape[1]
+            part_B = np.frombuffer(data, np.uint8, end - begin, begin)
+            layer_SB[list(block_ids)] = part_B.reshape(len(block_ids), -1)
+            begin = end
+
+    def _as_bytes(self) -> list[NDArray[np.uint8]]:
+        """Return every layer as the bytes of its blocks, in the same memory."""
+        num_blocks = self.num_blocks
+        return [layer.view(num_blocks, -1).view(torch.uint8).numpy() for layer in self.layers]
 
     def wipe(self, blocks_B: Tensor) -> None:
         """Fill these blocks with zeros, in every layer."""

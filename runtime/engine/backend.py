@@ -1,6 +1,6 @@
 """The torch backend: an engine's steps, launched and answered for the actors above."""
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import NamedTuple
 
 import trio
@@ -14,6 +14,7 @@ from runtime.model.loader import import_torch
 import_torch()
 
 # ruff: noqa: E402
+from runtime.attention.paged_cache import PagedKVCache
 from runtime.engine.device_thread import DeviceThread
 from runtime.engine.engine import Engine
 from runtime.engine.model_loader import ModelLoader
@@ -58,6 +59,23 @@ class TorchBackend(ModelLoader):
         if engine.speculates:
             return await run_blocking(engine.finish, flight, trio.current_time())
         return engine.finish(flight, trio.current_time())
+
+    def kv_block_bytes(self) -> int:
+        """The bytes of a block, over all layers."""
+        return self._cache.block_bytes
+
+    def read_kv(self, block_ids: Sequence[int]) -> bytes:
+        """Return what blocks of the cache hold, layer by layer."""
+        return self._cache.read(block_ids)
+
+    def write_kv(self, block_ids: Sequence[int], data: bytes) -> None:
+        """Fill blocks of the cache with what `read_kv` of such a backend has returned."""
+        self._cache.fill(block_ids, data)
+
+    @property
+    def _cache(self) -> PagedKVCache:
+        assert self._loaded is not None, "a model that is loaded has a cache"
+        return self._loaded.model.cache
 
     async def close(self) -> None:
         """Release the weights and the cache."""

@@ -12,6 +12,7 @@ from actors.engine.backend import Listener
 from actors.engine.reports import ActorReport
 from actors.kernel.actor import ActorDied, Ref, Tap
 from actors.messages import EngineRefs
+from runtime.kv_transfer.mover import KvMover
 from runtime.wire.frames import WireError
 from runtime.wire.link import Link
 from runtime.worker.forks import ForkServerDied
@@ -41,16 +42,22 @@ class EngineProcess:
     """A replica's core in a process of its own (`RemoteCore`).
 
     A process that is silent for `stall_s` is taken for stalled, and ended; so is one that is not ready, with
-    all its ranks, `load_s` after it has begun.
+    all its ranks, `load_s` after it has begun. Between pools a `mover` reaches the blocks of its cache.
     """
 
     def __init__(
-        self, replica: int, launcher: Launcher, stall_s: float, load_s: float = LOAD_S, tap: Tap | None = None
+        self,
+        replica: int,
+        launcher: Launcher,
+        stall_s: float,
+        load_s: float = LOAD_S,
+        tap: Tap | None = None,
+        mover: KvMover | None = None,
     ) -> None:
         self._replica = replica
         self._launcher = launcher
         self._stall_s, self._load_s = stall_s, load_s
-        self._tap = tap
+        self._tap, self._mover = tap, mover
         self._monitor: ProcessMonitor | None = None
         self._is_up = False
 
@@ -108,6 +115,9 @@ class EngineProcess:
             capacity = await host.ask(Start())
             scheduler = await link.open(f"scheduler-{replica}", "router", tap=tap)
             manager = await link.open(f"kv-cache-manager-{replica}", "router", tap=tap)
+            if self._mover is not None:
+                port = await link.open(f"kv-port-{replica}", self._mover.name, counted=False)
+                self._mover.connect(replica, port)
         except ActorDied as error:
             return link.end(f"its core cannot be reached: {error}")
         host.close()

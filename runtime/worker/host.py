@@ -21,6 +21,7 @@ from actors.engine.engine_core import run_engine_core
 from actors.engine.reports import report
 from actors.kernel.actor import Actor, ActorDied, Handled, Ref, answer
 from actors.messages import Capacity, EngineRefs
+from runtime.kv_transfer.port import KvPort, MovesKv
 from runtime.wire.handshake import shake_hands
 from runtime.wire.link import Link
 from runtime.worker.clock import ServerClock, offset_s
@@ -157,6 +158,8 @@ async def _host(
         try:
             with logs_told(monitor) if tells_logs else nullcontext():
                 backend = await trio.to_thread.run_sync(new_backend, replica)
+                if config.hands_over:
+                    await _open_port(link, replica, backend, nursery)
                 async with ranks.running(lambda lost: monitor.tell(failed(lost))) as runners:
                     await run_engine_core(
                         replica,
@@ -174,6 +177,15 @@ async def _host(
             monitor.tell(failed(ranks.lost or root_cause(error)))
         await link.flush()
         nursery.cancel_scope.cancel()
+
+
+async def _open_port(link: Link, replica: int, backend: Backend, nursery: trio.Nursery) -> None:
+    """Let the server reach the blocks of the cache, for as long as this process runs."""
+    assert isinstance(backend, MovesKv), "pools are of models that generate text"
+    port = KvPort(f"kv-port-{replica}", backend)
+    port.ref("itself")
+    await nursery.start(port.live)
+    link.export(port)
 
 
 async def _beat(monitor: Ref[ToMonitor], actors: Sequence[Actor[Never]], ranks: Ranks) -> None:

@@ -13,14 +13,19 @@ from actors.messages import (
     Freeze,
     HandOver,
     Interrupt,
+    KvFetched,
     Load,
     PolicyFailed,
+    Pull,
     Refused,
+    Reserved,
     ResetPrefixCache,
     StepOutput,
     StepResult,
     Submit,
+    Withdraw,
 )
+from runtime.kv_transfer.messages import KV_MESSAGES
 
 MESSAGES: tuple[type, ...] = (
     Submit,
@@ -37,6 +42,10 @@ MESSAGES: tuple[type, ...] = (
     Capacity,
     Freeze,
     HandOver,
+    Pull,
+    Reserved,
+    KvFetched,
+    Withdraw,
 )
 
 
@@ -85,7 +94,7 @@ class CoreFailed:
 ToMonitor = StepOutput | PolicyFailed | Pulse | Logged | CoreEnded | CoreFailed
 """Messages to a `ProcessMonitor`."""
 
-WORKER_MESSAGES: tuple[type, ...] = (*MESSAGES, Start, Pulse, Logged, CoreEnded, CoreFailed)
+WORKER_MESSAGES: tuple[type, ...] = (*MESSAGES, *KV_MESSAGES, Start, Pulse, Logged, CoreEnded, CoreFailed)
 
 
 def failed(error: BaseException) -> CoreFailed:

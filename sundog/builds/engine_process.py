@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING
 from actors.config import ConfigError, EngineConfig
 from actors.core.params.sampling import Adapter
 from sundog.builds.served import adapters, as_served
-from sundog.builds.torch_limits import check_quantization, planned_ahead
+from sundog.builds.torch_limits import check_quantization, planned_ahead, pools_of
 from sundog.ends import log_to_stderr
 from sundog.options.engine import DEFAULT_LIMITS, UNKNOWN_CONTEXT, EngineOptions
 from sundog.options.serving import RealServing, parse_on
 
 if TYPE_CHECKING:
     from actors.engine.backend import Backend
+    from runtime.kv_transfer.mover import KvMover
     from runtime.ranks.rank import RankPlace
     from runtime.ray.place import RayPlace
     from runtime.serve import RealModel
@@ -39,6 +40,7 @@ def embedding_config(real: "RealModel", serving: RealServing, engine: EngineOpti
         ("--enable-lora", serving.enable_lora),
         ("--speculative-config", engine.speculative_config is not None),
         ("--quantization", engine.quantization is not None),
+        ("--pool", bool(serving.pool)),
     ):
         if given:
             raise ConfigError(f"{option} is for models that generate text: leave it out")
@@ -192,6 +194,7 @@ class ServeOrders:
         if real.embedding is not None:
             return OpenedModel(self, real, embedding_config(real, serving, self.engine), ())
         config = planned_ahead(self.engine, serving.device).config(real.max_position_embeddings)
+        config = pools_of(serving, config)
         found = adapters(serving, real.name, (str(self.model), real.folder.name))
         check_settings(
             real.folder,
@@ -204,12 +207,14 @@ class ServeOrders:
         return OpenedModel(self, real, as_served(config, serving), found)
 
 
-def engine_processes(orders: ServeOrders, place: "Launcher") -> "Callable[[int], EngineProcess]":
-    """Return what makes a replica's process, and begins it at a place."""
+def engine_processes(
+    orders: ServeOrders, place: "Launcher", mover: "KvMover | None"
+) -> "Callable[[int], EngineProcess]":
+    """Return what makes a replica's process, and begins it at a place; a `mover` goes between pools."""
     from runtime.worker.engine_process import EngineProcess
 
     stall_s, load_s = orders.serving.stall_timeout_s, orders.serving.load_timeout_s
-    return lambda replica: EngineProcess(replica, place, stall_s, load_s)
+    return lambda replica: EngineProcess(replica, place, stall_s, load_s, mover=mover)
 
 
 def forks_here(orders: ServeOrders, stack: ExitStack) -> "Forks":

@@ -15,6 +15,7 @@ from sundog.options.serving import RealServing
 if TYPE_CHECKING:
     from actors.front.codec import Vocabulary
     from runtime.faults import EngineFaults, Hurt
+    from runtime.kv_transfer.mover import KvMover
     from runtime.serve import RealModel
     from runtime.worker.forks import Forks
 
@@ -55,12 +56,13 @@ def real_model(begun: StartingModel, stack: ExitStack) -> Served:
     place = forks if serving.on is None else ray_place(orders, stack)
     found = orders.open()
     real = found.real
+    mover = _mover() if found.config.hands_over else None
     real.grammars.prepare()
     vocabulary = _with_thought(real.vocabulary, real, serving)
     return Served(
         real.name,
         found.config,
-        found.watched() if place is None else engine_processes(orders, place),
+        found.watched() if place is None else engine_processes(orders, place, mover),
         real.tokenizer,
         vocabulary,
         real.sampling_defaults() if serving.generation_config == "auto" else NEUTRAL,
@@ -70,12 +72,13 @@ def real_model(begun: StartingModel, stack: ExitStack) -> Served:
         vectors=real.vectors,
         folder=real.folder,
         listeners=() if forks is None or not hurts else (_faults(hurts, forks, found.config.replicas),),
+        links=mover,
     )
 
 
 NOT_REAL = {
-    "slow-link": "links between pools, which a server has none of",
-    "lost-transfer": "links between pools, which a server has none of",
+    "slow-link": "links between pools, which a server does not hold up",
+    "lost-transfer": "links between pools, which a server does not cut",
     "cancellations": "clients, whom a server does not drive",
     "spike": "clients, whom a server does not drive",
     "retries": "clients, whom a server does not drive",
@@ -113,6 +116,12 @@ def _faults(hurts: "tuple[Hurt, ...]", forks: "Forks", replicas: int) -> "Engine
     from runtime.faults import EngineFaults
 
     return EngineFaults(hurts, forks, replicas)
+
+
+def _mover() -> "KvMover":
+    from runtime.kv_transfer.mover import KvMover
+
+    return KvMover()
 
 
 def _with_thought(vocabulary: "Vocabulary", real: "RealModel", serving: RealServing) -> "Vocabulary":

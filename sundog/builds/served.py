@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from actors.front.codec import Vocabulary
     from actors.kernel.actor import Actor
     from actors.messages import Heard
+    from runtime.kv_transfer.mover import KvMover
     from runtime.text.tokenizer import Tokenizer
     from sim.cost.work import CostModel
     from sim.emulation.clock import ScaledClock
@@ -63,6 +64,8 @@ class Served:
     emulation: "Emulation | None" = None
     clock: "ScaledClock | None" = None
     """Where it is not the wall's."""
+    links: "KvMover | None" = None
+    """They move keys and values between pools."""
 
 
 def adapters(serving: Serving, model: str, names: tuple[str, ...] = ()) -> tuple[Adapter, ...]:

@@ -73,6 +73,8 @@ def serve_until_stopped(
                 forecast=ahead,
                 emulation=served.emulation,
                 front=front,
+                links=served.links,
+                transfers=None if served.links is None else served.links.totals,
             ),
             clock=served.clock,
         )

@@ -1,13 +1,16 @@
 """Limits and defaults of the torch backend, where they differ from those of simulated engines."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from actors.config import ConfigError
+from actors.config import ConfigError, EngineConfig
+from actors.config.pools import EnginePool
 from sundog.options.engine import EngineOptions
 from sundog.options.row import rows
 from sundog.options.serving import RAY, RealServing
+from sundog.options.simulation import parse_pool
 
 DRIVER = Path("/dev/nvidiactl")
 
@@ -21,6 +24,40 @@ def need_torch() -> None:
 def as_replicas(engine: EngineOptions) -> EngineOptions:
     """Return the engine with data-parallel ranks as replicas, which share nothing and have all experts."""
     return replace(engine, replicas=engine.replicas * engine.data_parallel_size, data_parallel_size=1)
+
+
+def in_pools(serving: RealServing, engine: EngineOptions) -> tuple[RealServing, EngineOptions]:
+    """Return the server with as many replicas as its pools have; refuses what cannot be in pools yet."""
+    if not serving.pool:
+        return serving, engine
+    for flag, given in (
+        ("--replicas", engine.replicas > 1),
+        ("--tensor-parallel-size", engine.tensor_parallel_size > 1),
+        ("--in-process", serving.in_process),
+        ("--record", serving.record is not None),
+        ("--device cuda", serving.device == "cuda"),
+        ("a draft model", engine.speculation is not None and engine.speculation.model is not None),
+    ):
+        if given:
+            raise ConfigError(f"{flag} does not go with --pool: leave one out")
+    for spec in map(parse_pool, serving.pool):
+        if spec.gpu != "cpu" or spec.tensor_parallel_size > 1:
+            raise ConfigError(f"--pool {spec.name}: engines of real pools are on the CPU: give ROLE=cpu:xM")
+        if spec.own:
+            raise ConfigError(f"--pool {spec.name}: its engines are like all others: give {_flags(spec.own)}")
+    num_engines = sum(parse_pool(each).replicas for each in serving.pool)
+    return replace(serving, device="cpu"), replace(engine, replicas=num_engines)
+
+
+def pools_of(serving: RealServing, config: EngineConfig) -> EngineConfig:
+    """Return the deployment with its pools, whose engines are alike but for their roles."""
+    specs = map(parse_pool, serving.pool)
+    pools = tuple(EnginePool(spec.role, spec.replicas, config.scheduler) for spec in specs)
+    return replace(config, pools=pools)
+
+
+def _flags(own: Iterable[str]) -> str:
+    return ", ".join(f"--{name.replace('_', '-')}" for name in own)
 
 
 def check_quantization(engine: EngineOptions) -> None:

@@ -6,7 +6,7 @@ import click
 
 from sundog.builds.real import begun_model, real_model
 from sundog.builds.server import begin_log, one_model, serve_until_stopped, server_options
-from sundog.builds.torch_limits import as_replicas, check_placement
+from sundog.builds.torch_limits import as_replicas, check_placement, in_pools
 from sundog.options.door import ConnectionOptions
 from sundog.options.engine import SIMULATED_ONLY, EngineOptions
 from sundog.options.serving import RealServing
@@ -30,7 +30,7 @@ def serve(
     same API at the pace of a GPU that is not there.
     """
     begin_log(serving)
-    engine = as_replicas(engine)
+    serving, engine = in_pools(serving, as_replicas(engine))
     check_placement(serving, engine)
     model = one_model(model_argument, serving.model)
     with ExitStack() as stack:

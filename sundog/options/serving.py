@@ -9,6 +9,7 @@ from actors.config.pooler import parse_pooler_config
 from actors.core.params.sampling import Adapter
 from sundog.options.door import LIMITS
 from sundog.options.row import RECORDING, AnyText, OneOf, Parsed, Real, Switch, Whole, option
+from sundog.options.simulation import parse_pool
 
 RAY = "Ray"
 
@@ -243,6 +244,13 @@ class RealServing(Serving):
         AnyText("FILE", is_path=True),
         "Kill and hold up engine processes when FILE.toml says so (docs/fleets.md).",
         section=PROCESSES,
+    )
+    pool: tuple[str, ...] = option(
+        (),
+        Parsed(parse_pool, "ROLE=cpu:xM"),
+        "A pool of M engines, instead of --replicas: prefill and decode, which hand prompts over, or both.",
+        section=PROCESSES,
+        many=True,
     )
     on: str | None = on_ray("Place each replica on a cluster: ray begins one here, ray:HOST:PORT is there.")
     ray_cpus: int | None = option(

@@ -25,6 +25,19 @@ def test_a_block_costs_what_its_tensors_hold() -> None:
     assert cache.num_blocks == 5
 
 
+def test_blocks_go_from_cache_to_cache_byte_for_byte_and_leave_all_others() -> None:
+    """In any order, whatever widths and types layers have; other numbers of bytes are refused."""
+    cpu = torch.device("cpu")
+    one, other = (PagedKVCache(LAYERS, num_blocks=6, block_size=16, device=cpu) for _ in range(2))
+    for layer in one.layers:
+        layer.copy_(torch.randn(layer.shape))
+    other.fill([1, 5], one.read([4, 2]))
+    for there, here in zip(one.layers, other.layers, strict=True):
+        assert torch.equal(here[[1, 5]], there[[4, 2]]) and not here[[0, 2, 3, 4]].any()
+    with pytest.raises(ValueError, match="are not 1 blocks of"):
+        other.fill([3], one.read([4, 2]))
+
+
 def test_blocks_fill_the_memory_given() -> None:
     assert choose_num_blocks(1000, 40_500, **LIMITS) == 40
 

@@ -7,10 +7,11 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 from prometheus_client.exposition import choose_encoder
 
 from actors.api.emulation import Emulation
-from actors.api.exposition.families import EngineFamilies, LagFamilies
+from actors.api.exposition.families import EngineFamilies, KvTransferFamilies, LagFamilies
 from actors.api.exposition.http_metrics import HttpMetrics
 from actors.config import EngineConfig
 from actors.metrics.metrics import Metrics
+from actors.metrics.totals import KvTransferTotals
 
 __all__ = ["Exposition", "OwnExposition", "registry_of"]
 
@@ -46,6 +47,7 @@ def registry_of(
     max_loras: int | None,
     emulation: Emulation | None = None,
     first_engine: int = 0,
+    transfers: KvTransferTotals | None = None,
 ) -> CollectorRegistry:
     """Everything that one server's /metrics shows, but for requests over HTTP."""
     registry = CollectorRegistry()
@@ -56,6 +58,8 @@ def registry_of(
     registry.register(EngineFamilies(metrics, model, cache, max_loras, first_engine))
     if emulation is not None:
         registry.register(LagFamilies(emulation.lag, model, first_engine))
+    if transfers is not None:
+        registry.register(KvTransferFamilies(transfers, model))
     GCCollector(registry=registry)
     PlatformCollector(registry=registry)
     ProcessCollector(registry=registry)

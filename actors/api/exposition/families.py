@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 from actors.metrics.measured import Measured
 from actors.metrics.metrics import Metrics
-from actors.metrics.totals import EngineTotals, Histogram, Lag
+from actors.metrics.totals import EngineTotals, Histogram, KvTransferTotals, Lag
 
 LABELS = ("model_name", "engine")
 SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
@@ -213,6 +213,25 @@ def _adapters(requests: Iterable[Measured], max_loras: int) -> Metric:
             (running if request.is_running else waiting).add(request.adapter)
     family.add_metric((str(max_loras), ",".join(sorted(waiting)), ",".join(sorted(running))), time.time())
     return family
+
+
+class KvTransferFamilies(Collector):
+    """Collects what has gone between pools, at each scrape."""
+
+    def __init__(self, totals: KvTransferTotals, model: str) -> None:
+        self._totals, self._model = totals, model
+
+    def collect(self) -> Iterator[Metric]:
+        totals = self._totals
+        for name, about, value in (
+            ("transfers", "Prompts whose KV has gone from engine to engine.", totals.num_transfers),
+            ("transfer_bytes", "Bytes of these.", totals.num_bytes),
+            ("transfer_seconds", "Seconds that transfers took, each by itself.", totals.seconds),
+            ("transfers_lost", "Transfers that an engine's end cut off.", totals.num_lost),
+        ):
+            family = CounterMetricFamily(f"sundog:kv_{name}", about, labels=LABELS[:1])
+            family.add_metric((self._model,), value)
+            yield family
 
 
 class LagFamilies(Collector):
