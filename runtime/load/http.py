@@ -153,6 +153,11 @@ async def connect(site: Site) -> trio.abc.Stream:
     return stream
 
 
+KEPT_S = 3.0
+"""How long an idle connection is used again: uvicorn, vLLM's server, closes one after 5 s, perhaps while the
+next request is on its way."""
+
+
 @dataclass(slots=True)
 class Connections:
     """Connections to one server, kept between requests; `headers` go with each request."""
@@ -160,7 +165,8 @@ class Connections:
     site: Site
     headers: Mapping[str, str] = field(default_factory=dict)
     connect: Callable[[Site], Awaitable[trio.abc.Stream]] = connect
-    _idle: list[Connection] = field(default_factory=list)
+    _idle: list[tuple[float, Connection]] = field(default_factory=list)
+    """With when each came back."""
 
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[Connection]:
@@ -172,14 +178,14 @@ class Connections:
             is_kept = connection.renew()
         finally:
             if is_kept:
-                self._idle.append(connection)
+                self._idle.append((trio.current_time(), connection))
             else:
                 await connection.close()
 
     async def _take(self) -> Connection:
         while self._idle:
-            connection = self._idle.pop()
-            if connection.is_open:
+            since_s, connection = self._idle.pop()
+            if connection.is_open and trio.current_time() - since_s < KEPT_S:
                 return connection
             await connection.close()
         return Connection(await self.connect(self.site), self.site)
@@ -201,7 +207,7 @@ class Connections:
     async def close(self) -> None:
         """Let all idle connections go."""
         while self._idle:
-            await self._idle.pop().close()
+            await self._idle.pop()[1].close()
 
 
 def _why(error: OSError) -> str:

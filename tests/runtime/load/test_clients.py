@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from runtime.load.clients import GONE_S, LEAD_S, ServerGone
-from runtime.load.http import RequestFailed, Site
+from runtime.load.http import KEPT_S, RequestFailed, Site
 from sim.trace.record import TraceRequest
 from tests.runtime.load.servers import Asked, Notes, Script, clients, played, scripted
 
@@ -43,6 +43,26 @@ async def test_lateness_of_the_client_is_measured_and_stays_in_the_figures() -> 
     outcome = notes.outcomes["a"]
     assert (outcome.due_s, outcome.sent_s) == (0.0, pytest.approx(2.0 - LEAD_S))
     assert outcome.first_s == pytest.approx(outcome.sent_s + 1.0)
+
+
+@pytest.mark.parametrize(("pause_s", "num_connected"), [(KEPT_S / 2, 1), (KEPT_S + 1, 2)])
+async def test_a_connection_that_was_idle_for_long_is_not_used_again(
+    pause_s: float, num_connected: int
+) -> None:
+    """A server that closes idle ones after five seconds may do so while a request is on its way."""
+    made = 0
+    async with scripted(lambda asked: asked.tokens(0.0)) as connections:
+        at_once = connections.connect
+
+        async def connect(site: Site) -> trio.abc.Stream:
+            nonlocal made
+            made += 1
+            return await at_once(site)
+
+        connections.connect = connect
+        rows = [Row("a", 1.0, 4, 1), Row("b", 1.0 + LEAD_S + pause_s, 4, 1)]
+        await clients(connections, Notes()).play(rows)
+    assert made == num_connected
 
 
 async def test_a_closed_loop_has_no_more_requests_than_clients() -> None:
