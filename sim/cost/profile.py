@@ -26,8 +26,8 @@ from sim.files.toml import checked, read_toml
 
 TITLE, RANGE, MEASURED = "calibrated", "range", "measured"
 BENDS = ("bends", "context_bends")
-LOADS_ERROR = "left_out_error"
-ERRORS = ("held_out_error_median", "trial_error_tpot", LOADS_ERROR)
+LOADS_ERROR, DRIFT = "left_out_error", "drift"
+ERRORS = ("held_out_error_median", "trial_error_tpot", LOADS_ERROR, DRIFT)
 """What [measured] says of how far steps are off."""
 MOST_DOUBT = 0.9
 NOT_IN_LOGS = {"per_chunk": 0.0, "per_chunk_context_token": 0.0}

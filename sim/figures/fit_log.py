@@ -1,18 +1,9 @@
-"""A cost model from a log: of steps, or of requests alone.
+"""A cost model from a log of steps.
 
 A log of steps holds forward-pass metrics of SGLang, vLLM, TensorRT-LLM or Sundog, version 1. Each row is a
 step with its time, so that nothing must be inferred but one thing: a row sums the chunks of prefills, and
 attention costs their pairs of query and key, which are taken as if its chunks were of one size. Ranks that
 share their steps (attention data parallelism) are not told apart from replicas: give one's rows.
-
-A log of requests says when each began and ended, and its numbers of tokens. Nothing is known of steps, but
-a request that decodes gets a token in each: its n - 1 steps took from its first token to its last, and what
-they computed follows from the other requests of that time. The linear model (`sim.cost.calibrated`) sums
-over steps, so each such request gives one equation in its coefficients. Others are taken to decode evenly
-between their first and last token, and to prefill evenly between being scheduled and their first.
-
-Requests that were preempted waited in between. A log does not say which, so those that took one and a half
-times as long as the fit says are left out, and the rest is fitted again.
 
 The log of a server that `sundog calibrate` puts under load shows what serving adds to its engine's steps:
 
@@ -25,7 +16,6 @@ steps.
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,10 +26,7 @@ from actors.core.config import ConfigError
 from sim.cost.calibrated import Calibrated, ObservedRange, coefficients, fit_sums, nonnegative_least_squares
 from sim.cost.profile import HostShare
 from sim.cost.work import CostModel, StepWork
-from sim.figures.validate.logs import read_rows
 from sim.files.lines import JsonLines, Row
-from sim.files.run_files import REQUESTS
-from sim.record.run_directory import open_run
 
 VERSION = 1
 FEWEST_STEPS = 20
@@ -120,147 +107,6 @@ def _number(lines: JsonLines, row: Row, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
         raise lines.error(f"{name} is {value!r}: give a number of at least 0")
     return float(value)
-
-
-TOO_LONG, NUM_FITS = 1.5, 5
-ROWS_AT_ONCE = 256
-"""Requests whose neighbours are summed at once; bounds memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class Observed:
-    """Columns with an element per finished request: instants in seconds of one clock, tokens as float64."""
-
-    scheduled_s: Floats
-    first_token_s: Floats
-    last_token_s: Floats
-    num_prompt_tokens: Floats
-    num_output_tokens: Floats
-
-
-class Fitted(NamedTuple):
-    """The model, and how far it is off: the median relative error of how long requests decoded.
-
-    `num_left_out` took too long for it, as those do that were preempted. Of several loads `others` has the
-    model that is fitted without each, and `errors` how far off that is of the whole time that each decoded.
-    """
-
-    model: Calibrated
-    measured: ObservedRange
-    median_error: float
-    num_left_out: int
-    errors: tuple[float, ...] = ()
-    others: tuple[Calibrated, ...] = ()
-
-
-def fit_requests(*loads: Observed) -> Fitted:
-    """The coefficients that explain best how long requests of one server decoded; O(requests squared).
-
-    Raises ConfigError for a load without a request that got more than one token.
-    """
-    equations = [_equations(observed) for observed in loads]
-    model, median_error, num_left_out = _fit_equations(equations)
-    errors, others = list[float](), list[Calibrated]()
-    for index, (features, taken) in enumerate(equations if len(loads) > 1 else ()):
-        other, _, _ = _fit_equations([*equations[:index], *equations[index + 1 :]])
-        others.append(other)
-        errors.append(float((features @ np.array(coefficients(other))).sum() / taken.sum() - 1))
-    largest = [_largest(observed) for observed in loads]
-    measured = ObservedRange(*(max(of[part] for of in largest) for part in range(4)))
-    return Fitted(model, measured, median_error, num_left_out, tuple(errors), tuple(others))
-
-
-def _largest(observed: Observed) -> tuple[float, float, float, float]:
-    """The largest step by its sizes at first tokens: tokens, context, decodes, and pairs of a prompt."""
-    prompts, tokens, context, decodes = observed.num_prompt_tokens, 0.0, 0.0, 0.0
-    for instant, prompt in zip(observed.first_token_s, prompts, strict=True):
-        running = (observed.first_token_s <= instant) & (instant < observed.last_token_s)
-        num_running = float(running.sum())
-        tokens = max(tokens, num_running + float(prompt))
-        context, decodes = (
-            max(context, float(prompts[running].sum()) + num_running),
-            max(decodes, num_running),
-        )
-    longest = float(prompts.max())
-    return tokens, context, decodes, longest * (longest + 1) / 2
-
-
-Equations = tuple[Floats, Floats]
-"""Of each request that decoded, the sums of `_features`, and the seconds."""
-
-
-def _equations(observed: Observed) -> Equations:
-    seconds = observed.last_token_s - observed.first_token_s
-    decoded = (observed.num_output_tokens > 1) & (seconds > 0)
-    if not decoded.any():
-        raise ConfigError("nothing to calibrate from: no request with more than one token")
-    rows = np.flatnonzero(decoded)
-    parts = [
-        _features(observed, rows[start : start + ROWS_AT_ONCE]) for start in range(0, len(rows), ROWS_AT_ONCE)
-    ]
-    return np.concatenate(parts), seconds[rows]
-
-
-def _fit_equations(equations: Sequence[Equations]) -> tuple[Calibrated, float, int]:
-    """The model, its median error, and how many requests took too long for it."""
-    features = np.concatenate([own for own, _ in equations])
-    taken = np.concatenate([seconds for _, seconds in equations])
-    num_all = len(taken)
-    for _ in range(NUM_FITS):
-        model = fit_sums(features, taken)
-        explained = features @ np.array(coefficients(model))
-        kept = taken <= TOO_LONG * explained
-        if kept.all() or kept.sum() < len(taken) / 2:
-            break
-        features, taken = features[kept], taken[kept]
-    error = float(np.median(np.abs(features @ np.array(coefficients(model)) / taken - 1)))
-    return model, error, num_all - len(taken)
-
-
-def _features(observed: Observed, rows: NDArray[np.int64]) -> Floats:
-    """Steps, tokens, context, decodes and pairs while these requests decoded, each summed."""
-    first, last = observed.first_token_s, observed.last_token_s
-    begin, end = first[rows, None], last[rows, None]
-    later = np.maximum(observed.num_output_tokens - 1, 0.0)
-    rate = np.divide(later, last - first, out=np.zeros_like(later), where=last > first)
-    from_s, to_s = np.maximum(begin, first), np.minimum(end, last)
-    decodes = rate * np.maximum(to_s - from_s, 0.0)
-    context = observed.num_prompt_tokens + 1 + rate * ((from_s + to_s) / 2 - first)
-    prefill_s = np.maximum(first - observed.scheduled_s, 1e-9)
-    overlap_s = np.minimum(end, first) - np.maximum(begin, observed.scheduled_s)
-    share = np.clip(overlap_s, 0.0, None) / prefill_s
-    prompt = observed.num_prompt_tokens
-    num_decodes = decodes.sum(axis=1)
-    return np.stack(
-        (
-            later[rows],
-            num_decodes + (share * prompt).sum(axis=1),
-            (decodes * context).sum(axis=1),
-            num_decodes,
-            (share * (prompt * (prompt + 1) / 2)).sum(axis=1),
-        ),
-        axis=1,
-    )
-
-
-COLUMNS = ("first_scheduled_s", "first_token_s", "finish_s", "num_prompt_tokens", "num_output_tokens")
-
-
-def read_observed(folder: Path) -> Observed:
-    """The finished requests of a run directory, or of a server's log."""
-    if (folder / REQUESTS).is_file():
-        table = open_run(folder).requests()
-        columns = [table[name].to_numpy().astype(np.float64) for name in COLUMNS]
-        # A client does not know when its request was scheduled: for all it knows, at once.
-        columns[0] = np.where(np.isnan(columns[0]), table["arrival_s"].to_numpy(), columns[0])
-        done = ~np.isnan(columns[1]) & ~np.isnan(columns[2])
-        return Observed(*(column[done] for column in columns))
-    rows = read_rows(folder / "requests.jsonl.gz")
-    scheduled = [float(row.get("scheduled_ts", row["queued_ts"])) for row in rows]
-    names = ("first_token_ts", "last_token_ts", "input_toks", "output_toks")
-    return Observed(
-        np.array(scheduled), *(np.array([row[name] for row in rows], dtype=np.float64) for name in names)
-    )
 
 
 FEWEST_OF_A_KIND = 4

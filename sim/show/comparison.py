@@ -124,6 +124,11 @@ class ComparedFigure(NamedTuple):
         """Predicted over measured, less 1."""
         return self.predicted / self.measured - 1 if self.measured else None
 
+    @property
+    def is_within(self) -> bool:
+        """True if what was measured lies in the range that is predicted."""
+        return self.span is not None and self.span[0] <= self.measured <= self.span[1]
+
 
 def figures(
     measured: Summary, predicted: Summary, others: Sequence[Summary] = ()
@@ -148,12 +153,18 @@ def print_beside(
     measured: Summary, predicted: Summary, console: Console, title: str, others: Sequence[Summary] = ()
 ) -> None:
     """A row for each figure; with `others` the span of what is predicted, too."""
+    print_figures(list(figures(measured, predicted, others)), console, title)
+
+
+def print_figures(found: Sequence[ComparedFigure], console: Console, title: str) -> None:
+    """A row for each figure, with its span if they have one."""
     console.print(title, style="bold", markup=False)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("")
-    for name in ("measured", "predicted", *(["from", "to"] if others else []), "error"):
+    spans = any(figure.span is not None for figure in found)
+    for name in ("measured", "predicted", *(["from", "to"] if spans else []), "error"):
         table.add_column(name, justify="right")
-    for figure in figures(measured, predicted, others):
+    for figure in found:
         error = "–" if figure.error is None else f"{figure.error:+.1%}"
         values = (figure.measured, figure.predicted, *(figure.span or ()))
         table.add_row(figure.name, *(f"{value:,.2f}" for value in values), error)

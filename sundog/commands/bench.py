@@ -12,7 +12,8 @@ import click
 
 from actors.config import ConfigError
 from sundog.ends import Stopped, remark
-from sundog.options import AnyText, OneOf, Parsed, Real, Switch, Whole, option
+from sundog.options import AnyText, Parsed, Real, Switch, Whole, option
+from sundog.options.clients import ENDPOINTS, ClientOptions
 from sundog.options.config_file import config_option
 from sundog.options.engine import EngineOptions
 from sundog.options.row import rows as table_rows
@@ -21,20 +22,19 @@ from sundog.options.takes import command, takes
 from sundog.outputs import client_output
 
 if TYPE_CHECKING:
-    from runtime.load.server import Endpoint, TargetServer
+    from runtime.load.server import TargetServer
     from sim.figures.metrics import Summary
     from sim.record.client_record import ClientRecord
     from sim.trace.record import TraceRequest
     from sundog.builds.measuring import ClientLoad
     from sundog.options.row import OptionRow
 
-ENDPOINTS: "dict[str, Endpoint | None]" = {"auto": None, "completions": "completions", "chat": "chat"}
 LATE_S = 0.01
 """A client that is later than this in one request of a hundred is remarked on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BenchOptions:
+class BenchOptions(ClientOptions):
     """Options of the clients: how requests come, and what is kept of them."""
 
     as_json: bool = option(False, Switch(pair=False), "Print the results as JSON.", flag="--json", kept=False)
@@ -43,15 +43,6 @@ class BenchOptions:
         AnyText("DIR"),
         "Write the run there, for report, compare and replay.",
         names=("-o",),
-        kept=False,
-    )
-    model: str | None = option(None, AnyText("NAME"), "As the server calls it; its first model if not given.")
-    endpoint: str = option("auto", OneOf(tuple(ENDPOINTS)), "Where to ask; auto takes completions if it can.")
-    api_key: str | None = option(
-        None,
-        AnyText("KEY"),
-        "What the server wants of its clients.",
-        envvar=("SUNDOG_API_KEY", "OPENAI_API_KEY"),
         kept=False,
     )
     rate: str | None = option(

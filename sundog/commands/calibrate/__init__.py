@@ -7,14 +7,15 @@ from tempfile import NamedTemporaryFile
 import click
 
 from actors.config import ConfigError
+from sundog.options.clients import ServerLoads
 from sundog.options.engine import SIMULATED_ONLY, EngineOptions, MeasuringOptions
 from sundog.options.row import rows
 from sundog.options.takes import command, takes
 
 
 @command
-@takes(MeasuringOptions, EngineOptions, without=SIMULATED_ONLY)
-@click.argument("sources", metavar="MODEL|LOG...", nargs=-1, required=True)
+@takes(MeasuringOptions, ServerLoads, EngineOptions, without=SIMULATED_ONLY)
+@click.argument("sources", metavar="MODEL|URL [TRACE]|LOG...", nargs=-1, required=True)
 @click.option(
     "-o",
     "--output",
@@ -24,36 +25,48 @@ from sundog.options.takes import command, takes
     help="The .toml to write, for `--cost FILE`.",
 )
 def calibrate(
-    measuring: MeasuringOptions, engine: EngineOptions, sources: tuple[str, ...], output: Path
+    measuring: MeasuringOptions,
+    loads: ServerLoads,
+    engine: EngineOptions,
+    sources: tuple[str, ...],
+    output: Path,
 ) -> None:
-    """Fit a cost model to this machine's engine, or to a log.
+    """Fit a cost model to this machine's engine, to a server, or to a log.
 
     MODEL is a model's folder, or sundog-tiny, the embedded model: its engine is measured over steps of many
     sizes, and behind HTTP (docs/measuring.md). The other options are those of `sundog serve`.
+
+    URL is a server that speaks OpenAI's API, on which loads are put at each --request-rate: the requests of
+    TRACE (or of a workload's .toml), else ones of 32 to 384 tokens with answers of 16 to 128. Each rate is
+    then predicted by a fit to the others, beside what was measured. Limits of the engine may say how the
+    server plans.
 
     LOG is the folder of a run, or of a server's log of requests, which has meta.json and
     requests.jsonl.gz (sim/figures/validate/logs.py says which fields); or a file of forward-pass
     metrics, one step a line, as `--step-log` and engines write them (docs/records.md).
 
-    Several folders are loads of one server, as `sundog bench --out` wrote them: the file says how far it is
-    off on each where it is fitted to the others alone. Limits of the engine may say how the server plans.
+    Several folders are loads of one server, as `sundog bench --out` wrote them, and tried like those at a
+    URL.
     """
     source = sources[0]
     path = Path(source)
     _check_writable(output)
+    if source.startswith(("http://", "https://")):
+        return _from_server(sources, measuring, loads, engine, output)
+    _refuse_options((loads,), "for a server at a URL")
     if len(sources) > 1:
-        return _from_loads([Path(each) for each in sources], measuring, engine, output)
+        return _from_several([Path(each) for each in sources], measuring, engine, output)
     if source == "sundog-tiny" or isfile(path / "config.json"):
         from sundog.commands.calibrate.engine import from_engine
 
         return from_engine(source, engine, measuring, output)
-    _refuse_options(measuring, engine)
-    from sundog.commands.calibrate.logs import from_requests, from_steps
-
+    _refuse_options((measuring, engine), OF_MODELS)
     if isfile(path):
+        from sundog.commands.calibrate.logs import from_steps
+
         from_steps(path, output)
     elif isdir(path):
-        from_requests([path], output, engine)
+        _from_folders([path], output, engine)
     else:
         raise ConfigError(
             f"{source} is not there: give a model's folder, sundog-tiny (the embedded model), a folder of"
@@ -61,19 +74,42 @@ def calibrate(
         )
 
 
-def _from_loads(
+def _from_server(
+    sources: tuple[str, ...],
+    measuring: MeasuringOptions,
+    asked: ServerLoads,
+    engine: EngineOptions,
+    output: Path,
+) -> None:
+    """Put loads on a server, and fit to them."""
+    _refuse_options((measuring, engine), OF_MODELS, but=(*OF_LOADS, "seed"))
+    if len(sources) > 2:
+        raise ConfigError(f"{sources[2]} is one source too many: give a URL, and a trace or a workload")
+    from sundog.commands.calibrate.live import measure_loads
+    from sundog.commands.calibrate.loads import from_loads
+
+    loads = measure_loads(sources[0], sources[1] if len(sources) > 1 else None, asked, engine.seed)
+    from_loads(loads, f"sundog calibrate {sources[0]} --request-rate {asked.request_rate}", output, engine)
+
+
+def _from_several(
     folders: list[Path], measuring: MeasuringOptions, engine: EngineOptions, output: Path
 ) -> None:
     """Fit to the loads of one server."""
-    _refuse_options(measuring, engine, but=OF_LOADS)
+    _refuse_options((measuring, engine), OF_MODELS, but=OF_LOADS)
     for folder in folders:
         if not isdir(folder) or isfile(folder / "config.json"):
             raise ConfigError(f"{folder} is no folder of requests: several sources are loads of one server")
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise ConfigError("a folder is given twice: it cannot say how far off a fit to the others is")
-    from sundog.commands.calibrate.logs import from_requests
+    _from_folders(folders, output, engine)
 
-    from_requests(folders, output, engine)
+
+def _from_folders(folders: list[Path], output: Path, engine: EngineOptions) -> None:
+    from sundog.commands.calibrate.loads import MeasuredLoad, from_loads
+
+    source = f"sundog calibrate {' '.join(folder.resolve().name for folder in folders)}"
+    from_loads([MeasuredLoad.read(folder) for folder in folders], source, output, engine)
 
 
 def _check_writable(output: Path) -> None:
@@ -91,10 +127,11 @@ def _check_writable(output: Path) -> None:
 
 OF_LOADS = ("async_scheduling", "max_num_seqs", "max_num_batched_tokens")
 """What may be said of a server whose loads are given."""
+OF_MODELS = "for a MODEL that is measured, not with a log or a URL"
 
 
-def _refuse_options(measuring: MeasuringOptions, engine: EngineOptions, but: tuple[str, ...] = ()) -> None:
-    for record in (measuring, engine):
+def _refuse_options(records: tuple[object, ...], what_for: str, but: tuple[str, ...] = ()) -> None:
+    for record in records:
         for row in rows(type(record)):
             if row.name not in but and getattr(record, row.name) != row.default:
-                raise ConfigError(f"{row.flag} is for a MODEL that is measured: leave it out with a log")
+                raise ConfigError(f"{row.flag} is {what_for}: leave it out")

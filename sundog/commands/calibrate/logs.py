@@ -1,4 +1,4 @@
-"""A cost model from the latencies of requests, or from a log of steps."""
+"""A cost model from a log of steps, and its words."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -6,10 +6,7 @@ from typing import TYPE_CHECKING
 from sundog.ends import remark
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from sim.cost.calibrated import Calibrated
-    from sundog.options.engine import EngineOptions
 
 
 def from_steps(log: Path, output: Path) -> None:
@@ -25,43 +22,6 @@ def from_steps(log: Path, output: Path) -> None:
         f" {measured.decodes:,.0f} decodes and {measured.context_tokens:,.0f} tokens of context: a replay"
         " that asks for more says so"
     )
-
-
-def from_requests(logs: "Sequence[Path]", output: Path, engine: "EngineOptions") -> None:
-    """Fit to folders of requests, each a load of the same server."""
-    import numpy as np
-
-    from sim.cost.profile import HOST, LOADS_ERROR, MEASURED, write_cost
-    from sim.figures.fit_log import fit_requests, read_observed
-    from sim.files.run_files import REQUESTS
-
-    observed = [read_observed(log) for log in logs]
-    fitted = fit_requests(*observed)
-    source = f"sundog calibrate {' '.join(log.resolve().name for log in logs)}"
-    more: dict[str, dict[str, object]] = {}
-    if fitted.errors:
-        largest = round(max(map(abs, fitted.errors)), 4)
-        more[MEASURED] = {LOADS_ERROR: largest, "left_out_errors": [round(e, 4) for e in fitted.errors]}
-    write_cost(output, fitted.model, source, fitted.measured, more)
-    num_requests = sum(int((np.asarray(each.num_output_tokens) > 1).sum()) for each in observed)
-    remark(f"{output}: {in_words(fitted.model)}, from {num_requests:,} requests")
-    remark(
-        f"explains how long requests decoded to {fitted.median_error:.1%} (median); {fitted.num_left_out:,}"
-        " left out, which took too long for it"
-    )
-    if len(logs) == 1 or not all((log / REQUESTS).is_file() for log in logs):
-        return
-    from sundog.commands.calibrate.front import Loads
-
-    loads = Loads.of(logs, output, engine)
-    front_s = loads.front_s(fitted.model, range(len(logs)))
-    errors = [loads.without(index, model) for index, model in enumerate(fitted.others)]
-    more[MEASURED] |= {f"left_out_{name}": [round(own[name], 4) for own in errors] for name in errors[0]}
-    write_cost(output, fitted.model, source, fitted.measured, {HOST: {"request_s": front_s}, **more})
-    remark(f"{front_s * 1e3:.2f} ms in front of a request, in the mean of the loads")
-    for log, own in zip(logs, errors, strict=True):
-        words = ", ".join(f"{name.upper()} {error:+.1%}" for name, error in own.items())
-        remark(f"fitted to the other loads alone, it predicts {log.resolve().name} with {words} (means)")
 
 
 def in_words(model: "Calibrated") -> str:

@@ -1,7 +1,7 @@
 """Calibration from requests alone, and the file that keeps it."""
 
 import json
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from sim.cost.calibrated import Calibrated, InRange
 from sim.cost.overhead import host_overhead
 from sim.cost.profile import front_end_s, read_cost, write_cost
 from sim.cost.work import StepWork
-from sim.figures.fit_log import Observed, fit_requests
+from sim.figures.fit_requests import Observed, fit_requests
 from sim.figures.metrics import request_times
 from sim.record.recorder import Recorder
 from sim.replay import replay
@@ -78,7 +78,7 @@ def test_loads_of_a_server_are_calibrated_by_one_command(tmp_path: Path) -> None
     file, unseen = tmp_path / "cost.toml", folders.pop()
     done = sundog("calibrate", *folders, "-o", file)
     assert done.returncode == 0, done.stderr
-    assert "fitted to the other loads alone, it predicts fast with TTFT" in done.stderr
+    assert "fast: TTFT mean, ms" in done.stdout and "9 of 9 figures lie in their ranges" in done.stderr
     again = sundog("replay", "--config", unseen / "config.toml", "--cost", file, "--out", tmp_path / "again")
     assert again.returncode == 0, again.stderr
     measured, predicted = (
@@ -94,6 +94,47 @@ def test_loads_of_a_server_are_calibrated_by_one_command(tmp_path: Path) -> None
     assert ranged.returncode == 0 and "milliseconds may be" in ranged.stdout
     refused(sundog("calibrate", folders[0], TRACE, "-o", file), TRACE, "loads of one server")
     refused(sundog("calibrate", *folders, "-o", file, "--seconds", 9), "--seconds", "leave it out")
+    refused(sundog("calibrate", *folders, "-o", file, "--request-rate", "2,4"), "--request-rate", "at a URL")
+
+
+def test_prompts_that_met_an_idle_server_tell_what_a_prompt_takes() -> None:
+    """What each prompt takes beside its tokens, and a way to the engine, which is no step's."""
+    truth = replace(TRUTH, per_token=60e-6, per_prefill_pair=30e-9, per_chunk=5e-3)
+    loads = (observed(played(rate_per_s, 4000, truth)) for rate_per_s in (0.5, 3.0))
+    found = fit_requests(*(replace(own, scheduled_s=own.scheduled_s - 7e-3) for own in loads))
+    for prompt in (200, 400, 800):
+        work = StepWork(0, 0, ((prompt, 0),), 1)
+        assert found.model.step_s(work) == pytest.approx(truth.step_s(work), rel=0.05), prompt
+
+
+def test_rounds_of_one_rate_tell_how_much_the_server_itself_drifts() -> None:
+    """Rounds that take 4 % longer and shorter, and the error of a fit to the other rates, are told apart."""
+
+    def slower(own: Observed, factor: float) -> Observed:
+        return Observed(*(factor * column for column in astuple(own)[:3]), *astuple(own)[3:])
+
+    loads = [observed(played(rate_per_s, 4000)) for rate_per_s in (2.0, 6.0)]
+    rounds = [slower(own, factor) for factor in (0.96, 1.0, 1.04) for own in loads]
+    found = fit_requests(*rounds, groups=["slow", "fast"] * 3)
+    assert found.drift == pytest.approx(0.08, rel=0.1) and len(found.errors) == 2
+    assert max(map(abs, found.errors)) < 0.02
+    assert all(other.doubt >= found.drift for other in found.others)
+    assert fit_requests(*loads).drift == 0
+
+
+def test_what_loads_do_not_tell_is_named_and_loads_that_tell_nothing_are_refused(tmp_path: Path) -> None:
+    """Requests of one length say nothing of other prompts; one client alone says nothing of batches."""
+    work, file = tmp_path / "same.csv", tmp_path / "cost.toml"
+    rows = [f"{index * index / 300},200,40" for index in range(80)]
+    work.write_text("\n".join(["arrived_at,num_prefill_tokens,num_decode_tokens", *rows, ""]))
+    for more, code in (((), 0), (("--max-concurrency", 1), 2)):
+        out = tmp_path / f"run{code}"
+        assert sundog("replay", work, "--out", out, *more).returncode == 0
+        done = sundog("calibrate", out, "-o", file)
+        if code == 0:
+            assert done.returncode == 0 and "the square of a prompt's length" in done.stderr, done.stderr
+            assert "it is taken as 0" in done.stderr
+    refused(done, "steps of these loads are all alike", "several rates")
 
 
 def test_those_that_were_preempted_are_left_out() -> None:

@@ -1,0 +1,92 @@
+"""Loads that `sundog calibrate URL` puts on a server: each rate in short rounds, one rate after another.
+
+A machine that others use is faster in one minute than in the next. In rounds this happens to all rates
+alike, and by how much the rounds of one rate differ says how closely any prediction can hold.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from itertools import cycle, islice
+
+import numpy as np
+
+from actors.config import ConfigError
+from runtime.load.server import TargetServer
+from sim.figures.fit_requests import Observed
+from sim.figures.metrics import Summary
+from sim.record.client_record import ClientRecord
+from sim.show.progress import runs_progress
+from sim.trace.read import read_trace
+from sim.trace.record import TraceRequest
+from sim.workload.read import read_spec
+from sim.workload.resample import retimed
+from sundog.builds.measuring import ClientLoad, as_answered, find
+from sundog.commands.calibrate.loads import MeasuredLoad, means_of
+from sundog.commands.calibrate.served import seen
+from sundog.ends import remark
+from sundog.options.clients import ENDPOINTS, ServerLoads, parse_rates
+
+ROUNDS, FEWEST = 5, 4
+"""Of each rate, and requests of each round."""
+MOST_ROWS = 100_000
+MOST_FAILED = 0.02
+"""The share of a round's requests that may fail and be left out."""
+DONE = ("stop", "length")
+PROMPTS, ANSWERS = (32, 384), (16, 128)
+"""Tokens of requests where no trace is given."""
+
+
+def measure_loads(url: str, trace: str | None, asked: ServerLoads, seed: int) -> list[MeasuredLoad]:
+    """Put all rates on the server, one after another, in rounds. ConfigError where a request fails."""
+    if asked.request_rate is None:
+        raise ConfigError(f"--request-rate says which loads to put on {url}: give three, as in 2,6,10")
+    load = ClientLoad(url, asked.model, ENDPOINTS[asked.endpoint], asked.api_key)
+    server, rates = find(load), parse_rates(asked.request_rate)
+    for text in server.remarks:
+        remark(text)
+    rows = _rows(trace, seed)
+    # The first load warms the server up, and does not count.
+    order = [max(rates), *rates * ROUNDS]
+    seconds, found = asked.load_seconds / len(order), list[MeasuredLoad]()
+    with runs_progress("loads") as on_progress:
+        for number, rate in enumerate(order):
+            num = max(FEWEST, round(rate * seconds))
+            block = [row._replace(request_id=str(index)) for index, row in enumerate(islice(rows, num))]
+            found.append(_measured(load, server, list(retimed(block, rate, seed + number)), f"{rate:g}/s"))
+            on_progress(number + 1, len(order))
+    return found[1:]
+
+
+def _rows(trace: str | None, seed: int) -> Iterator[TraceRequest]:
+    """The requests of a trace or a workload over and over; without one, of lengths at random."""
+    if trace is None:
+        return _drawn(random.Random(seed))
+    source = read_spec(trace).requests(seed) if trace.endswith(".toml") else read_trace(trace)
+    rows = list(islice(source, MOST_ROWS))
+    if not rows:
+        raise ConfigError(f"{trace} has no request: nothing can be measured")
+    return cycle(rows)
+
+
+def _drawn(rng: random.Random) -> Iterator[TraceRequest]:
+    while True:
+        yield TraceRequest("", 0.0, rng.randint(*PROMPTS), rng.randint(*ANSWERS))
+
+
+def _measured(
+    load: ClientLoad, server: TargetServer, rows: Sequence[TraceRequest], name: str
+) -> MeasuredLoad:
+    record = ClientRecord(server.model)
+    summary: Summary = seen(load, server, rows, record)
+    columns = record.columns
+    if (num_failed := len(rows) - summary.num_finished) > MOST_FAILED * len(rows):
+        raise ConfigError(f"the server did not answer {num_failed} of {len(rows)} requests: {record.said}")
+    if num_failed:
+        remark(f"{name}: {num_failed} of {len(rows)} requests failed, and are left out: {record.said}")
+    read = (columns.arrival_s, columns.first_token_s, columns.finish_s)
+    counts = (columns.num_prompt_tokens, columns.num_output_tokens)
+    done = np.array([reason in DONE for reason in columns.reason])
+    observed = Observed(*(np.array(column, dtype=np.float64)[done] for column in (*read, *counts)))
+    names = {name for name, is_done in zip(columns.request_id, done, strict=True) if is_done}
+    answered = [row for row in as_answered(rows, record) if row.request_id in names]
+    return MeasuredLoad(name, observed, answered, means_of(summary))

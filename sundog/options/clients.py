@@ -1,0 +1,48 @@
+"""Options of the clients of a server that is there: how it is asked, and which loads are put on it."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sundog.options.row import AnyText, OneOf, Parsed, Real, option
+from sundog.options.simulation import parse_rate
+
+if TYPE_CHECKING:
+    from runtime.load.server import Endpoint
+
+ENDPOINTS: "dict[str, Endpoint | None]" = {"auto": None, "completions": "completions", "chat": "chat"}
+
+
+# Without slots, because two such classes cannot both be a third one's parents.
+@dataclass(frozen=True, kw_only=True)
+class ClientOptions:
+    """Options of how a server is asked."""
+
+    model: str | None = option(None, AnyText("NAME"), "As the server calls it; its first model if not given.")
+    endpoint: str = option("auto", OneOf(tuple(ENDPOINTS)), "Where to ask; auto takes completions if it can.")
+    api_key: str | None = option(
+        None,
+        AnyText("KEY"),
+        "What the server wants of its clients.",
+        envvar=("SUNDOG_API_KEY", "OPENAI_API_KEY"),
+        kept=False,
+    )
+
+
+def parse_rates(text: str) -> tuple[float, ...]:
+    """Read several rates, as in `2,6,10`."""
+    rates = tuple(parse_rate(part) for part in text.split(","))
+    if len(set(rates)) < max(2, len(rates)) or max(rates) == float("inf"):
+        raise ValueError("give at least two rates that differ, better three, as in 2,6,10")
+    return rates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLoads(ClientOptions):
+    """Options of the loads on a server at a URL."""
+
+    request_rate: str | None = option(
+        None, Parsed(parse_rates, "RATE,RATE,…"), "Loads on a server at a URL, in requests a second."
+    )
+    load_seconds: float = option(
+        600.0, Real(1, 86_400), "How long a server at a URL is under load, all rates together."
+    )

@@ -1,0 +1,87 @@
+"""`sundog calibrate URL`: loads on a server that runs, and a file that predicts others of it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sim.cost.profile import front_end_s, read_cost
+from tests.live import EMULATED, Live, live
+from tests.sundog.test_runs import TRACE, refused, sundog
+
+WORK = """
+duration_s = 60
+[arrivals]
+kind = "poisson"
+rate_per_s = 12
+[prompt]
+kind = "uniform"
+smallest = 16
+largest = 300
+[output]
+kind = "uniform"
+smallest = 2
+largest = 24
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Live]:
+    with live(*EMULATED) as found:
+        yield found
+
+
+def test_one_command_loads_a_server_fits_and_says_what_the_file_is_worth(
+    server: Live, tmp_path: Path
+) -> None:
+    """Each rate as a fit to the other one predicts it, with ranges, and a file that replays use."""
+    work, file = tmp_path / "work.toml", tmp_path / "server.toml"
+    work.write_text(WORK)
+    done = sundog("calibrate", server.url, work, "--request-rate", "5,20", "--load-seconds", 4, "-o", file)
+    assert done.returncode == 0, done.stderr
+    for rate in ("5/s", "20/s"):
+        for name in ("TTFT", "TPOT", "E2E"):
+            assert f"{rate}: {name} mean, ms" in done.stdout
+    assert "measured" in done.stdout and "from" in done.stdout
+    for words in (
+        "mean absolute errors of loads that were left out",
+        "of 6 figures lie",
+        "rounds of one rate",
+    ):
+        assert words in done.stderr
+    text = file.read_text()
+    assert f"sundog calibrate {server.url} --request-rate 5,20" in text and "drift = " in text
+    read_cost(file)
+    front_s = front_end_s(file)
+    assert front_s is not None and front_s > 0
+    again = sundog("replay", TRACE, "--limit", 20, "--cost", file, "--num-gpu-blocks", 9000, "--ranges")
+    assert again.returncode == 0 and "milliseconds may be" in again.stdout, again.stderr
+
+
+def test_loads_without_a_trace_have_lengths_of_their_own(server: Live, tmp_path: Path) -> None:
+    """Prompts of up to 384 tokens, as the help says."""
+    file = tmp_path / "server.toml"
+    done = sundog("calibrate", server.url, "--request-rate", "8,24", "--load-seconds", 4, "-o", file)
+    assert done.returncode == 0, done.stderr
+    read = read_cost(file)
+    assert 300 < read.measured.tokens < 2000  # type: ignore[union-attr]
+
+
+def test_what_cannot_be_loaded_is_refused(server: Live, tmp_path: Path) -> None:
+    """In one line, before any load."""
+    out = ("-o", tmp_path / "server.toml")
+    rates = ("--request-rate", "2,6")
+    for arguments, words in (
+        ((server.url,), ("--request-rate", "as in 2,6,10")),
+        ((server.url, "--request-rate", "3"), ("at least two rates",)),
+        ((server.url, "--request-rate", "3,3"), ("at least two rates",)),
+        ((server.url, "--request-rate", "3,inf"), ("at least two rates",)),
+        ((server.url, "--request-rate", "3,x"), ("give requests a second",)),
+        ((server.url, TRACE, TRACE, *rates), ("one source too many",)),
+        ((server.url, tmp_path / "none.csv", *rates), ("none.csv",)),
+        ((server.url, *rates, "--dtype", "float32"), ("--dtype", "leave it out")),
+        (("sundog-tiny", *rates), ("--request-rate", "at a URL")),
+        (("http://127.0.0.1:9", *rates), ("127.0.0.1:9",)),
+    ):
+        refused(sundog("calibrate", *arguments, *out), *words)
+    assert not list(tmp_path.iterdir())
