@@ -6,7 +6,7 @@ this into vLLM's scheduler. Law: asked at the same moments about the same state,
 in Sundog's own.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from operator import attrgetter
 from typing import Protocol
 
@@ -66,6 +66,11 @@ class PassingQueue(WaitingQueue):
 
     __slots__ = ()
 
+    @property
+    def has_next(self) -> bool:
+        """True if a request waits that is not passed over; no policy is asked for this."""
+        return len(self._places) > len(self._passed)
+
     def leave(self, request: Request) -> None:
         """Remove the request, if it waits, passed over or not."""
         self._passed.pop(request.request_id, None)
@@ -105,7 +110,8 @@ class CarriedPolicy:
         """Whether it is to be told who was given tokens: a user's policy may ask when."""
         self._admissions = 0
         self._num_empty_steps = 0
-        self._quotas: dict[str, int] = {}
+        self.quotas: dict[str, int] = {}
+        """Those of running requests for the step that is planned."""
         self._without_token: dict[str, None] = {}
         """Requests that were given no token yet."""
         self._preempted: dict[str, None] = {}
@@ -117,8 +123,6 @@ class CarriedPolicy:
         """A step is about to be planned."""
         self.view.advance(now_s)
         self.waiting.rerank()
-        if self.has_quotas:
-            self._quotas.clear()
 
     def planned(self, num_tokens: int) -> None:
         """A step was planned; where too many in a row compute nothing, a user's policy has failed."""
@@ -219,19 +223,18 @@ class CarriedPolicy:
 
     # --- questions -------------------------------------------------------------------------------
 
-    def ask_quotas(self, pending: Iterable[tuple[str, int]]) -> None:
-        """Ask for quotas of running requests, each with the tokens to compute, before a step is planned."""
-        least = 1 if self.policy.pauses else 2
-        asked = [each for each in pending if each[1] >= least]
-        quotas = ask_each(self.policy, "quota", [self.running[name] for name, _ in asked], self.view)
-        for (name, num_tokens), quota in zip(asked, quotas, strict=True):
-            if quota is not None and (num_tokens > 1 or quota == 0):
-                self._quotas[name] = quota
+    def ask_quotas(self, prefills: Collection[str]) -> None:
+        """Ask for quotas of running requests before a step is planned; of decodes if the policy pauses."""
+        running = self.running
+        asked = list(running.values()) if self.policy.pauses else [running[name] for name in prefills]
+        answers = zip(asked, ask_each(self.policy, "quota", asked, self.view), strict=True)
+        quotas = [(request.request_id, quota) for request, quota in answers if quota is not None]
+        self.quotas = {name: quota for name, quota in quotas if quota == 0 or name in prefills}
 
     def within_quota(self, name: str, num_tokens: int, num_wanted: int) -> int:
         """The tokens that a request may compute of `num_tokens`; it would want `num_wanted`, if it waits."""
         if name in self.running:
-            quota: int | None = self._quotas.get(name)
+            quota: int | None = self.quotas.get(name)
         elif num_wanted > 1 or self.policy.pauses:
             quota = self.policy.quota(self.requests[name], self.view)
         else:

@@ -18,23 +18,28 @@ class FastServe(Policy):
         skipped = request.submit.num_prompt_tokens // self.prompt_tokens_per_level
         return Rank(max(skipped, view.num_output_tokens(request) // self.quantum).bit_length())
 
-    def new_memory(self) -> tuple[dict[str, int], list[int]]:
-        return {}, [0] * 65  # the level of each running request; how many run on each (the last is for none)
+    def new_memory(self) -> tuple[dict[str, list[int]], list[int]]:
+        return {}, [0] * 65  # the level of each running request, and the steps left there; how many on each
 
     def admitted(self, request: Request, view: View) -> None:
         self.finished(request, view)
-        level = view.memory[0][request.request_id] = self.rank(request, view).value
+        level = self.rank(request, view).value
+        left = (self.quantum << level) - view.num_output_tokens(request)
+        view.memory[0][request.request_id] = [level, left]
         view.memory[1][level] += 1
 
     def sampled(self, request: Request, view: View) -> None:
-        if request.request_id in view.memory[0]:
-            self.admitted(request, view)
+        if place := view.memory[0].get(request.request_id):
+            place[1] -= 1
+            if place[1] == 0:
+                self.admitted(request, view)
 
     def finished(self, request: Request, view: View) -> None:
-        view.memory[1][view.memory[0].pop(request.request_id, -1)] -= 1
+        view.memory[1][view.memory[0].pop(request.request_id, [-1])[0]] -= 1  # the last level is for none
 
     preempted = finished
 
     def quota(self, request: Request, view: View) -> int | None:
-        level = view.memory[0].get(request.request_id) or self.rank(request, view).value
-        return 0 if sum(view.memory[1][:level]) >= self.batch else None
+        running, sizes = view.memory
+        level = (running.get(request.request_id) or self.rank(request, view))[0]
+        return 0 if sum(sizes[:level]) >= self.batch else None

@@ -66,10 +66,10 @@ class VllmBlocks:
 
 
 class PolicyQueue(RequestQueue):  # type: ignore[misc]
-    """The waiting requests in the policy's order.
+    """The waiting requests in the policy's order, which is asked for when vLLM looks at the head.
 
-    vLLM takes the head out before it is known whether it runs or is skipped: it is passed over, and has left
-    the queue when it is found to run.
+    So no request is ranked while all running slots are taken. vLLM takes the head out before it is known
+    whether it runs or is skipped: it is passed over, and has left the queue when it is found to run.
     """
 
     def __init__(self, carried: CarriedPolicy) -> None:
@@ -117,12 +117,14 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         """Do nothing: `CarriedPolicy.finish` removes them."""
 
     def __bool__(self) -> bool:
-        return self._head() is not None
+        self.settle()
+        return self._carried.waiting.has_next
 
     def __len__(self) -> int:
         return len(self._carried.waiting)
 
     def __iter__(self) -> Iterator[Any]:
+        self._head()  # by ranks of this moment
         foreign = self._carried.counts.foreign
         return iter([foreign[request.request_id] for request in self._carried.waiting])
 
@@ -165,8 +167,7 @@ class Carrying(VllmBase):  # type: ignore[misc]
         # A policy that does not ask pays for no call.
         if carried.has_victims:
             self._allocate = self.kv_cache_manager.allocate_slots
-        if not carried.has_quotas:
-            self._reserve_prefill_lookahead = super()._reserve_prefill_lookahead  # type: ignore[method-assign]
+        self._reserve = super()._reserve_prefill_lookahead
 
     def add_request(self, request: Any) -> None:
         submit = _submit(request)
@@ -192,7 +193,11 @@ class Carrying(VllmBase):  # type: ignore[misc]
         carried = self._carried
         carried.begin_step(self.clock())
         if carried.has_quotas:
-            carried.ask_quotas(self._pending())
+            carried.ask_quotas({each.request_id: None for each in self.running if each.is_prefill_chunk})
+            admits = len(self.running) < self.max_num_active_reqs
+            self._reserve_prefill_lookahead = (
+                self._reserve_within_quota if admits or carried.quotas else self._reserve
+            )
         if carried.follows_tokens:
             self._begun.append(carried.view.now_s)
         if carried.has_victims:
@@ -209,22 +214,12 @@ class Carrying(VllmBase):  # type: ignore[misc]
         most = self.max_num_scheduled_tokens // size + num_running * each
         return bool(self._blocks.num_free < most * len(self.kv_cache_config.kv_cache_groups))
 
-    def _pending(self) -> Iterator[tuple[str, int]]:
-        """Running requests, each with the tokens that it could compute, drafts and budget aside."""
-        for request in self.running:
-            in_flight = request.num_output_placeholders
-            is_last = in_flight and request.num_computed_tokens + 2 - in_flight >= (
-                request.num_prompt_tokens + request.max_tokens
-            )
-            if not is_last:
-                yield request.request_id, request.num_tokens + in_flight - request.num_computed_tokens
-
-    def _reserve_prefill_lookahead(self, request: Any, num_computed_tokens: int, num_new_tokens: int) -> int:
+    def _reserve_within_quota(self, request: Any, num_computed_tokens: int, num_new_tokens: int) -> int:
         """Where vLLM bounds a chunk: bound it by the policy's quota as well."""
         if num_new_tokens > 0:
             wanted = request.num_tokens - num_computed_tokens
             num_new_tokens = self._carried.within_quota(request.request_id, num_new_tokens, wanted)
-        found: int = super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens)
+        found: int = self._reserve(request, num_computed_tokens, num_new_tokens)
         return found
 
     def _allocate_or_name_victim(self, request: Any, *arguments: Any, **named: Any) -> Any:
@@ -235,7 +230,7 @@ class Carrying(VllmBase):  # type: ignore[misc]
         return blocks
 
     def _update_after_schedule(self, output: Any) -> None:
-        bool(self.waiting)  # notes who was admitted last, and ranks the next as Sundog does
+        self.waiting.settle()
         super()._update_after_schedule(output)
 
     def _free_request(self, request: Any, *arguments: Any, **named: Any) -> Any:

@@ -2,7 +2,8 @@
 
     PYTHONPATH=FOLDER:SUNDOG python tests/oracle/cost.py MODEL_FOLDER MODULE...
 
-256 requests decode and 64 wait; steps are planned ahead. The least of twelve turns counts.
+256 requests decode and 64 wait, first for a running slot, then for blocks: only then is the head of the queue
+looked at in each step. Steps are planned ahead. The least of twelve turns counts.
 """
 
 import sys
@@ -72,25 +73,40 @@ class Loop:
         if len(self._queue) == 2:
             self.scheduler.update_from_output(*self._queue.popleft())
 
+    def let_blocks_lack(self) -> None:
+        """Admit by free blocks from now on, of which there are too few."""
+        self.scheduler.max_num_active_reqs = NUM_RUNNING + NUM_WAITING
+        self.scheduler.kv_cache_manager.watermark_blocks = CONFIG["num_gpu_blocks"]
 
-def seconds(folder: str, module: str | None) -> float:
-    """CPU seconds of a step."""
+    def seconds(self) -> float:
+        """CPU seconds of a step."""
+        for _ in range(20):
+            self.step()
+        start_s = time.process_time()
+        for _ in range(NUM_STEPS):
+            self.step()
+        assert len(self.scheduler.running) == NUM_RUNNING
+        return (time.process_time() - start_s) / NUM_STEPS
+
+
+def turn(folder: str, module: str | None) -> tuple[float, float]:
+    """CPU seconds of a step while running slots lack, and while blocks do."""
     loop = Loop(folder, module)
-    for _ in range(20):
-        loop.step()
-    assert len(loop.scheduler.running) == NUM_RUNNING
-    start_s = time.process_time()
-    for _ in range(NUM_STEPS):
-        loop.step()
-    return (time.process_time() - start_s) / NUM_STEPS
+    slots_lack_s = loop.seconds()
+    loop.let_blocks_lack()
+    return slots_lack_s, loop.seconds()
 
 
 def main(folder: str, *modules: str) -> None:
     kinds = (None, *modules)
-    turns = [[seconds(folder, kind) for kind in kinds] for _ in range(NUM_TURNS)]
-    least = [min(turn[place] for turn in turns) for place in range(len(kinds))]
+    turns = [[turn(folder, kind) for kind in kinds] for _ in range(NUM_TURNS)]
+    least = [[min(case) for case in zip(*of_kind, strict=True)] for of_kind in zip(*turns, strict=True)]
+    print(f"{'':20} running slots lack    blocks lack")
     for kind, found in zip(kinds, least, strict=True):
-        print(f"{kind or 'vLLM':20} {1000 * found:.3f} ms {found / least[0] - 1:+.1%}")
+        cases = [
+            f"{1000 * each:.3f} ms {each / own - 1:+6.1%}" for each, own in zip(found, least[0], strict=True)
+        ]
+        print(f"{kind or 'vLLM':20} {'      '.join(cases)}")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 
 The first line written is vLLM's version; a trace that vLLM raises on has its error as a text for a log. The
 loop is that of `tests/golden/README.md`. MODULE is what `sundog export` wrote: then its scheduler decides.
+The queue's order is not logged of a trace that `is_lazy`: logging it asks for more ranks than vLLM needs.
 """
 
 import importlib
@@ -108,10 +109,14 @@ class Recorder:
 
     def __init__(self, folder: str, trace: Line, module: str | None = None) -> None:
         self._config = trace["config"]
-        self._scheduler = new_scheduler(folder, self._config, module)
-        self._scheduler.clock = lambda: self._now_s
+        self._is_lazy: bool = trace["is_lazy"]
         self._now_s = 0.0
         """Step k lasts from k to k + 1, for policies that look at the clock."""
+        self._scheduler = new_scheduler(folder, self._config, module)
+        self._scheduler.clock = lambda: self._now_s
+        self._wait_q: list[str] = []
+        """Who waits, when the latest step was planned."""
+        self._note_waiting_when_planned()
         self._preempt = self._scheduler._preempt_request
         self._scheduler._preempt_request = self._note_preempted
         self._preempted: list[str] = []
@@ -233,7 +238,7 @@ class Recorder:
             **self._free(),
             "finished_flush": sorted(output.finished_req_ids),
             "run_q": [request.request_id for request in scheduler.running],
-            "wait_q": self._waiting(),
+            "wait_q": self._wait_q,
         }
         self.lines.append(line)
         self._queue.append((self._step, output, self._sampled(output)))
@@ -307,6 +312,17 @@ class Recorder:
 
     def _free(self) -> Line:
         return {"free_blocks": self._pool.get_num_free_blocks()}
+
+    def _note_waiting_when_planned(self) -> None:
+        """Note the queue's order before counts move on, except where nothing may ask for it but vLLM."""
+        after_schedule = self._scheduler._update_after_schedule
+
+        def update(output: Any) -> None:
+            if not self._is_lazy:
+                self._wait_q = self._waiting()
+            after_schedule(output)
+
+        self._scheduler._update_after_schedule = update
 
     def _waiting(self) -> list[str]:
         queues = (self._scheduler.kv_holding_waiting, self._scheduler.waiting)
