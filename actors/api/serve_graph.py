@@ -26,11 +26,12 @@ from actors.engine.backend import Engine
 from actors.engine.reports import Roster
 from actors.engine.supervisor import Supervision
 from actors.fates import SERVED
+from actors.front.async_llm import FromClients
 from actors.front.codec import TextCodec, Vocabulary
 from actors.graph import open_graph
 from actors.http.quart_app import json_response, new_app
 from actors.http.server import serve_http
-from actors.kernel.actor import Actor, Tap
+from actors.kernel.actor import Actor, Ref, Tap
 from actors.messages import CeaseFetch, FetchKv, Heard
 from actors.metrics.forecast import Forecast
 from actors.metrics.logs import log_request
@@ -100,6 +101,9 @@ async def obey_signals(
 if TYPE_CHECKING:
     from actors.api.exposition.spans import Spans
 
+Driver = Callable[[Ref[FromClients]], Awaitable[None]]
+"""What acts on the engines of a server for as long as it runs."""
+
 
 async def serve_graph(
     config: EngineConfig,
@@ -118,12 +122,14 @@ async def serve_graph(
     front: Front | None = None,
     links: Actor[FetchKv | CeaseFetch] | None = None,
     transfers: KvTransferTotals | None = None,
+    driver: Driver | None = None,
 ) -> None:
     """Serve until SIGTERM, SIGINT or `stop`; then finish what runs, and return.
 
     `new_backend` makes a backend for each replica, and after each crash. A second signal cuts what runs
     and raises KeyboardInterrupt; so does one before `on_ready` gets the URL. Without a `front` HTTP is served
-    here. The `links` move KV between pools, and count it in `transfers`. Raises ConfigError if it cannot.
+    here. The `links` move KV between pools, and count it in `transfers`; the `driver`
+    acts on the engines meanwhile. Raises ConfigError if it cannot.
     """
     stopping = Stopping(trio.Event() if stop is None else stop)
     with stopping.until_cut(), spans_to(options.otlp_traces_endpoint, served.name) as spans:
@@ -151,6 +157,8 @@ async def serve_graph(
                 registry = _registry(metrics, served, config, options, emulation, transfers)
                 behind = Behind(llm, registry, live, stopping.drain, keys, emulation)
                 port = await serving.start(front.serve, behind)
+                if driver is not None:
+                    nursery.start_soon(driver, llm)
                 stopping.ready.set()
                 on_ready(options.url(port))
             nursery.cancel_scope.cancel()

@@ -167,7 +167,7 @@ class FleetPlan:
         replicas = range(len(self.engines))
         blocks = [engine.capacity.num_blocks for engine in self.engines]
         scaler = None if self.scaling is None else Autoscaler(self.scaling, len(self.engines))
-        drivers = [] if scaler is None else [scaler.drive]
+        drivers = [] if scaler is None else [lambda llm, client: scaler.drive(llm)]
         listeners = () if scaler is None else (scaler.watch,)
         if not self.faults:
             ledger = FleetLedger(self.engines, links, None, scaler)

@@ -5,6 +5,7 @@ those that are ordered serve `start_s` later, with an empty cache. The last to b
 A GPU is paid for from its order until its replica is off.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from actors.core.scalers import ScaledFleet, Scaler
@@ -12,7 +13,6 @@ from actors.front.async_llm import FromClients
 from actors.kernel.actor import Actor, Ref
 from actors.kernel.clock import Event, now_s, sleep_until
 from actors.messages import Drain, EngineDown, Heard, Refused, ResetPrefixCache, StepOutput, Submit, Unserved
-from sim.client import Client
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +98,14 @@ class ScaledReplica:
 class Autoscaler:
     """Drives the number of replicas of one run, and keeps what that came to."""
 
-    def __init__(self, scaling: Scaling, num_replicas: int) -> None:
-        self._scaling = scaling
+    def __init__(
+        self,
+        scaling: Scaling,
+        num_replicas: int,
+        on_change: Callable[[float, int, float], None] = lambda time_s, wanted, paid_s: None,
+    ) -> None:
+        """`on_change` is told when how many are wanted, and the seconds that replicas were paid by then."""
+        self._scaling, self._on_change = scaling, on_change
         self.watch = FleetWatch(num_replicas)
         self._replicas = [ScaledReplica() for _ in range(num_replicas)]
         self._history: list[int] = []
@@ -117,7 +123,7 @@ class Autoscaler:
         ]
         return self._paid_s + sum(open_s)
 
-    async def drive(self, llm: Ref[FromClients], client: Client) -> None:
+    async def drive(self, llm: Ref[FromClients]) -> None:
         """Ask the scaler again and again, and do as it says."""
         least, every_s = self._scaling.least, self._scaling.every_s
         for number, replica in enumerate(self._replicas):
@@ -125,7 +131,7 @@ class Autoscaler:
                 replica.is_wanted, replica.paid_since_s = True, now_s()
             else:
                 llm.request(Drain(number))
-        self.changes.append((now_s(), least))
+        self._changed(least)
         next_s = now_s()
         while True:
             next_s += every_s
@@ -135,6 +141,10 @@ class Autoscaler:
             wanted = min(max(self._scaling.scaler.want(fleet), least), len(self._replicas))
             self._asked.append((fleet.now_s, wanted))
             await self._scale(wanted, llm)
+
+    def _changed(self, wanted: int) -> None:
+        self.changes.append((now_s(), wanted))
+        self._on_change(now_s(), wanted, self.replica_seconds(now_s()))
 
     def _wanted(self) -> list[int]:
         return [number for number, each in enumerate(self._replicas) if each.is_wanted]
@@ -171,7 +181,7 @@ class Autoscaler:
         for number in now[wanted:]:
             self._release(number, llm)
         if wanted != len(now):
-            self.changes.append((now_s(), wanted))
+            self._changed(wanted)
         await self._sleep_until_up(llm)
 
     def _order(self, number: int) -> None:

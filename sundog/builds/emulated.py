@@ -1,5 +1,6 @@
 """`sundog emulate`: a model by its shape, at the pace of a GPU that is not there."""
 
+import logging
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -7,20 +8,29 @@ from typing import TYPE_CHECKING
 from actors.config import ConfigError
 from sundog.builds.served import Served, adapters, as_served, max_loras
 from sundog.options.engine import EngineOptions
+from sundog.options.measured import NOT_SCALED
 from sundog.options.serving import EmulatedServing
-from sundog.options.simulation import LINK_GB_PER_S, CostOptions
+from sundog.options.simulation import LINK_GB_PER_S, CostOptions, ScalingOptions
 
 if TYPE_CHECKING:
     from runtime.text.tokenizer import Tokenizer
     from sim.emulation.answers import Answers
+    from sim.fleet.scaling import Autoscaler
+    from sundog.builds.simulated import Simulated
 
+
+log = logging.getLogger("sundog")
 
 SIDE_CHANNEL_PORT = 5600
 """vLLM's default for the port at which NIXL's sides meet; nothing listens here."""
 
 
 def emulated(
-    model: str | None, serving: EmulatedServing, engine: EngineOptions, costs: CostOptions
+    model: str | None,
+    serving: EmulatedServing,
+    engine: EngineOptions,
+    costs: CostOptions,
+    scaling: ScalingOptions = NOT_SCALED,
 ) -> Served:
     """The shape `model` on the GPU asked for; raises ConfigError for what cannot be emulated."""
     _check_processes(serving)
@@ -36,10 +46,9 @@ def emulated(
     from sundog.builds.simulated import Simulated
     from sundog.options.measured import simulated_target
 
-    simulated = Simulated.of(engine, simulated_target(model, serving.gpu, costs))
-    tokenizer = _tokenizer(serving.tokenizer)
-    eos = _end_token(tokenizer, serving.tokenizer)
-    faults = Injections([parse_injection(each) for each in serving.inject], engine.seed)
+    simulated = Simulated.of(engine, simulated_target(model, serving.gpu, costs, scaling))
+    eos = _end_token(tokenizer := _tokenizer(serving.tokenizer), serving.tokenizer)
+    faults = Injections(list(map(parse_injection, serving.inject)), engine.seed)
     lag = Lag(simulated.config.replicas, serving.time_scale)
     new_backend = emulated_backends(
         simulated.cost,
@@ -53,14 +62,11 @@ def emulated(
         faults.check,
     )
     name = serving.served_model_name or simulated.model
-    tables, transfers = EmulatedBlockTables(), None
+    tables, transfers, scaler = EmulatedBlockTables(), None, _scaler(simulated)
     if simulated.kv_token_bytes:  # else nobody knows what a transfer takes
         token_s = simulated.kv_token_bytes / ((costs.kv_transfer_gb_per_s or LINK_GB_PER_S) * 1e9)
-        ranks = engine.tensor_parallel_size
-        block_size = simulated.capacity.block_size
-        transfers = Transfers(
-            tables, uuid.uuid4().hex, serving.host, SIDE_CHANNEL_PORT, ranks, token_s, block_size
-        )
+        place = (uuid.uuid4().hex, serving.host, SIDE_CHANNEL_PORT, engine.tensor_parallel_size)
+        transfers = Transfers(tables, *place, token_s, simulated.capacity.block_size)
     return Served(
         name,
         as_served(simulated.config, serving),
@@ -75,9 +81,24 @@ def emulated(
         cost=simulated.cost,
         remarks=simulated.remarks,
         emulation=Emulated(lag, FrontEnd(simulated.front_end_s), faults, transfers),
-        listeners=(tables,),
+        listeners=(tables,) if scaler is None else (tables, scaler.watch),
         clock=None if serving.time_scale == 1 else ScaledClock(serving.time_scale),
+        driver=None if scaler is None else scaler.drive,
     )
+
+
+def _scaler(simulated: "Simulated") -> "Autoscaler | None":
+    """What drives the number of replicas, if anything does."""
+    from sim.fleet.scaling import Autoscaler
+
+    scaling = None if simulated.plan is None else simulated.plan.scaling
+    return None if scaling is None else Autoscaler(scaling, simulated.config.replicas, _say_replicas)
+
+
+def _say_replicas(time_s: float, wanted: int, paid_s: float) -> None:
+    """Log a change of the fleet, in the server's own seconds."""
+    what = "1 replica is" if wanted == 1 else f"{wanted} replicas are"
+    log.info("%s wanted at %.1f s; replicas were paid for %.1f s so far", what, time_s, paid_s)
 
 
 def _check_processes(serving: EmulatedServing) -> None:

@@ -20,6 +20,7 @@ from sundog.options.serving import Serving, parse_lora_module
 
 if TYPE_CHECKING:
     from actors.api.emulation import Emulation
+    from actors.api.serve_graph import Driver
     from actors.config.sampling_defaults import SamplingDefaults
     from actors.config.vector_sizes import VectorSizes
     from actors.engine.backend import Engine
@@ -64,6 +65,8 @@ class Served:
     emulation: "Emulation | None" = None
     clock: "ScaledClock | None" = None
     """Where it is not the wall's."""
+    driver: "Driver | None" = None
+    """What scales its fleet."""
     links: "KvMover | None" = None
     """They move keys and values between pools."""
 

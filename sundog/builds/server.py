@@ -74,6 +74,7 @@ def serve_until_stopped(
                 emulation=served.emulation,
                 front=front,
                 links=served.links,
+                driver=served.driver,
                 transfers=None if served.links is None else served.links.totals,
             ),
             clock=served.clock,

@@ -2,23 +2,25 @@
 
 import click
 
+from actors.config import ConfigError
 from sundog.builds.emulated import emulated
 from sundog.builds.rank_servers import serve_ranks
 from sundog.builds.server import begin_log, one_model, serve_until_stopped, server_options
 from sundog.options.door import ConnectionOptions
 from sundog.options.engine import EngineOptions
 from sundog.options.serving import EmulatedServing
-from sundog.options.simulation import CostOptions, LoggingOptions
+from sundog.options.simulation import CostOptions, LoggingOptions, ScalingOptions
 from sundog.options.takes import command, takes
 
 
 @command
-@takes(EmulatedServing, ConnectionOptions, CostOptions, LoggingOptions, EngineOptions)
+@takes(EmulatedServing, ConnectionOptions, CostOptions, ScalingOptions, LoggingOptions, EngineOptions)
 @click.argument("model_argument", metavar="[MODEL]", required=False)
 def emulate(
     serving: EmulatedServing,
     door: ConnectionOptions,
     costs: CostOptions,
+    scaling: ScalingOptions,
     logged: LoggingOptions,
     engine: EngineOptions,
     model_argument: str | None,
@@ -31,6 +33,10 @@ def emulate(
     begin_log(serving)
     model = one_model(model_argument, serving.model)
     if serving.data_parallel_multi_port_external_lb:
+        if scaling.scaler is not None:
+            raise ConfigError(
+                "--scaler is for the replicas of one server: leave --data-parallel-multi-port-external-lb out"
+            )
         return serve_ranks(serving, engine.data_parallel_size, model, (serving, door, costs, logged, engine))
     options = server_options(serving, door)
-    serve_until_stopped(emulated(model, serving, engine, costs), serving, logged, options)
+    serve_until_stopped(emulated(model, serving, engine, costs, scaling), serving, logged, options)

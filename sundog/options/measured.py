@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from actors.config import ConfigError
 from sundog.options.engine import EngineOptions
 from sundog.options.row import rows
-from sundog.options.simulation import CostOptions, TargetOptions
+from sundog.options.simulation import CostOptions, ScalingOptions, TargetOptions
 
 if TYPE_CHECKING:
     from sim.cost.profile import MeasuredEngine, Profile
@@ -39,9 +39,14 @@ def profile_of(target: TargetOptions) -> "tuple[str, Profile] | None":
     return None
 
 
-def simulated_target(model: str | None, gpu: str, costs: CostOptions) -> TargetOptions:
+NOT_SCALED = ScalingOptions()
+
+
+def simulated_target(
+    model: str | None, gpu: str, costs: CostOptions, scaling: ScalingOptions = NOT_SCALED
+) -> TargetOptions:
     """Return the target of `--simulate GPU`: that GPU or a measured engine's file, with a known model."""
-    return TargetOptions(model=model or TargetOptions.model, gpu=gpu, **asdict(costs))
+    return TargetOptions(model=model or TargetOptions.model, gpu=gpu, **asdict(costs), **asdict(scaling))
 
 
 def as_measured(

@@ -154,6 +154,15 @@ class PoolOptions:
         section=FLEET,
     )
 
+    @property
+    def pools(self) -> tuple[PoolSpec, ...]:
+        return tuple(map(parse_pool, self.pool))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingOptions:
+    """Options of a fleet that grows and shrinks."""
+
     scaler: str | None = option(
         None,
         AnyText("SCALER", is_path=True),
@@ -173,13 +182,9 @@ class PoolOptions:
         None, Whole(1, 4096), "The fewest replicas, and those at the begin; 1 if not given.", section=FLEET
     )
 
-    @property
-    def pools(self) -> tuple[PoolSpec, ...]:
-        return tuple(map(parse_pool, self.pool))
-
 
 @dataclass(frozen=True, kw_only=True)
-class TargetOptions(PoolOptions, CostOptions, MachineOptions):
+class TargetOptions(ScalingOptions, PoolOptions, CostOptions, MachineOptions):
     """The machine, and how long its steps and the way to it take."""
 
     hop_cost: str | None = option(
