@@ -204,10 +204,10 @@ def test_an_axis_takes_what_its_option_takes() -> None:
         with pytest.raises(ConfigError, match=re.escape(message)):
             axes([text])
     with pytest.raises(ConfigError, match="twice"):
-        axes(["seed=1", "--seed=2"])
+        axes(["gpu=h100", "--gpu=b200"])
     for record in (EngineOptions, TargetOptions, LoadOptions):
         for row in rows(record):
-            if row.default not in (None, ()):
+            if row.default not in (None, ()) and row.name != "seed":
                 assert axes([f"{row.name}={row.default}"]) == {row.name: [row.default]}
 
 
