@@ -31,22 +31,12 @@ def calibrate(
     sources: tuple[str, ...],
     output: Path,
 ) -> None:
-    """Fit a cost model to this machine's engine, to a server, or to a log.
+    """Fit a cost model to an engine, a server, or a log.
 
-    MODEL is a model's folder, or sundog-tiny, the embedded model: its engine is measured over steps of many
-    sizes, and behind HTTP (docs/measuring.md). The other options are those of `sundog serve`.
-
-    URL is a server that speaks OpenAI's API, on which loads are put at each --request-rate: the requests of
-    TRACE (or of a workload's .toml), else ones of 32 to 384 tokens with answers of 16 to 128. Each rate is
-    then predicted by a fit to the others, beside what was measured. Limits of the engine may say how the
-    server plans.
-
-    LOG is the folder of a run, or of a server's log of requests, which has meta.json and
-    requests.jsonl.gz (sim/figures/validate/logs.py says which fields); or a file of forward-pass
-    metrics, one step a line, as `--step-log` and engines write them (docs/records.md).
-
-    Several folders are loads of one server, as `sundog bench --out` wrote them, and tried like those at a
-    URL.
+    MODEL is a model's folder, or sundog-tiny, the embedded model: its engine is measured here. URL is a
+    server that speaks OpenAI's API: each --request-rate is put on it, by the requests of TRACE or of a
+    workload's .toml, and predicted by a fit to the others. LOG is the folder of a run, of a server's requests
+    or of several `bench --out`, or a file of steps (docs/measuring.md, docs/records.md).
     """
     source = sources[0]
     path = Path(source)
