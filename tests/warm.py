@@ -86,7 +86,15 @@ def afresh(*arguments: object, folder: Path | None = None) -> "subprocess.Comple
     """`python -m` with these arguments in a fresh interpreter, to its end."""
     command = [sys.executable, "-m", *map(str, arguments)]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=START_S)
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=START_S)
+    done.stderr = without_progress(done.stderr)
+    return done
+
+
+def without_progress(stderr: str) -> str:
+    """Leave out what a model says that loads for more than a second, as it does on a busy machine."""
+    lines = stderr.splitlines(keepends=True)
+    return "".join(line for line in lines if not line.startswith("loading "))
 
 
 def run(*arguments: object, folder: Path | None = None) -> "subprocess.CompletedProcess[str]":
@@ -103,7 +111,8 @@ def run(*arguments: object, folder: Path | None = None) -> "subprocess.Completed
             raise
         for file in (out, err):
             file.seek(0)
-        return subprocess.CompletedProcess(list(map(str, arguments)), code, out.read(), err.read())
+        said = without_progress(err.read())
+        return subprocess.CompletedProcess(list(map(str, arguments)), code, out.read(), said)
 
 
 def _adopts(orphans: bool) -> None:

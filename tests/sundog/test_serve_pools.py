@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -52,6 +53,38 @@ def test_two_processes_answer_as_one_does(server: Live) -> None:
     assert counted(server, "vllm:request_success_total") == 5
     text = Stream(server, prompt=PROMPT, max_tokens=24).text
     assert text == expected[0][0][0][0]
+
+
+RESTLESS = """
+from typing import ClassVar
+from actors.core.routers import RouterPolicy
+
+class Restless(RouterPolicy):
+    follows_steps: ClassVar[bool] = True
+    moves_every_s: ClassVar[float] = 0.02
+
+    def score(self, request, replica, fleet):
+        return -fleet.num_requests(replica)
+
+    def moves(self, fleet):
+        first, *others = fleet.up
+        return [(each, other) for other in others for each in fleet.requests(first)[:1]]
+"""
+
+
+@pytest.mark.wall_clock
+def test_a_request_that_is_moved_takes_its_keys_along_and_goes_on(server: Live, tmp_path: Path) -> None:
+    """Between two engines that decode, token for token."""
+    (tmp_path / "restless.py").write_text(RESTLESS)
+    asked: dict[str, Any] = {"max_tokens": 300, "ignore_eos": True}
+    expected = server.complete(PROMPT, **asked).json()["choices"][0]["text"]
+    router = f"{tmp_path}/restless.py:Restless"
+    pools = ("--pool", "prefill=cpu:x1", "--pool", "decode=cpu:x2")
+    with live(*SERVE, *pools, "--router", router) as moving:
+        streams = [Stream(moving, prompt=PROMPT, **asked) for _ in range(4)]
+        assert [stream.whole() and stream.text for stream in streams] == [expected] * 4
+        assert counted(moving, "sundog:kv_transfers_total") > 4
+        moving.assert_sound()
 
 
 @pytest.mark.wall_clock
