@@ -77,12 +77,12 @@ def _ask_quotas(state: SchedulerState, draft: Draft) -> None:
 
     A policy that pauses is asked about decodes, too: O(running).
     """
-    if state.quota is not None:
-        for name, request in state.catching_up.items():
-            num_tokens = _pending(state, draft, request) - request.num_drafts
-            if num_tokens > 1 or (state.pauses and num_tokens > 0):
-                quota = state.quota(request, state.view)
-                draft.quotas[name] = quota if num_tokens > 1 or quota == 0 else None
+    assert state.quota is not None
+    for name, request in state.catching_up.items():
+        num_tokens = _pending(state, draft, request) - request.num_drafts
+        if num_tokens > 1 or (state.pauses and num_tokens > 0):
+            quota = state.quota(request, state.view)
+            draft.quotas[name] = quota if num_tokens > 1 or quota == 0 else None
 
 
 def _schedule_running(state: SchedulerState, draft: Draft) -> None:
