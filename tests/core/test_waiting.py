@@ -55,7 +55,7 @@ def test_who_left_is_never_next() -> None:
 
 
 def test_the_queue_agrees_with_a_sorted_list_whatever_happens() -> None:
-    """Random pushes, returns and departures, under both policies."""
+    """Random pushes, returns and departures, and requests that are passed over, under both policies."""
     for seed in range(40):
         rng = random.Random(seed)
         policy = Priority() if seed % 2 else Fcfs()
@@ -76,6 +76,13 @@ def test_the_queue_agrees_with_a_sorted_list_whatever_happens() -> None:
                 model.sort(key=lambda r: policy.rank(r, state.view))
             assert list(queue) == model and len(queue) == len(model)
             assert queue.peek() is (model[0] if model else None)
+            num_passed = rng.randrange(4)
+            for passed in model[:num_passed]:
+                assert queue.peek() is passed
+                queue.pass_over()
+            if len(model) > num_passed and rng.random() < 0.3:
+                queue.discard(model.pop(num_passed))
+            queue.rewind()
 
 
 def test_who_is_passed_over_keeps_the_place() -> None:

@@ -9,8 +9,10 @@ are 7, 5 - t, 2 and 1, with the time until which each match holds:
               7      5 - t      2       1
 
 At 4 the second wins the last match. Law: at any time the winner is the one that sorting all would put first.
+Where all ranks are the same there is nothing to play for: the turns alone say who is first.
 """
 
+import heapq
 from collections.abc import Iterable
 from math import inf
 from typing import Final
@@ -149,3 +151,31 @@ class Tournament:
             has_changed = has_changed or until_s != untils[node]
             untils[node] = until_s
         return has_changed
+
+
+class Turns:
+    """Places of equal rank, which go by their turns. O(log n) for each that changes."""
+
+    __slots__ = ("_heap", "_places", "may_turn")
+
+    def __init__(self) -> None:
+        self._places: dict[str, Place] = {}
+        self._heap: list[tuple[int, str]] = []
+        """Turns, with those of some that were removed; the first one's place stands."""
+        self.may_turn = False
+
+    def put(self, name: str, place: Place, now_s: float) -> None:
+        """Let the request of this name, which has no place, have this one."""
+        self._places[name] = place
+        heapq.heappush(self._heap, (place.turn, name))
+
+    def remove(self, name: str, now_s: float) -> None:
+        """Let the request of this name have no place, if it has one."""
+        places, heap = self._places, self._heap
+        places.pop(name, None)
+        while heap and ((place := places.get(heap[0][1])) is None or place.turn != heap[0][0]):
+            heapq.heappop(heap)
+
+    def first(self, now_s: float) -> Place | None:
+        """The first place; None if there is none."""
+        return self._places[self._heap[0][1]] if self._heap else None

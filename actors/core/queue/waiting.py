@@ -1,8 +1,9 @@
 """The queue of waiting requests, in the policy's order.
 
-A tournament names the next of the requests by (rank, turn). Requests of one key (`Policy.rank_key`) stand in
-a line by turn, and the first of each line takes part; without keys all do. A rank is asked again when it may
-have changed: before each admission where the policy `is_dynamic`, otherwise when its `Rank` holds no longer.
+A tournament names the next of the requests by (rank, turn), or turns alone do where the policy has no ranks.
+Requests of one key (`Policy.rank_key`) stand in a line by turn, and the first of each line takes part;
+without keys all do. A rank is asked again when it may have changed: before each admission where the policy
+`is_dynamic`, otherwise when its `Rank` holds no longer.
 
 Law: the next request is the one that would be next if all were ranked again.
 """
@@ -14,7 +15,7 @@ from typing import Final
 
 from actors.core.queue.policy import NEVER, Policy, Rank, RankValue, defines, gives_keys
 from actors.core.queue.tenant_service import TenantService
-from actors.core.queue.tournament import Place, Tournament
+from actors.core.queue.tournament import Place, Tournament, Turns
 from actors.core.queue.view import View
 from actors.core.request import Request
 
@@ -104,7 +105,7 @@ class WaitingQueue:
         self._has_keys = self._ranks is not None and gives_keys(self._policy)
         self._asks_again = self._has_keys or (self._ranks is not None and self._policy.is_dynamic)
         """False while no rank can change in the queue."""
-        self._order = Tournament()
+        self._order: Tournament | Turns = Turns() if self._ranks is None else Tournament()
         """The requests that may be next."""
         self._lines: dict[object, Line] = {}
         self._key_of: dict[str, object] = {}
@@ -222,13 +223,13 @@ class WaitingQueue:
         request.num_overtakes = 0
         if self._service is not None:
             self._service.enter(request)
+        if self._ranks is None:
+            place = self._places[request.request_id] = Place(0, 0.0, turn, request)
+            return self._order.put(request.request_id, place, self._view.now_s)
         key = self._key(request)
-        answer: RankValue | Rank = 0  # as every policy gives that ranks none
-        if self._ranks is not None:
-            answer = self._policy.rank(request, self._view)
+        answer = self._policy.rank(request, self._view)
         place = self._places[request.request_id] = _place(answer, turn, request)
-        if self._ranks is not None:
-            self._ranks.append((request.request_id, place.rank(self._view.now_s)))
+        self._ranks.append((request.request_id, place.rank(self._view.now_s)))
         self._stand(request, key)
         self._note(request, answer)
         self._is_stale = self._asks_again
