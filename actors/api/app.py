@@ -15,7 +15,7 @@ from actors.api.emulation import Emulation
 from actors.api.errors import ApiError, ErrorShape, as_vllm
 from actors.api.exposition import Exposition, OwnExposition
 from actors.api.exposition.http_metrics import count_requests
-from actors.api.in_flight import LLM, AnswerControl, AnswersInFlight, LocalAnswerControl
+from actors.api.in_flight import LLM, AnswerControl, AnswersInFlight
 from actors.api.keys import ApiKeys, check_key
 from actors.api.live import LiveEvents
 from actors.api.routes.admin import admin_routes, lora_routes
@@ -151,13 +151,13 @@ def create_app(
         app.before_request(_check_key(keys, body_timeout_s))
     app.before_request(_read_body(max_body_bytes, body_timeout_s))
     app.after_request(_name_request)
-    flying = AnswersInFlight() if in_flight is None else in_flight
-    control = control or LocalAnswerControl(flying, llm)
+    flying = in_flight or AnswersInFlight(llm)
     context = ApiContext(
-        *(llm, model, new_id, control, codec, spell, answers, keys is not None, admin_key, live, emulation),
+        *(llm, model, new_id, control or flying, flying, codec, spell, answers, keys is not None, admin_key),
+        live=live,
+        emulation=emulation,
         adapters={adapter.name: adapter for adapter in model.adapters},
         keeps_responses=keeps_responses,
-        in_flight=flying,
         limits=limits or LocalLimits(),
     )
     for routes in (*ROUTES, metrics_routes(exposition)):

@@ -121,6 +121,7 @@ class ApiContext:
     model: ServedModel
     new_id: Callable[[], str]
     control: AnswerControl
+    in_flight: AnswersInFlight
     codec: TextCodec | None = None
     spell: ErrorShape = as_vllm
     answers: AnswerFormats = PLAIN_ANSWERS
@@ -136,7 +137,6 @@ class ApiContext:
     keeps_responses: bool = True
     """Whether clients may come back to responses: not where the next request may go to another process."""
     remarked: set[str] = field(default_factory=set)
-    in_flight: AnswersInFlight = field(default_factory=AnswersInFlight)
     limits: ConcurrencyLimits = field(default_factory=LocalLimits)
     large_bodies: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))
 

@@ -13,7 +13,7 @@ from actors.api.context import ServedModel
 from actors.api.emulation import Emulation
 from actors.api.errors import SHAPES, log_refusals
 from actors.api.exposition import Exposition, OwnExposition
-from actors.api.in_flight import LLM, AnswerControl, AnswersInFlight, LocalAnswerControl
+from actors.api.in_flight import LLM, AnswerControl, AnswersInFlight
 from actors.api.keys import ApiKeys
 from actors.api.live import Live, LiveEvents
 from actors.api.server_options import ServerOptions
@@ -93,7 +93,7 @@ class OwnFront:
         self._keys, self._spans = keys, spans
 
     async def serve(self, behind: Behind, *, task_status: trio.TaskStatus[int]) -> None:
-        in_flight, options = AnswersInFlight(), self._options
+        in_flight, options = AnswersInFlight(behind.llm), self._options
         app = create_app(
             behind.llm,
             self._served,
@@ -147,7 +147,7 @@ class Door:
 
     async def serve(self, remote: RemoteServer, *, task_status: trio.TaskStatus[int]) -> None:
         """Like `Front.serve`. Responses are not kept: the next request may go to another door."""
-        in_flight, options = AnswersInFlight(), self.options
+        in_flight, options = AnswersInFlight(remote.llm), self.options
         keys = await remote.keys()
         with spans_to(options.otlp_traces_endpoint, self.served.name) as spans:
             app = create_app(
@@ -168,7 +168,7 @@ class Door:
                 limits=remote.limits,
                 keeps_responses=False,
             )
-            remote.open(LocalAnswerControl(in_flight, remote.llm))
+            remote.open(in_flight)
             await serve_app(
                 *(app, options, remote.stop, in_flight),
                 shares_port=True,
@@ -194,7 +194,7 @@ async def serve_app(
     """
 
     async def drain() -> None:
-        in_flight.close()
+        await in_flight.close()
         await in_flight.until_empty()
 
     raise_descriptor_limit()

@@ -1,6 +1,5 @@
 """AsyncLLM as routes see it, the answers that are under way, and what operators do with them."""
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, overload
 
@@ -50,9 +49,10 @@ RETRY_AFTER_S = 1.0
 class AnswersInFlight:
     """Answers by the ids that their clients see, with the engine's requests that each is made of.
 
-    While it is paused new ones wait at the gate, as they do in vLLM.
+    While it is paused new ones wait at the gate, as they do in vLLM. It is the AnswerControl of its process.
     """
 
+    _llm: LLM
     _requests: dict[str, list[tuple[str, ...]]] = field(default_factory=dict)
     _may_pass: trio.Event | None = None
     """None while nothing is held up."""
@@ -61,9 +61,6 @@ class AnswersInFlight:
     """How many wait at the gate."""
     is_closed: bool = False
     """The server is about to end: what is under way finishes, and nothing new is begun."""
-
-    def __len__(self) -> int:
-        return sum(map(len, self._requests.values()))
 
     def begin(self, answer_id: str, request_ids: tuple[str, ...]) -> None:
         """An answer is under way; two may have the id that their clients chose."""
@@ -78,12 +75,16 @@ class AnswersInFlight:
             self._is_empty.set()
             self._is_empty = trio.Event()
 
-    def abort(self, llm: LLM, answer_ids: Sequence[str] | None = None) -> int:
+    async def num_under_way(self) -> int:
+        return sum(map(len, self._requests.values()))
+
+    async def abort(self, answer_ids: tuple[str, ...] | None) -> int:
         """End these answers, or all, as if their clients had left; returns how many there were."""
-        chosen = [name for name in (self._requests if answer_ids is None else dict.fromkeys(answer_ids))]
-        aborted = [each for name in chosen for each in self._requests.get(name, ())]
-        for request_id in _flat(aborted):
-            llm.tell(Cancel(request_id))
+        chosen = dict.fromkeys(self._requests if answer_ids is None else answer_ids)
+        aborted = [request_ids for name in chosen for request_ids in self._requests.get(name, ())]
+        for request_ids in aborted:
+            for request_id in request_ids:
+                self._llm.tell(Cancel(request_id))
         return len(aborted)
 
     async def until_empty(self) -> None:
@@ -95,21 +96,21 @@ class AnswersInFlight:
     def is_paused(self) -> bool:
         return self._may_pass is not None
 
-    def pause(self) -> None:
+    async def hold(self) -> None:
         """Hold up new ones; harmless when repeated."""
         if self._may_pass is None:
             self._may_pass = trio.Event()
 
-    def resume(self) -> None:
+    async def release(self) -> None:
         """Let all that are held up pass."""
         if self._may_pass is not None:
             self._may_pass.set()
             self._may_pass = None
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Turn away new ones from now on, those too that are held up."""
         self.is_closed = True
-        self.resume()
+        await self.release()
 
     async def pass_gate(self) -> None:
         """Wait while it is paused; raises a 503 once it is closed."""
@@ -121,10 +122,6 @@ class AnswersInFlight:
             self.num_held -= 1
         if self.is_closed:
             raise unavailable("The server is about to stop: ask again, another may answer.", RETRY_AFTER_S)
-
-
-def _flat(groups: Iterable[tuple[str, ...]]) -> list[str]:
-    return [request_id for group in groups for request_id in group]
 
 
 class AnswerControl(Protocol):
@@ -141,26 +138,3 @@ class AnswerControl(Protocol):
     async def until_empty(self) -> None: ...
 
     async def num_under_way(self) -> int: ...
-
-
-class LocalAnswerControl:
-    """The control of a server that is one process."""
-
-    def __init__(self, in_flight: AnswersInFlight, llm: LLM) -> None:
-        self._in_flight = in_flight
-        self._llm = llm
-
-    async def abort(self, answer_ids: tuple[str, ...] | None) -> int:
-        return self._in_flight.abort(self._llm, answer_ids)
-
-    async def hold(self) -> None:
-        self._in_flight.pause()
-
-    async def release(self) -> None:
-        self._in_flight.resume()
-
-    async def until_empty(self) -> None:
-        await self._in_flight.until_empty()
-
-    async def num_under_way(self) -> int:
-        return len(self._in_flight)

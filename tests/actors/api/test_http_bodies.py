@@ -13,7 +13,7 @@ from actors.api.bodies.parsing import BodyT, JsonObject, check_content_type, par
 from actors.api.bodies.texts import CompletionBody
 from actors.api.context import ApiContext, ServedModel
 from actors.api.errors import ApiError
-from actors.api.in_flight import AnswersInFlight, LocalAnswerControl
+from actors.api.in_flight import AnswersInFlight
 from actors.config.sampling_defaults import SamplingDefaults
 from actors.core.params.sampling import Sampling
 
@@ -31,9 +31,8 @@ class Nobody:
 
 
 def context() -> ApiContext:
-    return ApiContext(
-        Nobody(), ServedModel("m", 10, 0), lambda: "1", LocalAnswerControl(AnswersInFlight(), Nobody())
-    )
+    in_flight = AnswersInFlight(Nobody())
+    return ApiContext(Nobody(), ServedModel("m", 10, 0), lambda: "1", in_flight, in_flight)
 
 
 def parsed(body_type: type[BodyT], data: bytes) -> BodyT:
