@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import trio
-from prometheus_client import CollectorRegistry
 from quart import Response
 
 from actors.api.context import ServedModel, server_version
@@ -154,7 +153,10 @@ async def serve_graph(
                 trio.open_nursery() as serving,
             ):
                 live = Live(metrics, _facts(served, config), nursery, roster, forecast, stopping.drain)
-                registry = _registry(metrics, served, config, options, emulation, transfers)
+                first = options.first_engine
+                registry = registry_of(
+                    metrics, served.name, config, served.max_loras, emulation, first, transfers
+                )
                 behind = Behind(llm, registry, live, stopping.drain, keys, emulation)
                 port = await serving.start(front.serve, behind)
                 if driver is not None:
@@ -178,18 +180,6 @@ async def _reload_keys(keys: ApiKeys | None, file: str | None, front: Front) -> 
                 log.warning("%s; the keys stay as they are", error)
             else:
                 log.info("the keys of %s are read again", path)
-
-
-def _registry(
-    metrics: Metrics,
-    served: ServedModel,
-    config: EngineConfig,
-    options: ServerOptions,
-    emulation: Emulation | None,
-    transfers: KvTransferTotals | None,
-) -> CollectorRegistry:
-    first = options.first_engine
-    return registry_of(metrics, served.name, config, served.max_loras, emulation, first, transfers)
 
 
 def _metrics(config: EngineConfig, options: ServerOptions, spans: "Spans | None") -> Metrics:
