@@ -36,21 +36,6 @@ def last_delta(finish: Finish) -> Delta:
 class ActiveRequest:
     """An accepted request, its stream and its decoder."""
 
-    __slots__ = (
-        "_text_is_shown_at_once",
-        "decoder",
-        "has_begun",
-        "is_admitted",
-        "last_tokens",
-        "num_cached_tokens",
-        "num_fed",
-        "num_losses",
-        "prompt_logprobs",
-        "stop_strings",
-        "stream",
-        "submit",
-    )
-
     def __init__(self, submit: Submit, stream: DeltaStream, decoder: TokenDecoder | None) -> None:
         self.submit = submit
         self.stream = stream

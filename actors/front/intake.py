@@ -80,19 +80,6 @@ class Intake:
     `submit` may run in any thread.
     """
 
-    __slots__ = (
-        "_codec",
-        "_config",
-        "_hash_block",
-        "_in_bounds",
-        "_is_context",
-        "_limit_tokens",
-        "_limit_words",
-        "_turnover",
-        "_vocabulary",
-        "capacity",
-    )
-
     def __init__(
         self,
         config: EngineConfig,

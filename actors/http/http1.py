@@ -205,19 +205,6 @@ class Http1Connection:
 class Http1Exchange(Exchange):
     """A request of a connection, and its answer in HTTP/1.1's framing."""
 
-    __slots__ = (
-        "_connection",
-        "_expects",
-        "_has_body",
-        "_has_length",
-        "_held",
-        "_is_chunked",
-        "_keeps",
-        "_to_send",
-        "keeps_connection",
-        "until_over",
-    )
-
     def __init__(self, connection: Http1Connection, message: Message) -> None:
         transport, version = connection.transport, message.version
         method = message.parser.get_method().decode("ascii")

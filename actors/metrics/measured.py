@@ -10,32 +10,6 @@ from actors.core.request import Submit
 class Measured:
     """A request's instants, on the run's clock, and its tokens so far."""
 
-    __slots__ = (
-        "adapter",
-        "arrival_s",
-        "block_ids",
-        "first_s",
-        "last_s",
-        "max_tokens",
-        "num_cached_tokens",
-        "num_computed_tokens",
-        "num_host_tokens",
-        "num_losses",
-        "num_preemptions",
-        "num_prompt_tokens",
-        "num_tokens",
-        "predicted_tokens",
-        "priority",
-        "rank",
-        "replica",
-        "request_id",
-        "sampling",
-        "scheduled_s",
-        "targets_s",
-        "tenant",
-        "trace_headers",
-    )
-
     def __init__(self, submit: Submit) -> None:
         self.request_id = submit.request_id
         self.tenant = submit.tenant

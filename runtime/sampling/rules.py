@@ -136,18 +136,6 @@ class Rules:
     Raises ValueError for numbers that cannot be used.
     """
 
-    __slots__ = (
-        "_allowed",
-        "_bad_words",
-        "_bias",
-        "_biased",
-        "_counts",
-        "_ends",
-        "_penalties",
-        "_thinking",
-        "change_logits",
-    )
-
     def __init__(
         self,
         sampling: Sampling,

@@ -45,8 +45,6 @@ OWN = ("sent_s", "error")
 class ClientColumns(Columns):
     """Columns with two of their own."""
 
-    __slots__ = OWN
-
     def __init__(self) -> None:
         super().__init__()
         self.sent_s = array("d")

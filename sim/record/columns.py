@@ -76,24 +76,6 @@ class Columns:
     `replica` is -1 until the first admission. A request still running has no `reason`.
     """
 
-    __slots__ = (
-        "arrival_s",
-        "finish_s",
-        "first_scheduled_s",
-        "first_token_s",
-        "limits_s",
-        "num_output_tokens",
-        "num_preemptions",
-        "num_prompt_tokens",
-        "prefix_hit_tokens",
-        "reason",
-        "recomputed_tokens",
-        "refusals",
-        "replica",
-        "request_id",
-        "tenant",
-    )
-
     def __init__(self) -> None:
         self.request_id: list[str] = []
         self.tenant: list[str | None] = []
@@ -166,8 +148,6 @@ class MovedColumns(Columns):
 
     `stopped_s` is how long it stood still for it: from its last step on one replica to its next on another.
     """
-
-    __slots__ = ("num_all", "num_moves", "num_whole", "stopped_s", "total_stopped_s")
 
     def __init__(self) -> None:
         super().__init__()
@@ -313,19 +293,6 @@ class StepColumns:
     span idle steps or a preemption; `busy_s` the time in which any step ran, overlaps once.
     """
 
-    __slots__ = (
-        "before_s",
-        "busy_s",
-        "end_s",
-        "gaps_s",
-        "groups",
-        "last_end_s",
-        "num_batched_tokens",
-        "num_open",
-        "num_steps",
-        "restarting",
-    )
-
     def __init__(self) -> None:
         self.end_s = array("d")
         self.groups = Groups()
@@ -346,18 +313,6 @@ class LiveColumns:
 
     `first_s` is the time of the open range's first token, `last_s` of the last range's last one.
     """
-
-    __slots__ = (
-        "computed_tokens",
-        "first_s",
-        "is_handed",
-        "is_open",
-        "last_s",
-        "lost_tokens",
-        "row",
-        "start",
-        "stopped_since_s",
-    )
 
     def __init__(self, row: int) -> None:
         self.row = row

@@ -18,16 +18,6 @@ from actors.messages import Accepted, Cancel, Generate, Refused
 class AskedPrompt:
     """A prompt that was asked for; it counts the choices that have not been read to the end."""
 
-    __slots__ = (
-        "_llm",
-        "_unread",
-        "index",
-        "num_cached_tokens",
-        "num_prompt_tokens",
-        "prompt_token_ids",
-        "request_id",
-    )
-
     def __init__(self, llm: LLM, index: int, generate: Generate) -> None:
         assert generate.request_id is not None
         self._llm = llm
@@ -62,18 +52,6 @@ class AskedPrompt:
 
 class AnswerChoice:
     """A choice of an answer; it counts what has been read of it."""
-
-    __slots__ = (
-        "_first",
-        "_stream",
-        "asked",
-        "cut",
-        "finished",
-        "index",
-        "is_first",
-        "num_tokens",
-        "thoughts",
-    )
 
     def __init__(self, index: int, asked: AskedPrompt, stream: DeltaStream, *, is_first: bool) -> None:
         self._stream = stream
