@@ -7,14 +7,12 @@ from dataclasses import asdict, is_dataclass
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from sim.figures.compare import Compared, Comparison, Moved
 from sim.figures.metrics import Summary
-from sim.show.console import print_table
+from sim.show.console import print_table, table_of
 
 
 def verdict(figure: Compared) -> str:
@@ -48,10 +46,7 @@ def print_comparison(found: Comparison, names: tuple[str, str], console: Console
     if not found.figures:
         console.print("No request finished in both: there is nothing to compare.")
         return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("milliseconds")
-    for name in names:
-        table.add_column(name, justify="right")
+    table = table_of("milliseconds", *names)
     table.add_column("with 95 % confidence")
     for figure in found.figures:
         table.add_row(escape(figure.name), _ms(figure.first), _ms(figure.second), verdict(figure))
@@ -159,11 +154,8 @@ def print_beside(
 def print_figures(found: Sequence[ComparedFigure], console: Console, title: str) -> None:
     """A row for each figure, with its span if they have one."""
     console.print(title, style="bold", markup=False)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("")
     spans = any(figure.span is not None for figure in found)
-    for name in ("measured", "predicted", *(["from", "to"] if spans else []), "error"):
-        table.add_column(name, justify="right")
+    table = table_of("", "measured", "predicted", *(["from", "to"] if spans else []), "error")
     for figure in found:
         error = "–" if figure.error is None else f"{figure.error:+.1%}"
         values = (figure.measured, figure.predicted, *(figure.span or ()))

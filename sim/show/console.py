@@ -7,6 +7,7 @@ that is too narrow, names of requests and tenants lose their middle; in a pipe t
 
 from typing import IO
 
+from rich import box
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.measure import Measurement
@@ -22,6 +23,14 @@ def console_for(file: IO[str] | None = None) -> Console:
     """A console on the file, by default standard output."""
     console = Console(file=file, highlight=False)
     return console if console.is_terminal else Console(file=file, highlight=False, width=PIPED)
+
+
+def table_of(*heads: str, num_names: int = 1) -> Table:
+    """Return a table whose first `num_names` columns hold words, and the others numbers."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for number, head in enumerate(heads):
+        table.add_column(head, justify="left" if number < num_names else "right")
+    return table
 
 
 def print_table(console: Console, table: Table) -> None:

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -14,7 +13,7 @@ from sim.explain.findings import Findings, WorstWait
 from sim.figures.engine import SpeculationFigures
 from sim.record.journal_rows import Header
 from sim.show import words
-from sim.show.console import print_table
+from sim.show.console import print_table, table_of
 
 NOBODY: Mapping[str, int] = {}
 MOST_REQUESTS = 5
@@ -65,10 +64,7 @@ def print_run(
 
 
 def _causes(found: Findings, header: Header) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("what the next in the queue lacked")
-    for name in ("waited", "share", "requests"):
-        table.add_column(name, justify="right")
+    table = table_of("what the next in the queue lacked", "waited", "share", "requests")
     total_s = found.causes.total_s
     for reason, seconds in found.causes.ordered:
         table.add_row(
@@ -81,10 +77,8 @@ def _causes(found: Findings, header: Header) -> Table:
 
 
 def _worst(worst: list[WorstWait], header: Header) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("longest waits", no_wrap=True)
-    table.add_column("from", justify="right", no_wrap=True)
-    table.add_column("waited", justify="right", no_wrap=True)
+    table = table_of("longest waits", "from", "waited")
+    table.columns[0].no_wrap = True
     table.add_column("lacking")
     table.add_column("longest next in the queue")
     for entry in worst:
@@ -145,9 +139,8 @@ def print_seen_run(console: Console, name: str, requests: list[SeenRequest], top
     ends = Counter(request.error or request.reason or "unfinished" for request in requests)
     words = ", ".join(f"{count:,} {end}" for end, count in ends.most_common())
     console.print(f"{name}: {len(requests):,} requests as clients saw them: {words}", markup=False)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="the longest waits for a first token")
-    for head in ("request", "TTFT ms", "due at s", "prompt", "hits", "waiting", "streaming"):
-        table.add_column(head, justify="left" if head == "request" else "right")
+    table = table_of("request", "TTFT ms", "due at s", "prompt", "hits", "waiting", "streaming")
+    table.title = "the longest waits for a first token"
     for each in longest_waits(requests, top):
         table.add_row(
             escape(each.request_id),

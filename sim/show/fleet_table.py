@@ -1,12 +1,11 @@
 """The tables of a fleet whose engines are not all alike."""
 
-from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from sim.fleet.figures import FleetFigures
-from sim.show.console import print_table
+from sim.show.console import print_table, table_of
 
 MOST_FAULTS = 20
 """Rows of a table of faults."""
@@ -14,9 +13,7 @@ MOST_FAULTS = 20
 
 def print_fleet(console: Console, fleet: FleetFigures) -> None:
     """Print a row for each pool, and one for the transfers between them."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("pool", "replicas", "GPUs", "busy", "KV blocks each", "most in use"):
-        table.add_column(name, justify="left" if name == "pool" else "right")
+    table = table_of("pool", "replicas", "GPUs", "busy", "KV blocks each", "most in use")
     for pool in fleet.pools:
         shares = (f"{pool.busy_fraction:.1%}", f"{pool.num_kv_blocks:,}", f"{pool.kv_use_max:.1%}")
         table.add_row(escape(pool.pool), f"{pool.replicas}", f"{pool.num_gpus}", *shares)
@@ -46,9 +43,7 @@ def print_fleet(console: Console, fleet: FleetFigures) -> None:
 
 def _faults(fleet: FleetFigures) -> Table:
     """The first faults, with the requests that they ended or sent elsewhere."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("fault", "at s", "replica", "ended", "begun again", "clients left"):
-        table.add_column(name, justify="left" if name == "fault" else "right")
+    table = table_of("fault", "at s", "replica", "ended", "begun again", "clients left")
     for fault in fleet.faults[:MOST_FAULTS]:
         replica = "" if fault.replica is None else f"{fault.replica}"
         counts = (fault.num_ended, fault.num_again, fault.num_cancelled)

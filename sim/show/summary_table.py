@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING
 
-from rich import box
 from rich.markup import escape
 from rich.table import Table
 
@@ -13,7 +12,7 @@ from sim.figures.metrics import ClientFigures, Summary
 from sim.figures.tenants import TenantFigures
 from sim.figures.totals import KNEE, of_capacity, regime_of
 from sim.show import words
-from sim.show.console import console_for, print_table
+from sim.show.console import console_for, print_table, table_of
 from sim.show.fleet_table import print_fleet
 
 if TYPE_CHECKING:
@@ -55,9 +54,7 @@ RANGED = ("ttft mean", "ttft p99", "tpot mean", "tpot p99", "e2e mean", "e2e p99
 def print_ranges(ranges: "Ranges", file: IO[str] | None = None) -> None:
     """From where to where figures may be, and what one percent of a step does to E2E."""
     console = console_for(file)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("milliseconds may be", "from", "to"):
-        table.add_column(name, justify="left" if name == "milliseconds may be" else "right")
+    table = table_of("milliseconds may be", "from", "to")
     for name in RANGED:
         if name in ranges.low:
             title = name.replace("ttft", "TTFT").replace("tpot", "TPOT").replace("e2e", "E2E")
@@ -68,9 +65,8 @@ def print_ranges(ranges: "Ranges", file: IO[str] | None = None) -> None:
 
 def _replicas(replicas: Sequence[ReplicaFigures]) -> Table:
     """The replicas; of many, those that computed the most and the fewest tokens."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("replica", "requests", "prompt tokens", "found cached", "hit rate", "output tokens"):
-        table.add_column(name, justify="right")
+    heads = ("replica", "requests", "prompt tokens", "found cached", "hit rate", "output tokens")
+    table = table_of(*heads, num_names=0)
     shown = list(enumerate(replicas))
     if len(shown) > MOST_REPLICAS:
         shown.sort(key=lambda pair: pair[1].prefix_hit_tokens - pair[1].prompt_tokens - pair[1].output_tokens)
@@ -87,9 +83,7 @@ def _replicas(replicas: Sequence[ReplicaFigures]) -> Table:
 
 
 def _latencies(summary: Summary) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("milliseconds", "mean", "p50", "p90", "p99", "count"):
-        table.add_column(name, justify="left" if name == "milliseconds" else "right")
+    table = table_of("milliseconds", "mean", "p50", "p90", "p99", "count")
     rows: tuple[tuple[str, Distribution | None], ...] = (
         ("TTFT", summary.ttft_s),
         ("TPOT", summary.tpot_s),
@@ -113,18 +107,8 @@ def _latencies(summary: Summary) -> Table:
 
 
 def _tenants(tenants: dict[str, TenantFigures]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in (
-        "tenant",
-        "finished",
-        "TTFT mean ms",
-        "TTFT p99 ms",
-        "E2E mean ms",
-        "slowdown",
-        "share",
-        "in SLO",
-    ):
-        table.add_column(name, justify="left" if name == "tenant" else "right")
+    heads = ("TTFT mean ms", "TTFT p99 ms", "E2E mean ms")
+    table = table_of("tenant", "finished", *heads, "slowdown", "share", "in SLO")
     for name, of in tenants.items():
         times = (of.ttft_mean_s, of.ttft_p99_s, of.e2e_mean_s)
         ratios = ((of.slowdown, ".2f"), (of.share_while_waiting, ".2f"), (of.slo_attainment, ".1%"))

@@ -5,14 +5,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from rich import box
 from rich.table import Table
 
 from sim.figures.intervals import FEWEST, Interval
 from sim.figures.named import Metric
 from sim.figures.sweep.cells import Cell, label
 from sim.figures.sweep.ranking import Knee, RankedCell, Ranking, blocks, knees, ranked, without
-from sim.show.console import console_for, print_table
+from sim.show.console import console_for, print_table, table_of
 
 UNSETTLED = "†"
 UNSETTLED_NOTE = (
@@ -64,10 +63,8 @@ def print_cells(
 def _leaderboard(ranking: Ranking, metrics: Sequence[Metric], confidence: float, by: str | None) -> Table:
     """Below each figure stands its difference to that of the best setting."""
     several = len(ranking.places) > 1
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("setting, and its difference to the best" if several else "setting")
-    for metric in metrics:
-        table.add_column(metric.title, justify="right")
+    name = "setting, and its difference to the best" if several else "setting"
+    table = table_of(name, *(metric.title for metric in metrics))
     for place in ranking.places:
         name = label(without(place.cell.settings, by)) + (
             f" {UNSETTLED}" if _is_unsettled(place.cell) else ""
@@ -94,10 +91,8 @@ def _difference(place: RankedCell, ranking: Ranking, metric: Metric, is_first: b
 
 def _knees(found: Sequence[Knee], by: str, has_objectives: bool) -> Table:
     """The largest load of each setting."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("setting")
     held = "every run settles" + (" and holds the objectives" if has_objectives else "")
-    table.add_column(f"{held} up to {by}=", justify="right")
+    table = table_of("setting", f"{held} up to {by}=")
     for knee in found:
         value = "none of these" if knee.value is None else f"{knee.value}"
         table.add_row(label(knee.settings), value + (", the most tried" if knee.is_last else ""))

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -22,7 +21,7 @@ from sim.figures.validate.errors import (
 )
 from sim.figures.validate.measured import THROUGHPUT, MeasuredServer
 from sim.figures.validate.predict import RARE
-from sim.show.console import print_table
+from sim.show.console import print_table, table_of
 
 
 class ShownRefusal(NamedTuple):
@@ -36,11 +35,7 @@ def print_validation(
     rows: Sequence[ValidationRow], refusals: Sequence[ShownRefusal], console: Console
 ) -> None:
     """Milliseconds (and requests a second), real, predicted, error; near the knee the range instead."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("server, load")
-    table.add_column("of the knee", justify="right")
-    for name in SHOWN:
-        table.add_column(title(name), justify="right")
+    table = table_of("server, load", "of the knee", *map(title, SHOWN))
     for row in rows:
         table.add_row(
             f"{short(row.server)}, {row.stage.rate_per_s:.3g}/s"
@@ -54,7 +49,7 @@ def print_validation(
         console.print(f"{refusal.server}: refused: {refusal.reason}", markup=False)
     print_table(console, _summary(rows))
     for heads, lines in (FAMILIES, families(rows)), (RANGES, ranges(rows)):
-        further = Table(*heads, box=box.SIMPLE_HEAD, pad_edge=False)
+        further = table_of(*heads, num_names=len(heads))
         for cells in lines:
             further.add_row(*cells)
         print_table(console, further)
@@ -98,10 +93,7 @@ def _ms(value_s: float) -> str:
 
 
 def _summary(rows: Sequence[ValidationRow]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("mean |error| (median; bias)")
-    for name in SHOWN:
-        table.add_column(title(name), justify="right")
+    table = table_of("mean |error| (median; bias)", *map(title, SHOWN))
     for group, errors in summary(rows).items():
         if errors["stages"]:
             table.add_row(

@@ -72,10 +72,7 @@ def _write(output: str, rows: "Sequence[TraceRequest]", traces: tuple[str, ...])
 
 def _print(found: "Description", format: str) -> None:
     """A table of lengths, and bars over time."""
-    from rich import box
-    from rich.table import Table
-
-    from sim.show.console import console_for, print_table
+    from sim.show.console import console_for, print_table, table_of
     from sim.trace.describe import bars
 
     console = console_for()
@@ -84,9 +81,7 @@ def _print(found: "Description", format: str) -> None:
         f" gaps vary {found.burstiness:.2f} times their mean (Poisson: 1); format {format}",
         markup=False,
     )
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("tokens", "mean", "p50", "p90", "p99", "max"):
-        table.add_column(name, justify="left" if name == "tokens" else "right")
+    table = table_of("tokens", "mean", "p50", "p90", "p99", "max")
     for name, lengths in (("prompt", found.prompt_tokens), ("output", found.output_tokens)):
         table.add_row(name, *(f"{value:,.0f}" for value in lengths.values()))
     print_table(console, table)
