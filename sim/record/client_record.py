@@ -118,7 +118,12 @@ class ClientRecord:
         self.num_chunks += seen.num_chunks
         self.until_s = max(self.until_s, seen.end_s)
         if seen.trouble is not None:
-            self._count(index, seen.trouble, seen)
+            columns.error[index] = seen.trouble
+            self.errors[seen.trouble] += 1
+            if seen.reason:
+                self.said.setdefault(seen.trouble, seen.reason)
+            if seen.retry_after_s is not None:
+                self.retry_after_s = max(self.retry_after_s or 0.0, seen.retry_after_s)
 
     def spill(self, sink: Sink | None) -> None:
         """The run is over: give the sink all there is, in order of arrival."""
@@ -126,11 +131,3 @@ class ClientRecord:
         if sink is not None:
             sink.steps(0, self.gaps)
             sink.requests(self.columns, len(self.columns), 0.0)
-
-    def _count(self, index: int, trouble: str, seen: Seen) -> None:
-        self.columns.error[index] = trouble
-        self.errors[trouble] += 1
-        if seen.reason:
-            self.said.setdefault(trouble, seen.reason)
-        if seen.retry_after_s is not None:
-            self.retry_after_s = max(self.retry_after_s or 0.0, seen.retry_after_s)

@@ -139,9 +139,8 @@ def observations(outputs: Sequence[StepOutput]) -> Iterator[Observation]:
 
 def decisions(outputs: Sequence[StepOutput]) -> list[tuple[float, Batch]]:
     """Every batch and when it began, without what only one world has: tokens and how to sample."""
-    return [(output.start_s, _bare(output.batch)) for output in outputs]
-
-
-def _bare(batch: Batch) -> Batch:
-    admitted = tuple(replace(a, token_ids=None, sampling=DEFAULTS) for a in batch.admitted)
-    return replace(batch, admitted=admitted)
+    found = []
+    for output in outputs:
+        admitted = tuple(replace(a, token_ids=None, sampling=DEFAULTS) for a in output.batch.admitted)
+        found.append((output.start_s, replace(output.batch, admitted=admitted)))
+    return found

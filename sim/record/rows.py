@@ -21,17 +21,6 @@ Intervals = tuple[Floats, Ints | None]
 """Times between tokens, and how often each occurs; None is once."""
 
 
-TIMES = ("arrival_s", "first_scheduled_s", "first_token_s", "finish_s")
-COUNTS = (
-    "num_prompt_tokens",
-    "num_output_tokens",
-    "num_preemptions",
-    "prefix_hit_tokens",
-    "recomputed_tokens",
-    "replica",
-)
-
-
 class Rows(NamedTuple):
     """Some requests, one element each, in order of arrival; NaN where there is none.
 
@@ -64,6 +53,10 @@ class Rows(NamedTuple):
         values += [np.array(getattr(columns, name)[:count], dtype=np.int64) for name in COUNTS]
         reasons, tenants = columns.reason[:count], columns.tenant[:count]
         return cls._make([*values, finished(reasons), reasons, tenants, *limits_of(columns, count)])
+
+
+TIMES, COUNTS = Rows._fields[:4], Rows._fields[4:10]
+"""The columns that a recorder has too: instants, and numbers from `num_prompt_tokens` to `replica`."""
 
 
 def limits_of(columns: Columns, count: int | None = None) -> tuple[Floats, Floats, Floats]:

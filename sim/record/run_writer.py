@@ -93,20 +93,17 @@ class RunWriter:
         """The run is over: complete the files, and say where the rows are; twice is once."""
         if not self._is_closed:
             self._is_closed = True
-            self._complete()
+            with _reporting(self._folder):
+                for file in (self._requests, *self._steps):
+                    file.close()
+                self._join_steps()
         return OnDisk(self._folder, self._gaps_s)
 
-    def _complete(self) -> None:
-        with _reporting(self._folder):
-            for file in (self._requests, *self._steps):
-                file.close()
-            final = self._folder / STEPS
-            if len(self._steps) == 1:
-                self._steps[0].path.replace(final)
-            else:
-                self._merge(final)
-
-    def _merge(self, final: Path) -> None:
+    def _join_steps(self) -> None:
+        final = self._folder / STEPS
+        if len(self._steps) == 1:
+            self._steps[0].path.replace(final)
+            return
         with _writer(final, steps_table(0, StepColumns()), self._run_id) as writer:
             for file in self._steps:
                 for table in _groups(file.path):
