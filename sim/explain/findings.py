@@ -165,6 +165,9 @@ def findings(history: History, top: int) -> Findings:
     found = causes(history)
     preemptions = _preemptions(history)
     spent_s = sum((_end_s(request) - request.arrival.time_s for request in requests), 0.0)
+    drafts = Acceptance()
+    for request in requests:
+        drafts.include(request.drafts)
     return Findings(
         num_requests=len(requests),
         refusals=Counter(request.refusal for request in requests if request.refusal is not None),
@@ -175,15 +178,8 @@ def findings(history: History, top: int) -> Findings:
         worst=_worst(history, top),
         preemptions=preemptions,
         suggestions=suggestions(history, found, preemptions, spent_s),
-        drafts=_drafts(history),
+        drafts=drafts,
     )
-
-
-def _drafts(history: History) -> Acceptance:
-    whole = Acceptance()
-    for request in history.requests.values():
-        whole.include(request.drafts)
-    return whole
 
 
 def _end_s(request: RequestHistory) -> float:

@@ -1,7 +1,7 @@
 """From a path to the folded history of the run that was recorded there."""
 
-from collections.abc import Iterator, Mapping
-from itertools import islice
+from collections.abc import Mapping
+from itertools import chain, islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -38,7 +38,7 @@ def load(path: Path, trace: Path | None = None) -> History:
     elif "ev" in first:
         config = _trace(lines.path, trace)
         history = History(log_header(config))
-        records = log_records(lines, _again(first, rows), config)
+        records = log_records(lines, chain([first], rows), config)
     else:
         raise lines.error("neither a journal of Sundog nor a log of scheduling decisions")
     for record in records:
@@ -49,11 +49,6 @@ def load(path: Path, trace: Path | None = None) -> History:
     history.end()
     history.cut_off = lines.cut_off
     return history
-
-
-def _again(first: Row, rows: Iterator[Row]) -> Iterator[Row]:
-    yield first
-    yield from rows
 
 
 def find_request(requests: Mapping[str, Found], request_id: str) -> Found:
@@ -67,8 +62,7 @@ def find_request(requests: Mapping[str, Found], request_id: str) -> Found:
 
 def _trace(log: Path, trace: Path | None) -> Row | None:
     """The trace that a log was made from, None if there is none."""
-    if trace is None:
-        trace = _beside(log)
+    trace = trace or _beside(log)
     if trace is None:
         return None
     path = str(trace)

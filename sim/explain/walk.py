@@ -179,18 +179,8 @@ def _own_step(step: JournalStep, name: str, batch: dict[str, int], num_held: int
     num_decoded = 0 if num_prefilled or not is_in else num_decoded
     num_held = (num_held if hit is None else hit) + num_prefilled + num_decoded
     last, end_s = step.step + max(len(step.ends_s), 1) - 1, (step.start_s, *step.ends_s)[-1]
-    return OwnStep(
-        step.step,
-        last,
-        step.start_s,
-        end_s,
-        num_prefilled,
-        num_decoded,
-        num_held,
-        batch,
-        step.num_free_blocks,
-        hit,
-    )
+    counts = num_prefilled, num_decoded, num_held
+    return OwnStep(step.step, last, step.start_s, end_s, *counts, batch, step.num_free_blocks, hit)
 
 
 def _folded(steps: Steps) -> tuple[Steps, list[OwnStep]]:
@@ -289,11 +279,6 @@ def named_in(row: Row, name: str) -> list[str]:
 
 
 def _is_of(name: str, item: Any) -> bool:
-    first = (
-        item.get("request_id")
-        if isinstance(item, dict)
-        else item[0]
-        if isinstance(item, list) and item
-        else item
-    )
-    return bool(first == name)
+    if isinstance(item, dict):
+        return bool(item.get("request_id") == name)
+    return bool((item[0] if isinstance(item, list) and item else item) == name)

@@ -1,10 +1,11 @@
 """A page for people about one request, from arrival to end."""
 
+from dataclasses import replace
 from itertools import groupby
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from sim.explain.history import History, RequestHistory, RunningSpan, Wait
 from sim.explain.phases import RequestPhase, passings, phases, running_phases, totals, wait_phases
@@ -35,7 +36,7 @@ class RequestPage:
         table.add_column(overflow="fold")
         for start_s, took_s, text, style in self._rows():
             took = "" if took_s is None else words.length(took_s, self.header)
-            table.add_row(words.moment(start_s, self.header), took, _plain(text), style=style)
+            table.add_row(words.moment(start_s, self.header), took, Text(text), style=style)
         print_table(console, table)
         console.print()
         console.print(self._totals(), markup=False)
@@ -147,20 +148,9 @@ class RequestPage:
             for phase in group:
                 heads |= phase.heads
             first = group[0]
-            merged.append(
-                RequestPhase(
-                    first.kind,
-                    first.start_s,
-                    first.start_s + sum(p.seconds for p in group),
-                    sum(p.num_steps or 0 for p in group),
-                    first.reason,
-                    first.own,
-                    heads,
-                    first.needed_blocks,
-                    first.free_blocks,
-                    first.num_running,
-                )
-            )
+            end_s = first.start_s + sum(phase.seconds for phase in group)
+            num_steps = sum(phase.num_steps or 0 for phase in group)
+            merged.append(replace(first, end_s=end_s, num_steps=num_steps, heads=heads))
         return sorted(merged, key=lambda phase: -phase.seconds)
 
     def _why(self, phase: RequestPhase) -> str:
@@ -203,9 +193,3 @@ class RequestPage:
         if span.caught_up_s is None or (span.end_s or 0.0) < span.caught_up_s:
             text += ", and did not catch up"
         return text
-
-
-def _plain(text: str) -> Any:
-    from rich.text import Text
-
-    return Text(text)
