@@ -82,7 +82,10 @@ def _place(param: str | None) -> str:
 
 def as_openai(error: ApiError) -> dict[str, object]:
     """`code` is a word, or null."""
-    return _spelled(error, _openai_type(error.status), error.code)
+    kind = "invalid_request_error" if error.status < 500 else "server_error"
+    if error.status == 429:
+        kind = "rate_limit_error"
+    return {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}}
 
 
 def as_anthropic(error: ApiError) -> dict[str, object]:
@@ -100,16 +103,6 @@ ANTHROPIC = {
     503: "overloaded_error",
 }
 SHAPES: dict[str, ErrorShape] = {"vllm": as_vllm, "openai": as_openai}
-
-
-def _spelled(error: ApiError, kind: str, code: str | int | None) -> dict[str, object]:
-    return {"error": {"message": error.message, "type": kind, "param": error.param, "code": code}}
-
-
-def _openai_type(status: int) -> str:
-    if status == 429:
-        return "rate_limit_error"
-    return "invalid_request_error" if status < 500 else "server_error"
 
 
 def invalid(message: str, param: str | None, code: str | None = None) -> ApiError:
@@ -155,27 +148,24 @@ def retry_after(seconds: float | None) -> dict[str, str]:
 def install(app: Quart, spell: ErrorShape) -> None:
     """Make the app answer every error as JSON instead of HTML."""
 
-    def respond(error: ApiError) -> Response:
+    async def respond(error: ApiError) -> Response:
         own = as_anthropic if request.path.startswith("/v1/messages") else spell
         return json_response(own(error), error.status, error.headers)
-
-    async def answer_api_error(error: ApiError) -> Response:
-        return respond(error)
 
     async def answer_http_error(error: HTTPException) -> Response:
         if isinstance(error, NotFound) and (there := _without_slash(app)) is not None:
             return Response("", 307, {"Location": there})
-        return respond(_of_http(error))
+        return await respond(_of_http(error))
 
     async def answer_dead_engine(error: ActorDied) -> Response:
         log.error("%s %s found no engine: %s", request.method, request.path, error)
-        return respond(ApiError(503, "The engine has stopped; its log says why."))
+        return await respond(ApiError(503, "The engine has stopped; its log says why."))
 
     async def answer_bug(error: Exception) -> Response:
         log.error("%s %s failed", request.method, request.path, exc_info=error)
-        return respond(ApiError(500, BROKEN))
+        return await respond(ApiError(500, BROKEN))
 
-    app.register_error_handler(ApiError, answer_api_error)
+    app.register_error_handler(ApiError, respond)
     app.register_error_handler(HTTPException, answer_http_error)
     app.register_error_handler(ActorDied, answer_dead_engine)
     app.register_error_handler(Exception, answer_bug)
