@@ -232,12 +232,9 @@ class ChoiceView:
         self.wanted = wanted
         self.has_begun = False
         self._codec = codec
-        has_logprobs = wanted.logprobs is not None and codec is not None
-        self._logprobs = (
-            Logprobs(codec, wanted.logprobs, wanted.tokens_as_ids)
-            if has_logprobs and codec is not None and wanted.logprobs is not None
-            else None
-        )
+        self._logprobs: Logprobs | None = None
+        if codec is not None and wanted.logprobs is not None:
+            self._logprobs = Logprobs(codec, wanted.logprobs, wanted.tokens_as_ids)
 
     @property
     def prompt_ids(self) -> list[int] | None:

@@ -79,9 +79,7 @@ def scoring_routes(context: ApiContext) -> Blueprint:
         context.must_embed("Score")
         body = await read_body(ScoreBody, request, context)
         left, right, field = body.sides()
-        answer_id, scores, num_tokens = await _scores(
-            context, request, body, left, right, prefix="score-", field=field
-        )
+        answer_id, scores, num_tokens = await _scores(context, request, body, left, right, field)
         data = [{"index": index, "object": "score", "score": score} for index, score in enumerate(scores)]
         return _listed(context, answer_id, data, num_tokens)
 
@@ -90,9 +88,8 @@ def scoring_routes(context: ApiContext) -> Blueprint:
         context.must_embed("Rerank")
         body = await read_body(RerankBody, request, context)
         documents = body.documents
-        answer_id, scores, num_tokens = await _scores(
-            context, request, body, (body.query,), documents, prefix="score-", field="documents"
-        )
+        sides = (body.query,), documents
+        answer_id, scores, num_tokens = await _scores(context, request, body, *sides, "documents")
         order = sorted(range(len(documents)), key=lambda index: -scores[index])
         return json_response(
             {
@@ -123,14 +120,12 @@ async def _scores(
     body: ScoreBody | RerankBody,
     left: Sequence[str],
     right: Sequence[str],
-    *,
-    prefix: str,
     field: str,
 ) -> tuple[str, list[float], int]:
     """The answer's id, the likeness of each pair, and how many tokens were read: each text's once."""
     adapter = context.check_model(body.model)
     answer_id, choices = await ask(
-        context, request, body, (*left, *right), RAW, body.reading(), adapter, prefix=prefix, field=field
+        context, request, body, (*left, *right), RAW, body.reading(), adapter, prefix="score-", field=field
     )
     vectors = [_numbers((await whole_choice(context, choice)).vector or b"") for choice in choices.all]
     first, second = vectors[: len(left)], vectors[len(left) :]
