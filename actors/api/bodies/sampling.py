@@ -126,15 +126,21 @@ def as_biases(value: object) -> tuple[tuple[int, float], ...]:
 
 def as_bad_words(value: object) -> tuple[str, ...]:
     """`bad_words`, a list of strings, each once; raises ValueError."""
+    words = _strings(value, "a list of strings", "word", MAX_BAD_WORDS, MAX_BAD_WORD_CHARACTERS)
+    return tuple(dict.fromkeys(words))
+
+
+def _strings(value: object, form: str, one: str, most: int, most_characters: int) -> list[str]:
+    """A list of at most so many strings that are not empty; raises ValueError."""
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise ValueError("must be a list of strings")
-    if len(value) > MAX_BAD_WORDS:
-        raise ValueError(f"has {len(value)} words; at most {MAX_BAD_WORDS} are allowed")
+        raise ValueError(f"must be {form}")
+    if len(value) > most:
+        raise ValueError(f"has {len(value)} {one}s; at most {most} are allowed")
     if not all(value):
         raise ValueError("must not contain the empty string")
-    if (longest := max(map(len, value), default=0)) > MAX_BAD_WORD_CHARACTERS:
-        raise ValueError(f"has a word of {longest} characters; at most {MAX_BAD_WORD_CHARACTERS} are allowed")
-    return tuple(dict.fromkeys(value))
+    if (longest := max(map(len, value), default=0)) > most_characters:
+        raise ValueError(f"has a {one} of {longest} characters; at most {most_characters} are allowed")
+    return value
 
 
 def as_count_or_off(value: object) -> int | None:
@@ -201,18 +207,8 @@ Stops = Annotated[list[Stop], Field(max_length=MAX_STOPS)]
 
 def as_stops(value: object) -> tuple[str, ...]:
     """`stop`, a string or a list of strings, as a tuple; raises ValueError."""
-    stops = [value] if isinstance(value, str) else value
-    if not isinstance(stops, list):
-        raise ValueError("must be a string or a list of strings")
-    if len(stops) > MAX_STOPS:
-        raise ValueError(f"has {len(stops)} strings; at most {MAX_STOPS} are allowed")
-    if not all(isinstance(each, str) for each in stops):
-        raise ValueError("must be a string or a list of strings")
-    if not all(stops):
-        raise ValueError("must not contain the empty string")
-    if (longest := max(map(len, stops), default=0)) > MAX_STOP_CHARACTERS:
-        raise ValueError(f"has a string of {longest} characters; at most {MAX_STOP_CHARACTERS} are allowed")
-    return tuple(stops)
+    stops, form = [value] if isinstance(value, str) else value, "a string or a list of strings"
+    return tuple(_strings(stops, form, "string", MAX_STOPS, MAX_STOP_CHARACTERS))
 
 
 class SamplingBody(ShownBody, TermsBody):
