@@ -77,34 +77,29 @@ class Front(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
 class OwnFront:
     """The front that serves HTTP in this process."""
 
-    def __init__(
-        self,
-        served: ServedModel,
-        codec: TextCodec,
-        options: ServerOptions,
-        keys: ApiKeys | None,
-        spans: "Spans | None",
-    ) -> None:
-        self._served, self._codec = served, codec
-        self._options = options
-        self._keys, self._spans = keys, spans
+    served: ServedModel
+    codec: TextCodec
+    options: ServerOptions
+    keys: ApiKeys | None
+    spans: "Spans | None"
 
     async def serve(self, behind: Behind, *, task_status: trio.TaskStatus[int]) -> None:
-        in_flight, options = AnswersInFlight(behind.llm), self._options
+        in_flight, options = AnswersInFlight(behind.llm), self.options
         app = create_app(
             behind.llm,
-            self._served,
-            codec=self._codec,
+            self.served,
+            codec=self.codec,
             spell=SHAPES[options.compat],
             answers=options.answers,
-            keys=self._keys,
+            keys=self.keys,
             admin_key=options.admin_key,
             max_body_bytes=options.max_body_bytes,
             http=options.http,
-            spans=self._spans,
+            spans=self.spans,
             body_timeout_s=BODY_TIMEOUT_S * behind.time_scale,
             live=behind.live,
             emulation=behind.emulation,

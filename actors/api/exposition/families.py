@@ -6,6 +6,7 @@ Sundog has begins with `sundog:`. A family of vLLM's that would always be empty 
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -77,29 +78,22 @@ HISTOGRAMS: dict[str, tuple[str, Callable[[EngineTotals], Histogram]]] = {
 }
 
 
+@dataclass(frozen=True, eq=False)
 class EngineFamilies(Collector):
     """Collects the totals at each scrape, an engine a label.
 
     `cache` is what `vllm:cache_config_info` says; `max_loras` is given where adapters are served.
     """
 
-    def __init__(
-        self,
-        metrics: Metrics,
-        model: str,
-        cache: Mapping[str, object],
-        max_loras: int | None = None,
-        first_engine: int = 0,
-    ) -> None:
-        self._first_engine = first_engine
-        self._metrics = metrics
-        self._model = model
-        self._cache = cache
-        self._max_loras = max_loras
+    metrics: Metrics
+    model: str
+    cache: Mapping[str, object]
+    max_loras: int | None = None
+    first_engine: int = 0
 
     def collect(self) -> Iterator[Metric]:
-        numbered = enumerate(self._metrics.engines, self._first_engine)
-        engines = [((self._model, str(number)), each) for number, each in numbered]
+        numbered = enumerate(self.metrics.engines, self.first_engine)
+        engines = [((self.model, str(number)), each) for number, each in numbered]
         for name, (help_text, number_of) in GAUGES.items():
             gauge = GaugeMetricFamily(name, help_text, labels=LABELS)
             for labels, engine in engines:
@@ -119,14 +113,14 @@ class EngineFamilies(Collector):
         yield from _by_label(engines)
         yield from _drafts(engines)
         yield self._cache_info(engines)
-        if self._max_loras is not None:
-            yield _adapters(self._metrics.requests.values(), self._max_loras)
+        if self.max_loras is not None:
+            yield _adapters(self.metrics.requests.values(), self.max_loras)
 
     def _cache_info(self, engines: "Engines") -> Metric:
-        names = (*self._cache, "block_size", "num_gpu_blocks", "engine")
+        names = (*self.cache, "block_size", "num_gpu_blocks", "engine")
         family = GaugeMetricFamily("vllm:cache_config_info", "The KV cache's configuration.", labels=names)
         for (_, number), engine in engines:
-            values = (*self._cache.values(), engine.block_size, engine.num_blocks + 1, number)
+            values = (*self.cache.values(), engine.block_size, engine.num_blocks + 1, number)
             family.add_metric([str(value) for value in values], 1)
         return family
 
