@@ -153,8 +153,6 @@ def choices_of(submit: Submit, n: int) -> tuple[Submit, ...]:
 class Families:
     """The choices of each request with several that have not ended."""
 
-    __slots__ = ("_parent_of", "_unfinished")
-
     def __init__(self) -> None:
         self._unfinished: dict[str, list[str]] = {}
         self._parent_of: dict[str, str] = {}

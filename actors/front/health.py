@@ -10,8 +10,6 @@ from actors.messages import Drain, EngineDown, Health, PolicyFailed, Refused, Re
 class ReplicaHealth:
     """The state of each replica: up, draining, restarting or dead, or served by another policy."""
 
-    __slots__ = ("_down", "_draining", "_num_replicas", "_parts", "_replaced", "_router")
-
     def __init__(self, roles: Sequence[str]) -> None:
         """`roles` has each replica's: a request needs one of each role there is."""
         self._num_replicas = len(roles)

@@ -33,8 +33,6 @@ class Turnover:
     None is told to stay away for longer than it takes all that are unfinished now to end. Cost: O(1).
     """
 
-    __slots__ = ("_gap_s", "_instants_s", "_promised_s")
-
     def __init__(self) -> None:
         self._instants_s: deque[float] = deque(maxlen=MOST_ENDS)
         """The latest ends of this busy time, and before them its begin."""
@@ -312,8 +310,6 @@ LONG = 100_000
 
 class Readings:
     """The prompts that are being read, by request id."""
-
-    __slots__ = ("_answers", "_number", "_readers")
 
     def __init__(self, readers: tuple[Ref[ReadPrompt], Ref[ReadPrompt]]) -> None:
         self._readers = readers

@@ -37,8 +37,6 @@ AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
 class RequestBody:
     """The unread part of a request's body that has come: MOST_UNREAD_BYTES, and one piece."""
 
-    __slots__ = ("_arrived", "_num_bytes", "_pieces", "_room", "is_whole")
-
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
         self._num_bytes = 0
@@ -77,8 +75,6 @@ class RequestBody:
 
 class Exchange(ABC):
     """A request: `run` has the app answer it, `leave` ends it when its client has left."""
-
-    __slots__ = ("_is_read", "body", "cancel_scope", "has_begun", "is_over", "scope")
 
     def __init__(self, scope: dict[str, Any]) -> None:
         self.scope = scope

@@ -141,8 +141,6 @@ class Http2Connection:
 class Http2Exchange(Exchange):
     """A stream of a connection: a request, and its answer as far as its reader's window lets it."""
 
-    __slots__ = ("_connection", "_has_body", "_window_may_be_open", "num_unread_bytes", "number")
-
     def __init__(self, connection: Http2Connection, number: int, scope: dict[str, Any]) -> None:
         super().__init__(scope)
         self._connection, self.number = connection, number

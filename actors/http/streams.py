@@ -81,8 +81,6 @@ class WritePass:
 class StreamedBody:
     """The body of one streamed answer in HTTP/1.1's chunks."""
 
-    __slots__ = ("_feed", "_is_with_task", "_rest", "_wake", "_writer", "_writes", "has_begun")
-
     def __init__(self, writer: Writer, writes: WritePass, feed: Feed) -> None:
         self._writer, self._writes, self._feed = writer, writes, feed
         self._wake = trio.Event()

@@ -78,8 +78,6 @@ class OpenConnections:
 class Transport:
     """The bytes of one connection; no two tasks write at a time."""
 
-    __slots__ = ("_socket", "_stream", "client", "is_plain", "scope", "server")
-
     def __init__(self, stream: trio.SocketStream, tls: ssl.SSLContext | None) -> None:
         self._socket = stream.socket
         self._stream: Stream = stream

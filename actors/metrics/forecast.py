@@ -229,8 +229,6 @@ class Accuracy:
     et al., arXiv:1905.03222): draws know nothing of a load that changes, or of an error that they share.
     """
 
-    __slots__ = ("_first", "_misses", "errors", "held")
-
     def __init__(self) -> None:
         self._first: dict[str, tuple[Measured, FirstToken, FirstToken]] = {}
         self._misses: deque[float] = deque(maxlen=300)

@@ -101,8 +101,6 @@ PERCENTS = (50, 95, 99)
 class Recent:
     """The latest events; `gaps` pairs a time between two tokens with how many requests had it in a step."""
 
-    __slots__ = ("ended", "gaps", "ttft_s")
-
     def __init__(self) -> None:
         self.ttft_s: deque[float] = deque(maxlen=500)
         self.gaps: deque[tuple[float, int]] = deque(maxlen=1000)

@@ -13,8 +13,6 @@ from actors.metrics.measured import Measured
 class Histogram:
     """Counts the values that were at most each of `bounds`, which ascend; and adds them up."""
 
-    __slots__ = ("bounds", "counts", "sum")
-
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = tuple(bounds)
         self.counts = [0] * (len(self.bounds) + 1)

@@ -25,8 +25,6 @@ class ThinkingBudget:
     token of it like any other.
     """
 
-    __slots__ = ("_begin", "_budget", "_end", "_spent")
-
     def __init__(
         self, num_tokens: int, begin: int, end: int, prompt: Sequence[int], outputs: Sequence[int]
     ) -> None:
@@ -64,8 +62,6 @@ class TokenCounts:
     Tokens of the prompt are in it with a count of 0, if they are given.
     """
 
-    __slots__ = ("_count", "_index", "_token", "num")
-
     def __init__(self, prompt: Sequence[int], outputs: Sequence[int]) -> None:
         known = dict.fromkeys(prompt)
         self._index = {token: index for index, token in enumerate(known)}
@@ -99,8 +95,6 @@ class BadWords:
 
     As in vLLM, the prompt's tokens do not begin one. O(different lengths) a step.
     """
-
-    __slots__ = ("_always", "_lengths", "_said", "_then")
 
     def __init__(self, words: Sequence[tuple[int, ...]], outputs: Sequence[int]) -> None:
         self._then: dict[tuple[int, ...], list[int]] = {}

@@ -29,8 +29,6 @@ class Matcher:
     `after`, if there is one, anything may be said.
     """
 
-    __slots__ = ("_after", "_constraint", "_ends", "_grammars", "_inner", "_outputs", "failed", "is_complete")
-
     def __init__(
         self,
         grammars: Grammars,

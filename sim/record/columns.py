@@ -34,8 +34,6 @@ class KvUse:
     that held them. While no step runs the use stands still.
     """
 
-    __slots__ = ("_last_end_s", "_since_s", "_used", "block_seconds", "max_blocks")
-
     def __init__(self) -> None:
         self._used = 0
         self._since_s = self._last_end_s = math.nan
@@ -245,8 +243,6 @@ class Groups:
     those between two tokens of a request that end with the first, any other, and the last step.
     The rows lie packed one after another, to which a batch is added at once.
     """
-
-    __slots__ = ("_rows",)
 
     def __init__(self) -> None:
         self._rows = bytearray()

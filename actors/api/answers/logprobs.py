@@ -25,8 +25,6 @@ class TokenTexts(Protocol):
 class TokenStrings:
     """The texts of one sequence of tokens, of each as it comes and of the others in its place."""
 
-    __slots__ = ("_codec", "_context")
-
     def __init__(self, codec: TokenTexts) -> None:
         self._codec = codec
         self._context: list[int] = []

@@ -109,8 +109,6 @@ class Events:
     Once the body has begun, a failure can only be an event in it.
     """
 
-    __slots__ = ("_choices", "_unfinished", "_writer", "is_over")
-
     def __init__(self, choices: AnswerChoices, writer: EventWriter) -> None:
         self._choices, self._writer = choices, writer
         self._unfinished: Sequence[AnswerChoice] = choices.all
