@@ -12,10 +12,10 @@ import click
 
 from actors.config import ConfigError
 from sundog.ends import Stopped, remark
-from sundog.options import AnyText, Parsed, Real, Switch, Whole, option
 from sundog.options.clients import ENDPOINTS, ClientOptions
 from sundog.options.config_file import config_option
 from sundog.options.engine import EngineOptions
+from sundog.options.row import AnyText, Parsed, Real, Switch, Whole, option
 from sundog.options.row import rows as table_rows
 from sundog.options.simulation import CLIENTS, CostOptions, ReadingOptions, TermsOptions, parse_rate
 from sundog.options.takes import command, takes

@@ -8,8 +8,8 @@ import click
 
 from actors.config import ConfigError
 from sundog.fast import one_thread
-from sundog.options import Real, Switch, Whole, option
 from sundog.options.engine import EngineOptions
+from sundog.options.row import Real, Switch, Whole, option
 from sundog.options.serving import on_ray
 from sundog.options.simulation import LoadOptions, ReadingOptions, TargetOptions, TermsOptions
 from sundog.options.takes import command, takes

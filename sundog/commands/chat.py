@@ -9,7 +9,7 @@ import click
 
 from actors.config import ConfigError
 from sundog.ends import Stopped, leaves, remark
-from sundog.options import AnyText, Real, Whole, option
+from sundog.options.row import AnyText, Real, Whole, option
 from sundog.options.takes import command, takes
 
 if TYPE_CHECKING:

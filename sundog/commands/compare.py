@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sundog.options import Switch, option, rows
+from sundog.options.row import Switch, option, rows
 from sundog.options.simulation import ReadingOptions
 from sundog.options.takes import command, takes
 from sundog.sweeps.axes import VARIED

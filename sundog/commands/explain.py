@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sundog.ends import remark
-from sundog.options import AnyText, Switch, Whole, option
+from sundog.options.row import AnyText, Switch, Whole, option
 from sundog.options.takes import command, takes
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import click
 
 from actors.config import ConfigError
 from sundog.ends import remark
-from sundog.options import OneOf, option
+from sundog.options.row import OneOf, option
 from sundog.options.takes import command, takes
 
 

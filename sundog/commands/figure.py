@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from actors.config import ConfigError
-from sundog.options import AnyText, option
+from sundog.options.row import AnyText, option
 from sundog.options.takes import command, takes
 
 OF_RUNS, OF_SWEEPS = ("cdf", "timeline"), ("load-curve", "pareto")

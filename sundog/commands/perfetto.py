@@ -8,7 +8,7 @@ import click
 
 from actors.config import ConfigError
 from sundog.ends import remark
-from sundog.options import Real, Whole, option
+from sundog.options.row import Real, Whole, option
 from sundog.options.takes import command, output, takes
 
 

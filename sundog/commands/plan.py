@@ -12,9 +12,8 @@ from click.core import ParameterSource
 from actors.config import ConfigError
 from sundog.ends import Stopped, interrupted
 from sundog.fast import one_thread
-from sundog.options import AnyText, Parsed, Real, Switch, Whole, option
 from sundog.options.engine import EngineOptions
-from sundog.options.row import picture_format
+from sundog.options.row import AnyText, Parsed, Real, Switch, Whole, option, picture_format
 from sundog.options.serving import on_ray
 from sundog.options.simulation import LoadOptions, ReadingOptions, TargetOptions, TermsOptions
 from sundog.options.takes import command, given_once, takes

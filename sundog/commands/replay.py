@@ -9,10 +9,9 @@ import click
 
 from sundog.ends import remark
 from sundog.fast import one_thread
-from sundog.options import AnyText, Switch, option
 from sundog.options.config_file import config_option
 from sundog.options.engine import EngineOptions
-from sundog.options.row import RECORDING
+from sundog.options.row import RECORDING, AnyText, Switch, option
 from sundog.options.simulation import (
     COSTS_FURTHER,
     LoadOptions,

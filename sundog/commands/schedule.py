@@ -10,9 +10,8 @@ import click
 from actors.config import ConfigError
 from actors.core.engine_version import decisions_of
 from sundog.ends import remark
-from sundog.options import Real, Switch, option
 from sundog.options.engine import EngineOptions
-from sundog.options.row import SCHEDULER, rows
+from sundog.options.row import SCHEDULER, Real, Switch, option, rows
 from sundog.options.simulation import ReadingOptions
 from sundog.options.takes import command, output, takes
 

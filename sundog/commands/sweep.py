@@ -12,9 +12,8 @@ import click
 from actors.config import ConfigError
 from sundog.ends import Stopped, interrupted, remark
 from sundog.fast import one_thread
-from sundog.options import AnyText, Parsed, Real, Switch, Whole, option
 from sundog.options.engine import EngineOptions
-from sundog.options.row import RECORDING, picture_format
+from sundog.options.row import RECORDING, AnyText, Parsed, Real, Switch, Whole, option, picture_format
 from sundog.options.serving import on_ray
 from sundog.options.simulation import LoadOptions, ReadingOptions, TargetOptions, TermsOptions
 from sundog.options.takes import command, given_once, takes

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from actors.config import ConfigError
-from sundog.options import AnyText, Switch, option
+from sundog.options.row import AnyText, Switch, option
 from sundog.options.takes import command, takes
 
 if TYPE_CHECKING:

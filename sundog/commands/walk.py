@@ -7,7 +7,7 @@ import click
 
 from actors.config import ConfigError
 from sundog.ends import remark
-from sundog.options import Switch, option
+from sundog.options.row import Switch, option
 from sundog.options.takes import command, output, say_where, takes
 
 

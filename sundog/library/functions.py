@@ -22,8 +22,8 @@ from actors.core.policies import Policy
 from actors.core.routers import RouterPolicy
 from sundog.ends import leaves
 from sundog.library.results import PlanResult, RunResult, SweepResult
-from sundog.options import OptionRow, Real, Whole, rows
 from sundog.options.engine import EngineOptions
+from sundog.options.row import OptionRow, Real, Whole, rows
 from sundog.options.simulation import LoadOptions, ReadingOptions, TargetOptions, TermsOptions
 
 T = TypeVar("T")

@@ -24,35 +24,3 @@ other spellings (vLLM's). `kept=False` is for what says where results go and cha
 out of a run's config.toml. `AnyText(is_path=True)` may name a file, which a config.toml then gives relative
 to itself.
 """
-
-from sundog.options.row import (
-    COMMON,
-    ENGINE,
-    SCHEDULER,
-    AnyText,
-    OneOf,
-    OptionRow,
-    Parsed,
-    Real,
-    Switch,
-    ValueKind,
-    Whole,
-    option,
-    rows,
-)
-
-__all__ = [
-    "COMMON",
-    "ENGINE",
-    "SCHEDULER",
-    "AnyText",
-    "OneOf",
-    "OptionRow",
-    "Parsed",
-    "Real",
-    "Switch",
-    "ValueKind",
-    "Whole",
-    "option",
-    "rows",
-]

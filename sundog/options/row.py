@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from actors.config import ConfigError
 
@@ -195,33 +195,9 @@ def _shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}…"
 
 
-def option(
-    default: T,
-    kind: ValueKind,
-    help: str,
-    *,
-    flag: str = "",
-    section: str = COMMON,
-    to: str | None = None,
-    names: tuple[str, ...] = (),
-    kept: bool = True,
-    many: bool = False,
-    envvar: str | tuple[str, ...] | None = None,
-) -> T:
-    """A field that is a row of the table; `sundog.options` says what each part is for."""
-    row = OptionRow(
-        kind=kind,
-        help=help,
-        default=default,
-        flag=flag,
-        section=section,
-        to=to,
-        names=names,
-        kept=kept,
-        many=many,
-        envvar=envvar,
-    )
-    return field(default=default, metadata={"row": row})
+def option(default: T, kind: ValueKind, help: str, **further: Any) -> T:
+    """A field that is a row of the table; `sundog.options` says what each further part of the row is for."""
+    return field(default=default, metadata={"row": OptionRow(kind, help, default, **further)})
 
 
 def rows(record: type) -> list[OptionRow]:

@@ -6,8 +6,8 @@ from typing import Any
 
 from actors.config import ConfigError
 from actors.core.names import did_you_mean
-from sundog.options import OptionRow, rows
 from sundog.options.engine import EngineOptions
+from sundog.options.row import OptionRow, rows
 from sundog.options.simulation import LoadOptions, TargetOptions
 
 WORKLOAD = "workload."

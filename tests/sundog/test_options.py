@@ -13,8 +13,8 @@ import pytest
 
 from actors.config import ConfigError, EngineConfig, SchedulerConfig
 from sundog.cli import COMMANDS, cli
-from sundog.options import ENGINE, SCHEDULER, OneOf, OptionRow, Real, Switch, Whole, rows
 from sundog.options.engine import EngineOptions
+from sundog.options.row import ENGINE, SCHEDULER, OneOf, OptionRow, Real, Switch, Whole, rows
 from sundog.options.simulation import LoadOptions, TargetOptions, TermsOptions
 from sundog.options.takes import Command, Option
 from sundog.sweeps.axes import axes, split_values

@@ -3,7 +3,7 @@
 import sys
 from dataclasses import dataclass
 
-from sundog.options import Whole, option
+from sundog.options.row import Whole, option
 from sundog.options.takes import command, takes
 
 

@@ -7,7 +7,7 @@ import click
 
 from actors.core.config import ConfigError
 from sundog.ends import remark
-from sundog.options import AnyText, Real, Switch, option
+from sundog.options.row import AnyText, Real, Switch, option
 from sundog.options.takes import command, takes
 
 OWN = Path(__file__).parents[3] / "sim" / "figures" / "validate" / "servers"
