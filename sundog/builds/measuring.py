@@ -19,11 +19,11 @@ from runtime.load.rows import Outcome
 from runtime.load.server import Endpoint, TargetServer, find_server
 from sim.figures.metrics import Summary, summarize
 from sim.record.client_record import ClientRecord
-from sim.replay import replay
 from sim.trace.record import TraceRequest
+from sundog.builds.replayed import play
 from sundog.builds.simulated import Simulated
 from sundog.ends import leaves
-from sundog.options.simulation import TermsOptions
+from sundog.options.simulation import LoadOptions, TermsOptions
 
 PROBE_S = 60.0
 """How long a server may take to say what it takes."""
@@ -120,16 +120,8 @@ def predict(
     load: ClientLoad, simulated: Simulated, terms: TermsOptions, rows: Iterable[TraceRequest]
 ) -> Summary:
     """Simulate the same requests, and return their figures."""
-    recorder = replay(
-        rows,
-        simulated.config,
-        simulated.cost,
-        simulated.capacity,
-        front_end_s=simulated.front_end_s,
-        max_concurrency=load.num_clients,
-        client_timeout_s=load.timeout_s,
-    )
-    return summarize(recorder, simulated.terms(terms))
+    clients = LoadOptions(max_concurrency=load.num_clients, client_timeout=load.timeout_s)
+    return summarize(play(simulated, rows, clients, seed=0), simulated.terms(terms))
 
 
 PROC = Path("/proc")

@@ -14,7 +14,9 @@ from actors.messages import Heard
 from sim.figures.metrics import Summary, request_times, summarize
 from sim.interrupt import Interrupted
 from sim.oracle import find_predictor
+from sim.record.recorder import Recorder
 from sim.record.rows import Rows
+from sim.record.sink import Unkept
 from sim.replay import replay
 from sim.trace.record import TraceRequest
 from sim.workload.resample import retimed
@@ -24,7 +26,36 @@ from sundog.options.simulation import LoadOptions, TermsOptions, parse_rate
 if TYPE_CHECKING:
     from sim.figures.validate.predict import Ranges
     from sim.record.run_output import RunOutput
-    from sim.record.sink import Unkept
+
+
+def play(
+    simulated: Simulated,
+    rows: Iterable[TraceRequest],
+    load: LoadOptions,
+    seed: int,
+    output: "RunOutput | Unkept | None" = None,
+    on_progress: Callable[[int], None] | None = None,
+    listeners: Sequence[Actor[Heard]] = (),
+    stop_when: Callable[[Recorder], bool] | None = None,
+) -> Recorder:
+    """Play requests at the instants that the rows give them; the load's own rate is not heeded."""
+    output = output or Unkept()
+    return replay(
+        rows,
+        simulated.config,
+        simulated.cost,
+        simulated.capacity,
+        predictor=None if load.predictor is None else find_predictor(load.predictor, seed),
+        front_end_s=simulated.front_end_s,
+        max_concurrency=load.max_concurrency,
+        client_timeout_s=load.client_timeout,
+        sink=output.sink,
+        on_progress=on_progress,
+        listeners=(*output.listeners, *listeners),
+        tap=output.tap,
+        stop_when=stop_when,
+        furnish=simulated.furnish,
+    )
 
 
 def replayed(
@@ -42,21 +73,7 @@ def replayed(
     if load.request_rate is not None:
         rows = retimed(rows, parse_rate(load.request_rate), seed)
     try:
-        recorder = replay(
-            rows,
-            simulated.config,
-            simulated.cost,
-            simulated.capacity,
-            predictor=None if load.predictor is None else find_predictor(load.predictor, seed),
-            front_end_s=simulated.front_end_s,
-            max_concurrency=load.max_concurrency,
-            client_timeout_s=load.client_timeout,
-            sink=output.sink,
-            on_progress=on_progress,
-            listeners=(*output.listeners, *listeners),
-            tap=output.tap,
-            furnish=simulated.furnish,
-        )
+        recorder = play(simulated, rows, load, seed, output, on_progress, listeners)
     except Interrupted as end:
         part = replace(summarize(end.recorder, held_against, output.rows()), remarks=simulated.priced)
         output.finish_part(part.to_json(), end.until_s)
@@ -72,17 +89,8 @@ def ranged(simulated: Simulated, rows: Sequence[TraceRequest], load: LoadOptions
 
     doubt, sides = simulated.doubt, []
     for side in simulated.doubted():
-        recorder = replay(
-            rows if load.request_rate is None else retimed(rows, parse_rate(load.request_rate), seed),
-            side.config,
-            side.cost,
-            side.capacity,
-            predictor=None if load.predictor is None else find_predictor(load.predictor, seed),
-            front_end_s=side.front_end_s,
-            max_concurrency=load.max_concurrency,
-            client_timeout_s=load.client_timeout,
-            furnish=side.furnish,
-        )
+        asked = rows if load.request_rate is None else retimed(rows, parse_rate(load.request_rate), seed)
+        recorder = play(side, asked, load, seed)
         times = request_times(recorder)
         done = Rows.of(recorder.columns).is_done
         values = {"ttft": times.ttft_s, "tpot": times.tpot_s, "e2e": times.e2e_s}

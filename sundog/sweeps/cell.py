@@ -167,25 +167,10 @@ class CellRunner:
         output: "RunOutput | Unkept",
         stop_when: "Callable[[Recorder], bool] | None" = None,
     ) -> "Recorder":
-        from sim.oracle import find_predictor
-        from sim.replay import replay
+        from sundog.builds.replayed import play
 
-        load, seed = run.load, run.engine.seed
-        recorder = replay(
-            requests,
-            replace(simulated.config, decode_runs=True),
-            simulated.cost,
-            simulated.capacity,
-            predictor=None if load.predictor is None else find_predictor(load.predictor, seed),
-            front_end_s=simulated.front_end_s,
-            max_concurrency=load.max_concurrency,
-            client_timeout_s=load.client_timeout,
-            sink=output.sink,
-            listeners=output.listeners,
-            tap=output.tap,
-            stop_when=stop_when,
-            furnish=simulated.furnish,
-        )
+        simulated = replace(simulated, config=replace(simulated.config, decode_runs=True))
+        recorder = play(simulated, requests, run.load, run.engine.seed, output, stop_when=stop_when)
         gc.collect(1)  # the graph, or a process would grow by each of its runs
         return recorder
 
