@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -11,32 +12,21 @@ from sim.record.recorder import Recorder
 from sim.record.rows import Ints, Rows
 
 
-@dataclass(frozen=True, slots=True)
-class EngineFigures:
-    """Figures of all replicas together; None each where only clients saw the run."""
-
-    num_steps: int | None = None
-    num_kv_blocks: int | None = None
-    kv_use_mean: float | None = None
-    kv_use_max: float | None = None
-    busy_fraction: float | None = None
-    tokens_per_step: float | None = None
-
-    @classmethod
-    def of(cls, recorder: Recorder, first_arrival_s: float) -> "EngineFigures":
-        kv_use, steps = recorder.kv_use, recorder.steps
-        blocks = [num_blocks - 1 for num_blocks in recorder.own_blocks]
-        span_s = _span_s(steps, first_arrival_s)
-        whole = span_s * sum(blocks)
-        num_steps = sum(each.num_steps for each in steps)
-        return cls(
-            num_steps=num_steps,
-            num_kv_blocks=sum(blocks) // len(blocks),
-            kv_use_mean=sum(use.block_seconds for use in kv_use) / whole if whole > 0 else 0.0,
-            kv_use_max=max(use.max_blocks / own for use, own in zip(kv_use, blocks, strict=True)),
-            busy_fraction=sum(each.busy_s for each in steps) / (span_s * len(steps)) if span_s > 0 else 0.0,
-            tokens_per_step=sum(each.num_batched_tokens for each in steps) / max(num_steps, 1),
-        )
+def engine_figures(recorder: Recorder, first_arrival_s: float) -> dict[str, Any]:
+    """Return the figures of all replicas together, by the names that a Summary has for them."""
+    kv_use, steps = recorder.kv_use, recorder.steps
+    blocks = [num_blocks - 1 for num_blocks in recorder.own_blocks]
+    span_s = _span_s(steps, first_arrival_s)
+    whole = span_s * sum(blocks)
+    num_steps = sum(each.num_steps for each in steps)
+    return {
+        "num_steps": num_steps,
+        "num_kv_blocks": sum(blocks) // len(blocks),
+        "kv_use_mean": sum(use.block_seconds for use in kv_use) / whole if whole > 0 else 0.0,
+        "kv_use_max": max(use.max_blocks / own for use, own in zip(kv_use, blocks, strict=True)),
+        "busy_fraction": sum(each.busy_s for each in steps) / (span_s * len(steps)) if span_s > 0 else 0.0,
+        "tokens_per_step": sum(each.num_batched_tokens for each in steps) / max(num_steps, 1),
+    }
 
 
 def _span_s(steps: Sequence[StepColumns], first_arrival_s: float) -> float:

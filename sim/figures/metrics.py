@@ -16,12 +16,12 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from sim.figures.distribution import AT_ONCE, Distribution, Part, distribution, distribution_of
-from sim.figures.engine import EngineFigures, HostFigures, ReplicaFigures, Replicas, SpeculationFigures
+from sim.figures.engine import HostFigures, ReplicaFigures, Replicas, SpeculationFigures, engine_figures
 from sim.figures.tenants import NO_TENANTS, TenantFigures, Tenants, tenants_of
 from sim.figures.totals import NO_TERMS, RequestTotals, RunTerms, percentiles, saturation
 from sim.fleet.figures import FleetFigures
@@ -145,7 +145,7 @@ class ObjectiveFigures:
     is_held: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """The figures of a run; seconds, tokens and fractions. A distribution of nothing is None.
 
@@ -170,8 +170,8 @@ class Summary:
     num_requests: int
     num_finished: int
     num_aborted: int
-    num_refused: int
-    num_steps: int | None
+    num_refused: int = 0
+    num_steps: int | None = None
     duration_s: float
     prompt_tokens: int
     output_tokens: int
@@ -185,17 +185,17 @@ class Summary:
     queueing_s: Distribution | None
     prefill_s: Distribution | None
     decode_s: Distribution | None
-    num_kv_blocks: int | None
-    kv_use_mean: float | None
-    kv_use_max: float | None
-    prefix_hit_tokens: int | None
-    prefix_hit_rate: float | None
-    num_preemptions: int | None
-    recomputed_tokens: int | None
+    num_kv_blocks: int | None = None
+    kv_use_mean: float | None = None
+    kv_use_max: float | None = None
+    prefix_hit_tokens: int | None = None
+    prefix_hit_rate: float | None = None
+    num_preemptions: int | None = None
+    recomputed_tokens: int | None = None
     normalized_latency_s: Distribution | None
-    busy_fraction: float | None
-    tokens_per_step: float | None
-    saturation: float | None
+    busy_fraction: float | None = None
+    tokens_per_step: float | None = None
+    saturation: float | None = None
     goodput_requests_per_s: float | None
     slo_attainment: float | None
     fairness: float | None
@@ -245,10 +245,9 @@ def summarize(recorder: Recorder, terms: RunTerms = NO_TERMS, source: Source | N
     terms, fleet = paid_terms(terms, recorder), _fleet(recorder)
     totals, tenants = _summed(source, terms, front_s, replicas)
     blocks = sum(recorder.own_blocks) - recorder.num_replicas + 1
-    engine = EngineFigures.of(recorder, totals.first_arrival_s)
-    summary = _seen(totals, tenants, terms, source, front_s, engine)
     return replace(
-        summary,
+        _seen(totals, tenants, terms, source, front_s),
+        **engine_figures(recorder, totals.first_arrival_s),
         num_refused=recorder.refusals.total,
         num_cut=totals.num_cut,
         refusals=dict(recorder.refusals.counts),
@@ -288,7 +287,7 @@ def summarize_client(record: ClientRecord, terms: RunTerms = NO_TERMS) -> Summar
     totals, tenants = _summed(source, terms, 0.0, Replicas(1))
     hit_tokens, hit_rate = record.hits or (None, None)
     return replace(
-        _seen(totals, tenants, terms, source, 0.0, EngineFigures()),
+        _seen(totals, tenants, terms, source, 0.0),
         num_refused=record.num_refused,
         prefix_hit_tokens=hit_tokens,
         prefix_hit_rate=hit_rate,
@@ -298,15 +297,10 @@ def summarize_client(record: ClientRecord, terms: RunTerms = NO_TERMS) -> Summar
 
 
 def _seen(
-    totals: RequestTotals,
-    tenants: Tenants,
-    terms: RunTerms,
-    source: Source,
-    front_s: float,
-    engine: EngineFigures,
+    totals: RequestTotals, tenants: Tenants, terms: RunTerms, source: Source, front_s: float
 ) -> Summary:
-    """What follows from the requests, beside what is known of the engines."""
-    over = distributions(source, front_s, totals.num_requests)
+    """What follows from the requests alone."""
+    over: dict[str, Any] = {**distributions(source, front_s, totals.num_requests)}
     duration_s = totals.last_finish_s - totals.first_arrival_s if totals.num_finished else 0.0
     per_s = 1 / duration_s if duration_s else 0.0
     gpu_s, output_tokens = duration_s * terms.num_gpus, totals.output_tokens
@@ -314,32 +308,14 @@ def _seen(
         num_requests=totals.num_requests,
         num_finished=totals.num_finished,
         num_aborted=totals.num_aborted,
-        num_refused=0,
-        num_steps=engine.num_steps,
         duration_s=duration_s,
         prompt_tokens=totals.prompt_tokens,
         output_tokens=output_tokens,
         requests_per_s=totals.num_finished * per_s,
         output_tokens_per_s=output_tokens * per_s,
         total_tokens_per_s=(totals.prompt_tokens + output_tokens) * per_s,
-        ttft_s=over["ttft_s"],
-        tpot_s=over["tpot_s"],
         itl_s=distribution_of(source.intervals),
-        e2e_s=over["e2e_s"],
-        queueing_s=over["queueing_s"],
-        prefill_s=over["prefill_s"],
-        decode_s=over["decode_s"],
-        num_kv_blocks=engine.num_kv_blocks,
-        kv_use_mean=engine.kv_use_mean,
-        kv_use_max=engine.kv_use_max,
-        prefix_hit_tokens=None,
-        prefix_hit_rate=None,
-        num_preemptions=None,
-        recomputed_tokens=None,
-        normalized_latency_s=over["normalized_latency_s"],
-        busy_fraction=engine.busy_fraction,
-        tokens_per_step=engine.tokens_per_step,
-        saturation=None,
+        **over,
         goodput_requests_per_s=None if totals.num_met is None else totals.num_met * per_s,
         slo_attainment=None if totals.num_met is None else totals.num_met / max(totals.num_requests, 1),
         fairness=tenants.fairness,
