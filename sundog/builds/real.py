@@ -14,8 +14,7 @@ from sundog.options.serving import RealServing
 
 if TYPE_CHECKING:
     from actors.front.codec import Vocabulary
-    from runtime.faults import EngineFaults, Hurt
-    from runtime.kv_transfer.mover import KvMover
+    from runtime.faults import Hurt
     from runtime.serve import RealModel
     from runtime.worker.forks import Forks
 
@@ -49,6 +48,8 @@ def begun_model(
 def real_model(begun: StartingModel, stack: ExitStack) -> Served:
     """A model's folder, computed by torch in processes that end with `stack`, or in this one."""
     from actors.config.sampling_defaults import NEUTRAL
+    from runtime.faults import EngineFaults
+    from runtime.kv_transfer.mover import KvMover
     from sundog.builds.start_report import device_of
 
     orders, forks, hurts = begun
@@ -56,7 +57,7 @@ def real_model(begun: StartingModel, stack: ExitStack) -> Served:
     place = forks if serving.on is None else ray_place(orders, stack)
     found = orders.open()
     real = found.real
-    mover = _mover() if found.config.hands_over else None
+    mover = KvMover() if found.config.hands_over else None
     real.grammars.prepare()
     vocabulary = _with_thought(real.vocabulary, real, serving)
     return Served(
@@ -71,7 +72,7 @@ def real_model(begun: StartingModel, stack: ExitStack) -> Served:
         max_loras=max_loras(serving),
         vectors=real.vectors,
         folder=real.folder,
-        listeners=() if forks is None or not hurts else (_faults(hurts, forks, found.config.replicas),),
+        listeners=() if forks is None or not hurts else (EngineFaults(hurts, forks, found.config.replicas),),
         links=mover,
     )
 
@@ -110,18 +111,6 @@ def _hurts(serving: RealServing, file: str, engine: EngineOptions) -> "tuple[Hur
                     f"{file}: a fault of kind {fault.kind} is of {NOT_REAL[fault.kind]}: replay simulates it"
                 )
     return tuple(found)
-
-
-def _faults(hurts: "tuple[Hurt, ...]", forks: "Forks", replicas: int) -> "EngineFaults":
-    from runtime.faults import EngineFaults
-
-    return EngineFaults(hurts, forks, replicas)
-
-
-def _mover() -> "KvMover":
-    from runtime.kv_transfer.mover import KvMover
-
-    return KvMover()
 
 
 def _with_thought(vocabulary: "Vocabulary", real: "RealModel", serving: RealServing) -> "Vocabulary":

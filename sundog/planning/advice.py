@@ -76,36 +76,35 @@ class Advice:
         return [result for (count, _), result in tried if count == self.winner.holding]
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A search is asked for objectives over a number of draws, and may tune some of an engine's settings."""
+def advise(
+    made: "Fleets",
+    objectives: "Sequence[Objective]",
+    num_seeds: int,
+    confidence: float,
+    fresh: Callable[[], list[Candidate]],
+    pools: Callable[[], Sequence[Candidate]],
+    tuned: tuple[str, ...],
+    window_s: float,
+) -> Advice:
+    """Search for the cheapest fleet, then look at its neighbours.
 
-    objectives: "Sequence[Objective]"
-    num_seeds: int
-    confidence: float
-    tuned: tuple[str, ...] = ()
-    window_s: float = math.inf
-    pools: Callable[[], Sequence[Candidate]] = tuple
-    """Makes the fleets of two pools, which are tried after equal replicas."""
-
-
-def advise(made: "Fleets", asked: Question, fresh: Callable[[], list[Candidate]]) -> Advice:
-    """Search for the cheapest fleet, then look at its neighbours."""
+    Fleets of two `pools` are tried after equal replicas, and the settings in `tuned` on the winner of these.
+    """
 
     def search(num_seeds: int, at_means: bool = False) -> Search:
         return Search(
-            *(asked.objectives, num_seeds, asked.confidence, made.results, at_means, made.num_processes),
+            *(objectives, num_seeds, confidence, made.results, at_means, made.num_processes),
             on_trials=lambda expected: made.expect(expected + (0 if at_means else AFTERWARDS)),
         )
 
     tried = fresh()
-    many = search(asked.num_seeds)
+    many = search(num_seeds)
     winner = many.cheapest(tried)
-    tuned = asked.tuned if winner is not None and winner.holding != 1 else ()
+    tuned = tuned if winner is not None and winner.holding != 1 else ()
     if winner is not None and tuned:
         tried += _tuned(winner, tuned)
         winner = many.cheapest(tried) or winner
-    winner = _with_pools(many, tried, asked.pools(), winner)
+    winner = _with_pools(many, tried, pools(), winner)
     if winner is None:
         return Advice(tried)
     cheaper = _next_cheaper(made, tried, winner)
@@ -113,7 +112,7 @@ def advise(made: "Fleets", asked: Question, fresh: Callable[[], list[Candidate]]
     has_rate = winner.tried[winner.holding or 1, 0].span_s > 0
     factor = headroom(made, winner, 0, HEADROOM_PRECISION) if has_rate else None
     at_means = search(1, at_means=True).cheapest(fresh())
-    bound = resized(made, winner, asked.window_s)
+    bound = resized(made, winner, window_s)
     return Advice(
         tried, winner, cheaper, factor, at_means, () if isinstance(winner, PoolsCandidate) else tuned, bound
     )

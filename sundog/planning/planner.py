@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from actors.config import ConfigError
 from sundog.options.engine import EngineOptions
 from sundog.options.simulation import LoadOptions, ReadingOptions, TargetOptions, TermsOptions, parse_rate
-from sundog.planning.advice import TUNED, Advice, Question, advise
+from sundog.planning.advice import TUNED, Advice, advise
 from sundog.planning.fleets import Fleets
 from sundog.planning.pools import Machine, PoolsCandidate, pools_of
 from sundog.planning.prices import price_of
@@ -65,8 +65,8 @@ class Problem:
             machines = [Machine(each, simulated) for each, simulated in checked if simulated is not None]
             return self._pools(machines)
 
-        terms = self.objectives, num_seeds, confidence, tuple(tuned) if tune else (), window_s
-        return advise(made, Question(*terms, pools), fresh)
+        terms = self.objectives, num_seeds, confidence
+        return advise(made, *terms, fresh, pools, tuple(tuned) if tune else (), window_s)
 
     def _pools(self, machines: list[Machine]) -> list[PoolsCandidate]:
         """Pairs of machines as pools for prefill and decode; none where they cannot be simulated so."""

@@ -120,17 +120,8 @@ def read_client_log(path: Path) -> tuple[list[TraceRequest], Figures]:
     for number, (_, send_s, _, _, prompt, output, name) in enumerate(rows):
         index = prompts.setdefault(name or f"row {number}", len(prompts))
         each = Rounds(1, len(rows), 0).request(index, send_s - start_s, int(prompt), int(output))
-        ids = each.hash_ids if name else None
-        requests.append(
-            TraceRequest(
-                str(number),
-                each.arrival_s,
-                each.num_prompt_tokens,
-                each.num_output_tokens,
-                hash_ids=ids,
-                hash_block_tokens=each.hash_block_tokens if name else 0,
-            )
-        )
+        each = each if name else each._replace(hash_ids=None, hash_block_tokens=0)
+        requests.append(each._replace(request_id=str(number)))
     columns = [np.array([row[i] for row in rows], dtype=np.float64) for i in (1, 2, 3, 5)]
     return requests, figures_of(*columns)
 

@@ -234,11 +234,9 @@ async def _measure(
         chunk_tokens = scheduler.max_num_batched_tokens
         num_blocks = await prober.write(least, most, chunk_tokens, longest, WRITE_S)
         limits = Limits(scheduler.max_num_running, chunk_tokens, longest, num_blocks, capacity.block_size)
-        return capacity, await fit_engine(prober, limits, seconds, SEED, on_progress or _unseen)
-
-
-def _unseen(done: int, total: int) -> None:
-    """No terminal, no progress."""
+        return capacity, await fit_engine(
+            prober, limits, seconds, SEED, on_progress or (lambda done, total: None)
+        )
 
 
 def _evidence(fitted: EngineFitted) -> dict[str, object]:

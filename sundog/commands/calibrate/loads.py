@@ -7,7 +7,6 @@ simulation of the same loads without it.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 from sim.cost.calibrated import InRange
 from sim.cost.overhead import NO_OVERHEAD, WithOverhead
@@ -134,18 +133,11 @@ def _show(found: Mapping[str, LeftOut]) -> None:
     )
 
 
-class _Played(NamedTuple):
-    """A load of some requests, and its means."""
-
-    weight: int
-    means_s: Means
-
-
-def _pooled(parts: Iterable[_Played]) -> Means:
-    """The means of several loads together."""
-    listed = list(parts)
-    total = sum(part.weight for part in listed)
-    return {name: sum(part.weight * part.means_s[name] for part in listed) / total for name in MEANS}
+def _pooled(parts: Iterable[tuple[MeasuredLoad, Means]]) -> Means:
+    """The means of several loads together, each by the number of its requests."""
+    listed = [(len(load.asked), means_s) for load, means_s in parts]
+    total = sum(weight for weight, _ in listed)
+    return {name: sum(weight * means_s[name] for weight, means_s in listed) / total for name in MEANS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,21 +174,12 @@ class Trials:
 
     def _measured(self, names: set[str]) -> Means:
         return _pooled(
-            _Played(len(load.asked), load.means_s)
-            for load in self.loads
-            if load.name in names and load.means_s is not None
+            (load, load.means_s) for load in self.loads if load.name in names and load.means_s is not None
         )
 
     def _predicted(self, names: set[str], simulated: Simulated) -> Means:
-        return _pooled(
-            _Played(
-                len(load.asked),
-                means_of(
-                    predict(
-                        ClientLoad("", num_clients=load.num_clients), simulated, TermsOptions(), load.asked
-                    )
-                ),
-            )
-            for load in self.loads
-            if load.name in names
-        )
+        def played(load: MeasuredLoad) -> Means:
+            clients = ClientLoad("", num_clients=load.num_clients)
+            return means_of(predict(clients, simulated, TermsOptions(), load.asked))
+
+        return _pooled((load, played(load)) for load in self.loads if load.name in names)
