@@ -22,8 +22,10 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from difflib import SequenceMatcher, get_close_matches
 from itertools import pairwise
+from pathlib import Path
 
 import click
 
@@ -43,6 +45,15 @@ EXTRAS = {
 """Modules by the extra of pyproject.toml that installs them."""
 ALIKE, MUCH_ALIKE = 0.75, 0.9
 """How much alike two spellings are, from 0 to 1, for one to be suggested for the other."""
+
+
+@contextmanager
+def writing(path: str | Path) -> Iterator[None]:
+    """Refuse a file that cannot be written by its name; raises ConfigError."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror or error}") from None
 
 
 def how_to_install(error: ModuleNotFoundError) -> str | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from actors.config import ConfigError
-from sundog.ends import remark
+from sundog.ends import remark, writing
 from sundog.options.row import Real, Whole, option
 from sundog.options.takes import command, output, say_where, takes
 
@@ -43,8 +43,6 @@ def dashboard(asked: DashboardOptions, run: Path, output: Path) -> None:
     if history.cut_off:
         remark(f"{run} is a part of a run: it breaks off at {history.until_s:,.3f} s")
     page = replayed_page(history, run.resolve().name, asked.num_instants, from_s, to_s)
-    try:
+    with writing(output):
         write_replayed(output, page)
-    except OSError as error:
-        raise ConfigError(f"cannot write {output}: {error.strerror}") from None
     say_where(output)

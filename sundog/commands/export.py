@@ -5,8 +5,7 @@ from pathlib import Path
 
 import click
 
-from actors.config import ConfigError
-from sundog.ends import remark
+from sundog.ends import remark, writing
 from sundog.options.row import OneOf, option
 from sundog.options.takes import command, takes
 
@@ -32,10 +31,8 @@ def export(asked: ExportOptions, policy: str, output: str | None) -> None:
     name = policy.partition(":")[0].removesuffix(".py").rpartition("/")[2].replace("-", "_")
     path = Path(output or f"{name}_{asked.to}.py")
     text, remarks = exported(policy, path)
-    try:
+    with writing(path):
         path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror or error}") from None
     for each in remarks:
         remark(f"{path}: {each}")
     click.echo(path)

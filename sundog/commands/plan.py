@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from actors.config import ConfigError
-from sundog.ends import Stopped, interrupted
+from sundog.ends import Stopped, interrupted, writing
 from sundog.fast import one_thread
 from sundog.options.engine import EngineOptions
 from sundog.options.row import AnyText, Parsed, Real, Switch, Whole, option, picture_format
@@ -141,7 +140,8 @@ def plan(
     if winner is not None:  # A file that cannot be written loses nothing: the plan stands above.
         for file, text in ((asked.manifest, deployment), (asked.llm_d, llm_d_values)):
             if file is not None:
-                write(file, text(winner, problem.plan))
+                with writing(file):
+                    Path(file).write_text(text(winner, problem.plan), encoding="utf-8")
     if asked.figure is not None:
         PlanResult(advice, objectives, asked.confidence, prices is not None).plot.costs().save(asked.figure)
 
@@ -154,11 +154,3 @@ def resumable(made: "Fleets", out: str | None) -> Iterator[None]:
     except KeyboardInterrupt as error:
         kept = f"; they are in {out}, and the same command goes on" if out else ""
         raise Stopped(f"interrupted after {made.num_done} trials{kept}", interrupted(error)) from None
-
-
-def write(file: str, text: str) -> None:
-    """Write a file that was asked for; raises ConfigError."""
-    try:
-        Path(file).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be written: {error.strerror or error}") from None

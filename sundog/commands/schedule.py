@@ -9,7 +9,7 @@ import click
 
 from actors.config import ConfigError
 from actors.core.engine_version import decisions_of
-from sundog.ends import remark
+from sundog.ends import remark, writing
 from sundog.options.engine import EngineOptions
 from sundog.options.row import SCHEDULER, Real, Switch, option, rows
 from sundog.options.simulation import ReadingOptions
@@ -56,10 +56,8 @@ def schedule(
         steps = read_step_trace(trace, decisions_of(engine.engine_version))
     else:
         steps = _of_arrivals(asked, reading, engine, trace)
-    try:
+    with writing(output):
         stalled = log_trace(steps, output, asked.lockstep)
-    except OSError as error:
-        raise ConfigError(f"{output} cannot be written: {error.strerror or error}") from None
     if stalled is not None:
         remark(f"{trace} stalls: {stalled}")
 

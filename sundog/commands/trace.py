@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from actors.config import ConfigError
+from sundog.ends import writing
 from sundog.options.row import AnyText, Switch, option
 from sundog.options.takes import command, takes
 
@@ -64,10 +65,8 @@ def _write(output: str, rows: "Sequence[TraceRequest]", traces: tuple[str, ...])
 
     size = max((row.hash_block_tokens for row in rows if row.hash_ids is not None), default=0)
     named = " ".join(Path(each).name for each in traces)
-    try:
+    with writing(output):
         write_trace(output, rows, provenance=f"sundog trace {named}", seed=0, hash_block_tokens=size)
-    except OSError as error:
-        raise ConfigError(f"{output} cannot be written: {error.strerror or error}") from None
 
 
 def _print(found: "Description", format: str) -> None:

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import click
 
-from actors.config import ConfigError
-from sundog.ends import remark
+from sundog.ends import remark, writing
 from sundog.options.row import Switch, option
 from sundog.options.takes import command, output, say_where, takes
 
@@ -42,8 +41,6 @@ def walk(asked: WalkOptions, run: Path, request_id: str, output: Path) -> None:
     if asked.as_text:
         click.echo(text(found))
         return
-    try:
+    with writing(output):
         write_whole(output, render(found, run.resolve().name))
-    except OSError as error:
-        raise ConfigError(f"cannot write {output}: {error.strerror or error}") from None
     say_where(output)

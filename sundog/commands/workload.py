@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from actors.config import ConfigError
-from sundog.ends import remark
+from sundog.ends import remark, writing
 from sundog.options.row import Whole, option
 from sundog.options.takes import command, takes
 
@@ -36,7 +36,7 @@ def workload(asked: WorkloadOptions, spec: Path, output: str) -> None:
     requests = source.requests(asked.seed)
     if not requests:
         raise ConfigError(f"{spec} gives no request with seed {asked.seed}: raise its rate or duration_s")
-    try:
+    with writing(output):
         write_trace(
             output,
             requests,
@@ -44,7 +44,5 @@ def workload(asked: WorkloadOptions, spec: Path, output: str) -> None:
             seed=asked.seed,
             hash_block_tokens=source.hash_block_tokens,
         )
-    except OSError as error:
-        raise ConfigError(f"{output} cannot be written: {error.strerror or error}") from None
     span_s = requests[-1].arrival_s
     remark(f"{output}: {len(requests):,} requests in {span_s:,.1f} s")

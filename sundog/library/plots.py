@@ -12,6 +12,7 @@ import numpy as np
 from actors.config import ConfigError
 from sim.figures.named import Metric
 from sim.figures.sweep.cells import Cell
+from sundog.ends import writing
 from sundog.options.row import picture_format
 
 if TYPE_CHECKING:
@@ -59,11 +60,8 @@ class Plot:
             metadata = METADATA[picture_format(str(path))]
         except ValueError as error:
             raise ConfigError(f"{path} is no picture's name: {error}") from None
-        try:
-            with _style():
-                self.figure.savefig(path, metadata=metadata, dpi=200)
-        except OSError as error:
-            raise ConfigError(f"{path} cannot be written: {error.strerror or error}") from None
+        with writing(path), _style():
+            self.figure.savefig(path, metadata=metadata, dpi=200)
 
     def _repr_svg_(self) -> str:
         return self.svg()

@@ -11,7 +11,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from actors.config import ConfigError
+from sundog.ends import writing
 
 if TYPE_CHECKING:
     from sundog.library.plots import Plot
@@ -82,10 +82,8 @@ def write_sweep_page(found: "SweepResult", name: str, path: Path) -> None:
     from sim.files.run_files import write_whole
 
     text = sweep_page(found, name)
-    try:
+    with writing(path):
         write_whole(path, text)
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror or error}") from None
 
 
 def _figure(plot: "Plot", name: str, data: str) -> str:

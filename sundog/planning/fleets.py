@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actors.config import ConfigError
-from sundog.ends import remark
+from sundog.ends import remark, writing
 from sundog.planning.trial import FleetTrial, TrialResult, TrialRunner, refusal
 from sundog.sweeps.experiment import on_cluster
 from sundog.sweeps.kept_folder import KeptFolder
@@ -53,11 +53,8 @@ class TrialLog:
         if result.bug is not None or result.no_traffic is not None:
             return
         line = json.dumps({"trial": _key(trial), "result": asdict(result)}) + "\n"
-        try:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(line)
-        except OSError as error:
-            raise ConfigError(f"cannot write to {self._path}: {error.strerror or error}") from None
+        with writing(self._path), self._path.open("a", encoding="utf-8") as file:
+            file.write(line)
 
 
 def _key(trial: FleetTrial) -> str:

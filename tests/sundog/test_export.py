@@ -51,7 +51,7 @@ def test_one_file_holds_the_policy_and_the_class_that_asks_it(tmp_path: Path, po
         (("mlfqq",), "unknown policy 'mlfqq'. Did you mean mlfq?"),
         (("mlfq", "--to", "sglang"), "--to is sglang: give one of vllm"),
         (("mlfq", "-o", "my-policy.py"), "my-policy.py cannot be imported"),
-        (("mlfq", "-o", "no/such/folder/mine.py"), "cannot be written"),
+        (("mlfq", "-o", "no/such/folder/mine.py"), "cannot write"),
         (("{folder}/clash.py:Mine",), "clash.py defines PolicyQueue, as the exported class does"),
     ],
 )

@@ -196,7 +196,7 @@ def test_manifests_say_what_the_plan_says(spec: Path, tmp_path: Path) -> None:
         each for each in container["args"][1:] if each not in ("--tensor-parallel-size", "1")
     ]
     done = plan(spec, *FEW, "--no-tune", "--manifest", tmp_path / "none" / "k8s.yaml")
-    assert done.returncode == 2 and "cannot be written" in done.stderr and "Buy " in done.stdout
+    assert done.returncode == 2 and "cannot write" in done.stderr and "Buy " in done.stdout
     done = plan(spec, *FEW, "--figure", tmp_path / "costs.bmp")
     assert done.returncode == 2 and "name it .svg" in done.stderr and not done.stdout
 

@@ -7,6 +7,7 @@ from tempfile import NamedTemporaryFile
 import click
 
 from actors.config import ConfigError
+from sundog.ends import writing
 from sundog.options.clients import ServerLoads
 from sundog.options.engine import SIMULATED_ONLY, EngineOptions, MeasuringOptions
 from sundog.options.row import rows
@@ -108,11 +109,8 @@ def _check_writable(output: Path) -> None:
         raise ConfigError(f"cannot write {output}: it is a folder")
     if not isdir(output.parent):
         raise ConfigError(f"cannot write {output}: there is no folder {output.parent}")
-    try:
-        with NamedTemporaryFile(dir=output.parent, prefix=f"{output.name}."):
-            pass
-    except OSError as error:
-        raise ConfigError(f"cannot write {output}: {error.strerror or error}") from None
+    with writing(output), NamedTemporaryFile(dir=output.parent, prefix=f"{output.name}."):
+        pass
 
 
 OF_LOADS = ("async_scheduling", "max_num_seqs", "max_num_batched_tokens")

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from actors.core.config import ConfigError
-from sundog.ends import remark
+from sundog.ends import remark, writing
 from sundog.options.row import AnyText, Real, Switch, option
 from sundog.options.takes import command, takes
 
@@ -57,6 +57,7 @@ def validate(asked: ValidateOptions, source: str | None) -> None:
     from sim.figures.validate.errors import ValidationRow
     from sim.figures.validate.predict import predict
     from sim.figures.validate.records import find_servers
+    from sim.files.run_files import write_whole
     from sim.show.console import console_for
     from sim.show.validation_table import ShownRefusal, accuracy_page, print_validation, to_json
 
@@ -71,7 +72,8 @@ def validate(asked: ValidateOptions, source: str | None) -> None:
             continue
         rows += [ValidationRow(server, *pair) for pair in zip(server.stages, predictions, strict=True)]
     if asked.page is not None:
-        _write(Path(asked.page), accuracy_page(rows, refusals))
+        with writing(asked.page):
+            write_whole(Path(asked.page), accuracy_page(rows, refusals))
     if asked.as_json:
         click.echo(to_json(rows, refusals))
     else:
@@ -87,12 +89,3 @@ def _refuse_of_records(asked: ValidateOptions) -> None:
     ):
         if given:
             raise ConfigError(f"{flag} is for records of servers: leave it out with --self")
-
-
-def _write(path: Path, text: str) -> None:
-    from sim.files.run_files import write_whole
-
-    try:
-        write_whole(path, text)
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror or error}") from None
