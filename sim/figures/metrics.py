@@ -256,7 +256,10 @@ def summarize(recorder: Recorder, terms: RunTerms = NO_TERMS, source: Source | N
         prefix_hit_rate=totals.hit_tokens / max(totals.admitted_tokens, 1),
         num_preemptions=totals.num_preemptions,
         recomputed_tokens=totals.recomputed_tokens,
-        saturation=_saturation(source, terms, blocks),
+        saturation=saturation(
+            lambda: ((rows, rows.is_done) for rows in source.requests()),
+            *(terms.max_num_running, blocks, terms.block_size),
+        ),
         replicas=tuple(replicas.figures()) if recorder.num_replicas > 1 else (),
         imbalance=replicas.imbalance if recorder.num_replicas > 1 else None,
         speculation=SpeculationFigures.of(recorder.acceptance),
@@ -358,17 +361,6 @@ def _objectives(source: Source, terms: RunTerms, front_end_s: float) -> tuple[Ob
             each.text, None if math.isnan(value := found[each.metric.name]) else value, value <= each.below_s
         )
         for each in terms.objectives
-    )
-
-
-def _saturation(source: Source, terms: RunTerms, num_blocks: int) -> float | None:
-    if terms.max_num_running is None:
-        return None
-    return saturation(
-        lambda: ((rows, rows.is_done) for rows in source.requests()),
-        terms.max_num_running,
-        num_blocks,
-        terms.block_size,
     )
 
 

@@ -114,15 +114,17 @@ def of_capacity(saturation: float) -> str:
     return f"{share} what can run at once" if saturation < 1 else f"{share} what can be served"
 
 
-def saturation(parts: Parts, max_num_running: int, num_blocks: int, block_size: int) -> float | None:
+def saturation(parts: Parts, max_num_running: int | None, num_blocks: int, block_size: int) -> float | None:
     """Mean requests in the server over how many it can run, by the scarcer of running slots and blocks.
 
-    By Little's law; None without requests. Where TTFT grows all the time, requests pile up however many slots
-    are free: then it is 1 and what TTFT grows by in a second, if that is more. Requests are taken to hold the
-    blocks of their prompts and half of their answers; prompts that hit the prefix cache share blocks, which
-    this leaves out.
+    By Little's law; None without requests, or where it is not known how many may run. Where TTFT grows all
+    the time, requests pile up however many slots are free: then it is 1 and what TTFT grows by in a second,
+    if that is more. Requests are taken to hold the blocks of their prompts and half of their answers; prompts
+    that hit the prefix cache share blocks, which this leaves out.
     Sums are exact, so that it does not matter how the requests are cut into parts.
     """
+    if max_num_running is None:
+        return None
     spans: list[tuple[float, float]] = []
     spent, held, arrivals, ttfts = list[Floats](), list[Floats](), list[Floats](), list[Floats]()
     for rows, chosen in parts():

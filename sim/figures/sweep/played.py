@@ -348,14 +348,8 @@ def measure(
     whole = _whole(run, totals, replicas, int(np.argmax(kept)) if kept.any() else 0)
     tenants = tenants_of(rows, met, run.front_end_s)
     whole["fairness"], whole["slowdown_fairness"] = tenants.fairness, tenants.slowdown_fairness
-    whole["saturation"] = None
-    if run.terms.max_num_running is not None:
-        whole["saturation"] = saturation(
-            lambda: iter([(rows, done)]),
-            run.terms.max_num_running,
-            run.num_blocks * run.num_replicas + 1,
-            run.terms.block_size,
-        )
+    sizes = run.terms.max_num_running, run.num_blocks * run.num_replicas + 1, run.terms.block_size
+    whole["saturation"] = saturation(lambda: iter([(rows, done)]), *sizes)
     objectives = run.terms.objectives
     found |= percentiles([*metrics, *(each.metric for each in objectives)], rows, times)
     whole["slo_held"] = None
