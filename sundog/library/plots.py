@@ -85,8 +85,8 @@ def _style() -> Iterator[None]:
 
 
 @contextmanager
-def _drawn(found: list[Plot], **labels: Any) -> "Iterator[Axes]":
-    """Axes in the style; when they are drawn, their picture is in `found`."""
+def _drawn(**labels: Any) -> "Iterator[tuple[Plot, Axes]]":
+    """A picture and its axes in the style; it is laid out when they are drawn."""
     with _style():
         from cycler import cycler
         from matplotlib.figure import Figure
@@ -95,12 +95,11 @@ def _drawn(found: list[Plot], **labels: Any) -> "Iterator[Axes]":
         axes = figure.subplots()
         axes.set_prop_cycle(cycler(color=COLOURS))
         axes.set(**labels)
-        yield axes
+        yield Plot(figure), axes
         if len(axes.get_legend_handles_labels()[1]) > 1:
             axes.legend()
         figure.draw_without_rendering()  # Laid out once, it is drawn alike however often.
         figure.set_layout_engine("none")
-        found.append(Plot(figure))
 
 
 def _is_wide(values: "np.ndarray[Any, np.dtype[np.float64]]") -> bool:
@@ -129,15 +128,14 @@ class RunPlots:
                 raise ConfigError(f"there is no column {name}: there are {', '.join(table.column_names)}")
         values = table[column].to_numpy(zero_copy_only=False).astype(np.float64)
         owners = np.array([""] * len(values) if by is None else [str(v) for v in table[by].to_pylist()])
-        found: list[Plot] = []
-        with _drawn(found, xlabel=_named(column), ylabel="share of requests", ylim=(0, 1)) as axes:
+        with _drawn(xlabel=_named(column), ylabel="share of requests", ylim=(0, 1)) as (plot, axes):
             for owner in dict.fromkeys(owners.tolist()):
                 own = np.sort(values[(owners == owner) & ~np.isnan(values)])
                 share = np.arange(1, len(own) + 1) / max(len(own), 1)
                 axes.step(own, share, where="post", label=owner or None)
             if _is_wide(values[~np.isnan(values)]):
                 axes.set_xscale("log")
-        return found[0]
+        return plot
 
     def timeline(self, bins: int = 200) -> Plot:
         """Draw how many requests waited and ran over time, in `bins` equal parts of the run."""
@@ -155,12 +153,11 @@ class RunPlots:
             known = np.sort(times[name][~np.isnan(times[name])])
             return np.searchsorted(known, at, side="right")
 
-        found: list[Plot] = []
-        with _drawn(found, xlabel="time (s)", ylabel="requests", xlim=(0, last)) as axes:
+        with _drawn(xlabel="time (s)", ylabel="requests", xlim=(0, last)) as (plot, axes):
             axes.step(at, before("first_scheduled_s") - before("finish_s"), where="post", label="running")
             axes.step(at, before("arrival_s") - before("first_scheduled_s"), where="post", label="waiting")
             axes.set_ylim(bottom=0)
-        return found[0]
+        return plot
 
 
 class SweepPlots:
@@ -202,8 +199,7 @@ class SweepPlots:
         means = np.array([point[1] for points in lines.values() for point in points])
         is_wide = _is_wide(means)
         floor = float(means[means > 0].min()) / 2 if is_wide else 0.0
-        found: list[Plot] = []
-        with _drawn(found, xlabel=_axis(axis), ylabel=_titled(shown)) as axes:
+        with _drawn(xlabel=_axis(axis), ylabel=_titled(shown)) as (plot, axes):
             for others, points in lines.items():
                 x, y, spread = (np.array(each) for each in zip(*sorted(points), strict=True))
                 (line,) = axes.plot(x, y, marker="o", markersize=3, label=others or None)
@@ -211,7 +207,7 @@ class SweepPlots:
                 axes.fill_between(x, low, high, color=line.get_color(), alpha=0.2, lw=0)
             axes.set_yscale("log" if is_wide else "linear")
             axes.set_ylim(bottom=floor)
-        return found[0]
+        return plot
 
     def pareto(self, x: str | None = None, y: str | None = None) -> Plot:
         """Draw each setting by two metrics, and the front of those that none beats in both.
@@ -232,8 +228,7 @@ class SweepPlots:
                         (a * across.scale, b * up.scale, a_half * across.scale, b_half * up.scale, cell)
                     )
         front = _front([(p[0], p[1]) for p in points], across.is_higher_better, up.is_higher_better)
-        found: list[Plot] = []
-        with _drawn(found, xlabel=_titled(across), ylabel=_titled(up)) as axes:
+        with _drawn(xlabel=_titled(across), ylabel=_titled(up)) as (plot, axes):
             for number, (a, b, a_half, b_half, cell) in enumerate(points):
                 colour = COLOURS[0] if number in front else "#999999"
                 style: Any = {"marker": "o", "markersize": 4, "color": colour, "linewidth": 0.8}
@@ -246,7 +241,7 @@ class SweepPlots:
                 axes.set_xlim(left=max(0.0, axes.get_xlim()[0]))
             line = sorted(points[number][:2] for number in front)
             axes.plot([p[0] for p in line], [p[1] for p in line], color=COLOURS[0], linewidth=1, zorder=0)
-        return found[0]
+        return plot
 
 
 class PlanPlots:
@@ -266,9 +261,8 @@ class PlanPlots:
         able = [e for e in ordered if min(e.cost, e.bound) < math.inf and (e.is_verified or not e.is_variant)]
         if not able:
             raise ConfigError("no fleet of this plan can be drawn: none of its machines holds the objectives")
-        found: list[Plot] = []
         label = "cost an hour" if self._has_prices else "GPUs"
-        with _drawn(found, xlabel=label, ylabel="") as axes:
+        with _drawn(xlabel=label, ylabel="") as (plot, axes):
             for place, each in enumerate(able[-MOST_BARS:]):
                 holds = each.is_verified and each.holding is not None
                 count = each.holding if holds and each.holding else each.failing + 1
@@ -284,7 +278,7 @@ class PlanPlots:
             axes.set_yticks([])
             axes.grid(axis="y", visible=False)
             axes.set_xlim(right=1.25 * max(min(each.cost, each.bound) for each in able[-MOST_BARS:]))
-        return found[0]
+        return plot
 
 
 def _titled(metric: Metric) -> str:

@@ -84,23 +84,20 @@ def kept_options(directory: str | Path, without: Collection[str] = ()) -> dict[s
     `without` which it says as much.
     """
     context = click.get_current_context()
-    kept = {}
-    for name, row in rows_of(context.command).items():
-        value = context.params[name]
-        if value not in (None, ()) and name not in without:
-            kept[name] = to_file(row, value, Path(directory))
-    return kept
+    given = (
+        (row, context.params[name]) for name, row in rows_of(context.command).items() if name not in without
+    )
+    return _kept(given, Path(directory))
 
 
 def recorded(records: Iterable[object], trace: str, directory: Path) -> dict[str, object]:
     """Return such options of a run that has no command line of its own, from its records of options."""
-    kept = {TRACE.name: to_file(TRACE, trace, directory)}
-    for record in records:
-        for row in filter(lambda row: row.kept, rows(type(record))):
-            value = getattr(record, row.name)
-            if value not in (None, ()):
-                kept[row.name] = to_file(row, value, directory)
-    return kept
+    given = ((row, getattr(record, row.name)) for record in records for row in rows(type(record)) if row.kept)
+    return _kept([(TRACE, trace), *given], directory)
+
+
+def _kept(given: Iterable[tuple[OptionRow, object]], folder: Path) -> dict[str, object]:
+    return {row.name: to_file(row, value, folder) for row, value in given if value not in (None, ())}
 
 
 def to_file(row: OptionRow, value: object, folder: Path) -> object:

@@ -133,13 +133,6 @@ def _contents(config: dict[str, Any], folder: Path) -> Contents:
     return {row.request_id: row for row in source}
 
 
-def clients_runs(path: Path) -> Iterator[MeasuredServer]:
-    """The run whose summary is at `path`, if clients made it."""
-    run = open_run(path.parent)
-    if run.is_clients:
-        yield read_clients_run(run)
-
-
 Kind = Literal["mean", "p50", "p90", "p99"]
 Metric = Literal["ttft", "tpot", "e2e", "itl"]
 
@@ -362,7 +355,8 @@ def find_servers(directory: Path) -> Iterator[MeasuredServer]:
         elif path.name == "summary.csv":
             servers = read_stages(path)
         elif path.name == SUMMARY:
-            servers = list(clients_runs(path))
+            run = open_run(path.parent)
+            servers = [read_clients_run(run)] if run.is_clients else []
         elif path.name.endswith(".server.toml"):
             servers = [read_written(path)]
         else:
