@@ -29,7 +29,7 @@ from sim.hardware.quantization import quantised
 from sim.target import Target
 from sundog.options.engine import EngineOptions
 from sundog.options.measured import as_measured, profile_of
-from sundog.options.row import rows
+from sundog.options.row import refuse
 from sundog.options.simulation import LINK_GB_PER_S, TargetOptions, TermsOptions
 
 if TYPE_CHECKING:
@@ -42,6 +42,10 @@ MEMORY_SHARE = 0.92
 """vLLM's default for `gpu_memory_utilization`."""
 MOST_BLOCKS_OF_ALL = 2**25
 """The pools of all replicas together take 140 bytes a block: 4.7 GB at most."""
+
+
+OF_POOLS = ("replicas", "tensor_parallel_size", "data_parallel_size", "gpu")
+"""Options that say what each pool says itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +183,7 @@ class Simulated:
         """A fleet of several pools, each simulated by itself."""
         from sim.fleet.plan import FleetPlan, PlannedEngine
 
-        _refuse_beside_pools(engine, target)
+        refuse((engine, target), "is given beside --pool, which says it: leave it out", only=OF_POOLS)
         pools, made, members = target.pools, list[Simulated](), list[PlannedEngine]()
         for spec in pools:
             own: dict[str, Any] = {
@@ -284,15 +288,6 @@ class Simulated:
             gpu_power_w=self.power_w,
             price_per_gpu_h=asked.gpu_price_per_h,
         )
-
-
-def _refuse_beside_pools(engine: EngineOptions, target: TargetOptions) -> None:
-    """Each pool says what its machines are and how many there are of them."""
-    names = ("replicas", "tensor_parallel_size", "data_parallel_size", "gpu")
-    for record in (engine, target):
-        for row in rows(type(record)):
-            if row.name in names and getattr(record, row.name) != row.default:
-                raise ConfigError(f"{row.flag} is given beside --pool, which says it: leave it out")
 
 
 def _mean_power_w(made: "list[Simulated]") -> float | None:

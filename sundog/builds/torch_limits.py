@@ -1,6 +1,5 @@
 """Limits and defaults of the torch backend, where they differ from those of simulated engines."""
 
-from collections.abc import Iterable
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 from actors.config import ConfigError, EngineConfig
 from actors.config.pools import EnginePool
 from sundog.options.engine import EngineOptions
-from sundog.options.row import rows
+from sundog.options.row import refuse, rows
 from sundog.options.serving import RAY, RealServing
 from sundog.options.simulation import parse_pool
 
@@ -44,7 +43,8 @@ def in_pools(serving: RealServing, engine: EngineOptions) -> tuple[RealServing, 
         if spec.gpu != "cpu" or spec.tensor_parallel_size > 1:
             raise ConfigError(f"--pool {spec.name}: engines of real pools are on the CPU: give ROLE=cpu:xM")
         if spec.own:
-            raise ConfigError(f"--pool {spec.name}: its engines are like all others: give {_flags(spec.own)}")
+            flags = ", ".join(f"--{name.replace('_', '-')}" for name in spec.own)
+            raise ConfigError(f"--pool {spec.name}: its engines are like all others: give {flags}")
     num_engines = sum(parse_pool(each).replicas for each in serving.pool)
     return replace(serving, device="cpu"), replace(engine, replicas=num_engines)
 
@@ -54,10 +54,6 @@ def pools_of(serving: RealServing, config: EngineConfig) -> EngineConfig:
     specs = map(parse_pool, serving.pool)
     pools = tuple(EnginePool(spec.role, spec.replicas, config.scheduler) for spec in specs)
     return replace(config, pools=pools)
-
-
-def _flags(own: Iterable[str]) -> str:
-    return ", ".join(f"--{name.replace('_', '-')}" for name in own)
 
 
 def check_quantization(engine: EngineOptions) -> None:
@@ -103,8 +99,7 @@ def check_placement(serving: RealServing, engine: EngineOptions) -> None:
     """Refuse what does not go with where engines run; raises ConfigError."""
     check_threads(serving, engine)
     if serving.on is None:
-        for row in (row for row in rows(type(serving)) if row.section == RAY):
-            if getattr(serving, row.name) != row.default:
-                raise ConfigError(f"{row.flag} is for engines on a cluster: add --on ray, or leave it out")
+        of_ray = [row.name for row in rows(type(serving)) if row.section == RAY]
+        refuse((serving,), "is for engines on a cluster: add --on ray, or leave it out", only=of_ray)
     elif serving.in_process:
         raise ConfigError("--on ray and --in-process say two places: leave one out")

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from sundog.ends import Stopped, remark
 from sundog.options.clients import ENDPOINTS, ClientOptions
 from sundog.options.config_file import config_option
 from sundog.options.engine import EngineOptions
-from sundog.options.row import AnyText, Parsed, Real, Switch, Whole, option
+from sundog.options.row import AnyText, Parsed, Real, Switch, Whole, option, refuse
 from sundog.options.row import rows as table_rows
 from sundog.options.simulation import CLIENTS, CostOptions, ReadingOptions, TermsOptions, parse_rate
 from sundog.options.takes import command, takes
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from sim.record.client_record import ClientRecord
     from sim.trace.record import TraceRequest
     from sundog.builds.measuring import ClientLoad
-    from sundog.options.row import OptionRow
 
 LATE_S = 0.01
 """A client that is later than this in one request of a hundred is remarked on."""
@@ -113,7 +112,11 @@ def bench(
     from sundog.options.measured import profile_of, simulated_target
 
     if asked.simulate is None:
-        _refuse_what_says_nothing(engine, costs)
+        refuse(
+            (engine, costs),
+            "says what is simulated: give --simulate GPU, too, or leave it out",
+            but=("seed",),
+        )
     rows = _rows(asked, reading, engine.seed, trace)
     load = ClientLoad(
         url, asked.model, ENDPOINTS[asked.endpoint], asked.api_key, asked.clients, asked.timeout
@@ -140,20 +143,6 @@ def bench(
         doubt = steps_within(simulated.doubt)
         title = f"beside {simulated.model}, {simulated.machine}, simulated; {doubt}"
         print_beside(summary, predicted, console_for(), title)
-
-
-def _refuse_what_says_nothing(engine: EngineOptions, costs: CostOptions) -> None:
-    """Options of an engine are those of the simulated one: the server has its own."""
-    given = {**vars(costs), **asdict(engine)}
-    for row in _of_engines():
-        if given[row.name] != row.default:
-            raise ConfigError(f"{row.flag} says what is simulated: give --simulate GPU, too, or leave it out")
-
-
-def _of_engines() -> "list[OptionRow]":
-    return [
-        row for record in (EngineOptions, CostOptions) for row in table_rows(record) if row.name != "seed"
-    ]
 
 
 def _rows(asked: BenchOptions, reading: ReadingOptions, seed: int, trace: str) -> "list[TraceRequest]":
@@ -204,7 +193,8 @@ def _measured(
     level = terms.service_level
     limits = level.limits_s.get
     held_against = RunTerms(limits("ttft"), limits("tpot"), limits("e2e"), objectives=level.objectives)
-    unused = () if asked.simulate is not None else {row.name for row in _of_engines()}
+    of_engines = {row.name for record in (EngineOptions, CostOptions) for row in table_rows(record)}
+    unused = () if asked.simulate is not None else of_engines - {"seed"}
     try:
         with client_output(asked.out, unused) as output, progress(lambda: len(rows)) as on_progress:
             is_whole = False

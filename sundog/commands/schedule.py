@@ -11,7 +11,7 @@ from actors.config import ConfigError
 from actors.core.engine_version import decisions_of
 from sundog.ends import remark, writing
 from sundog.options.engine import EngineOptions
-from sundog.options.row import SCHEDULER, Real, Switch, option, rows
+from sundog.options.row import SCHEDULER, Real, Switch, option, refuse, rows
 from sundog.options.simulation import ReadingOptions
 from sundog.options.takes import command, output, takes
 
@@ -51,8 +51,9 @@ def schedule(
     from sim.schedule.decision_log import is_by_steps, log_trace, read_step_trace
 
     if is_by_steps(trace, reading.tokenizer):
-        _refuse(engine, ("engine_version",), "the trace has a configuration of its own")
-        _refuse(reading, (), "the trace has a configuration of its own")
+        why = "is given, and the trace has a configuration of its own: leave it out"
+        refuse((engine,), why, but=("engine_version",))
+        refuse((reading,), why)
         steps = read_step_trace(trace, decisions_of(engine.engine_version))
     else:
         steps = _of_arrivals(asked, reading, engine, trace)
@@ -69,17 +70,11 @@ def _of_arrivals(
     from sim.trace.read import read_trace
 
     heeded = [row.name for row in rows(EngineOptions) if row.to == SCHEDULER]
-    _refuse(engine, (*heeded, *HEEDED), "no decision of one scheduler depends on it")
+    why = "is given, and no decision of one scheduler depends on it: leave it out"
+    refuse((engine,), why, but=(*heeded, *HEEDED))
     if engine.num_gpu_blocks is None:
         raise ConfigError(
             "--num-gpu-blocks is not given, and without a GPU nothing says how many there are: give it"
         )
     arrivals = islice(read_trace(str(trace), reading.tokenizer), reading.limit)
     return by_steps(arrivals, engine.simulated().config(None), asked.step_s)
-
-
-def _refuse(record: object, heeded: tuple[str, ...], why: str) -> None:
-    """Refuse options that would be ignored."""
-    for row in rows(type(record)):
-        if row.name not in heeded and getattr(record, row.name) != row.default:
-            raise ConfigError(f"{row.flag} is given, and {why}: leave it out")

@@ -6,7 +6,7 @@ the row knows the option's name and puts it in front.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol, TypeVar
@@ -208,6 +208,20 @@ def rows(record: type) -> list[OptionRow]:
         flag = row.flag or "--" + declared.name.replace("_", "-")
         found.append(replace(row, name=declared.name, flag=flag))
     return found
+
+
+def refuse(
+    records: Iterable[object], why: str, but: Collection[str] = (), only: Collection[str] | None = None
+) -> None:
+    """Raise ConfigError for an option that was given, but for those named in `but`, or not in `only`.
+
+    The message is the option and `why`. What has its default was not given.
+    """
+    for record in records:
+        for row in rows(type(record)):
+            is_meant = row.name not in but and (only is None or row.name in only)
+            if is_meant and getattr(record, row.name) != row.default:
+                raise ConfigError(f"{row.flag} {why}")
 
 
 def spelled(record: object, without: Collection[str] = ()) -> Iterator[str]:

@@ -10,7 +10,7 @@ from actors.config import ConfigError
 from sundog.ends import writing
 from sundog.options.clients import ServerLoads
 from sundog.options.engine import SIMULATED_ONLY, EngineOptions, MeasuringOptions
-from sundog.options.row import rows
+from sundog.options.row import refuse
 from sundog.options.takes import command, takes
 
 
@@ -44,14 +44,14 @@ def calibrate(
     _check_writable(output)
     if source.startswith(("http://", "https://")):
         return _from_server(sources, measuring, loads, engine, output)
-    _refuse_options((loads,), "for a server at a URL")
+    refuse((loads,), "is for a server at a URL: leave it out")
     if len(sources) > 1:
         return _from_several([Path(each) for each in sources], measuring, engine, output)
     if source == "sundog-tiny" or isfile(path / "config.json"):
         from sundog.commands.calibrate.engine import from_engine
 
         return from_engine(source, engine, measuring, output)
-    _refuse_options((measuring, engine), OF_MODELS)
+    refuse((measuring, engine), OF_MODELS)
     if isfile(path):
         from sundog.commands.calibrate.logs import from_steps
 
@@ -73,7 +73,7 @@ def _from_server(
     output: Path,
 ) -> None:
     """Put loads on a server, and fit to them."""
-    _refuse_options((measuring, engine), OF_MODELS, but=(*OF_LOADS, "seed"))
+    refuse((measuring, engine), OF_MODELS, but=(*OF_LOADS, "seed"))
     if len(sources) > 2:
         raise ConfigError(f"{sources[2]} is one source too many: give a URL, and a trace or a workload")
     from sundog.commands.calibrate.live import measure_loads
@@ -87,7 +87,7 @@ def _from_several(
     folders: list[Path], measuring: MeasuringOptions, engine: EngineOptions, output: Path
 ) -> None:
     """Fit to the loads of one server."""
-    _refuse_options((measuring, engine), OF_MODELS, but=OF_LOADS)
+    refuse((measuring, engine), OF_MODELS, but=OF_LOADS)
     for folder in folders:
         if not isdir(folder) or isfile(folder / "config.json"):
             raise ConfigError(f"{folder} is no folder of requests: several sources are loads of one server")
@@ -115,11 +115,4 @@ def _check_writable(output: Path) -> None:
 
 OF_LOADS = ("async_scheduling", "max_num_seqs", "max_num_batched_tokens")
 """What may be said of a server whose loads are given."""
-OF_MODELS = "for a MODEL that is measured, not with a log or a URL"
-
-
-def _refuse_options(records: tuple[object, ...], what_for: str, but: tuple[str, ...] = ()) -> None:
-    for record in records:
-        for row in rows(type(record)):
-            if row.name not in but and getattr(record, row.name) != row.default:
-                raise ConfigError(f"{row.flag} is {what_for}: leave it out")
+OF_MODELS = "is for a MODEL that is measured, not with a log or a URL: leave it out"
