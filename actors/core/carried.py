@@ -13,7 +13,7 @@ from typing import Protocol
 from actors.core.config import SchedulerConfig
 from actors.core.policies.guard import GuardedPolicy, ask_each
 from actors.core.queue.lockstep import Lockstep
-from actors.core.queue.policy import Policy, Refusal, defines
+from actors.core.queue.policy import Policy, Refusal, defines, gives_keys
 from actors.core.queue.step_times import MeasuredSteps
 from actors.core.queue.view import Blocks, View
 from actors.core.queue.waiting import WaitingQueue
@@ -106,8 +106,9 @@ class CarriedPolicy:
         self._is_told_sampled = defines(policy, "sampled")
         self._is_told_preempted = defines(policy, "preempted")
         self._is_told_finished = defines(policy, "finished")
-        self.follows_tokens = isinstance(policy, GuardedPolicy) or self.counts.service is not None
-        """Whether it is to be told who was given tokens: a user's policy may ask when."""
+        self.measures_steps = isinstance(policy, GuardedPolicy)
+        """Whether a policy may ask when tokens came, and what steps take: a user's may."""
+        self._has_keys = gives_keys(policy)
         self._admissions = 0
         self._num_empty_steps = 0
         self.quotas: dict[str, int] = {}
@@ -118,6 +119,15 @@ class CarriedPolicy:
         """Requests that wait again."""
 
     # --- steps -----------------------------------------------------------------------------------
+
+    @property
+    def follows_tokens(self) -> bool:
+        """True if it is to be told who was given tokens: one after a preemption may change a key."""
+        return (
+            self.measures_steps
+            or self.counts.service is not None
+            or (self._has_keys and bool(self._preempted))
+        )
 
     def begin_step(self, now_s: float) -> None:
         """A step is about to be planned."""

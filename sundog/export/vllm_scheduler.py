@@ -198,7 +198,7 @@ class Carrying(VllmBase):  # type: ignore[misc]
             self._reserve_prefill_lookahead = (
                 self._reserve_within_quota if admits or carried.quotas else self._reserve
             )
-        if carried.follows_tokens:
+        if carried.measures_steps:
             self._begun.append(carried.view.now_s)
         if carried.has_victims:
             named_if_needed = self._allocate_or_name_victim if self._may_preempt() else self._allocate
@@ -247,8 +247,9 @@ class Carrying(VllmBase):  # type: ignore[misc]
         outputs = super().update_from_output(output, result)
         now_s, ended, self._ended = self.clock(), self._ended, None
         given: dict[str, int] = {}
-        if carried.follows_tokens:
+        if carried.measures_steps:
             self._measure(output, now_s)
+        if carried.follows_tokens:
             each = chain.from_iterable([client.outputs for client in outputs.values()])
             given = {one.request_id: len(one.new_token_ids) for one in each if one.new_token_ids}
         blocks.pinned = ended[0][1] if ended else None

@@ -131,6 +131,71 @@ def test_a_carried_policy_sees_the_foreign_counts_and_times() -> None:
     assert [each.request_id for each in view.waiting] == ["a"] and view.num_output_tokens(request) == 1
 
 
+def test_a_carried_policy_hears_of_a_late_token_that_changes_a_key() -> None:
+    """A step from before the preemption takes the request down a level, behind one that came later."""
+    beside, _ = carried("mlfq:quantum_steps=1")
+    theirs = {name: TheirRequest(1) for name in ("demoted", "behind")}
+    beside.arrive(Submit("demoted", 0.0, 1, 9), theirs["demoted"], 0.0)
+    beside.begin_step(0.0)
+    assert beside.waiting.peek() is beside.requests["demoted"]
+    beside.waiting.pass_over()
+    beside.admit("demoted")
+    beside.planned(1)
+    beside.begin_step(1.0)
+    beside.preempt("demoted")
+    beside.planned(0)
+    beside.arrive(Submit("behind", 1.0, 1, 9), theirs["behind"], 1.0)
+    assert beside.waiting.peek() is beside.requests["demoted"]
+    theirs["demoted"].num_tokens += 1
+    beside.end_step(2.0, {"demoted": 1} if beside.follows_tokens else {})
+    beside.begin_step(2.0)
+    assert beside.waiting.peek() is beside.requests["behind"]
+    assert [each.request_id for each in beside.view.waiting] == ["behind", "demoted"]
+
+
+@pytest.mark.parametrize(
+    "policy", ["fcfs", "priority", "shortest-prompt", "shortest-remaining", "longest-prefix"]
+)
+def test_tokens_are_not_followed_for_policies_that_do_not_ask(policy: str) -> None:
+    """It costs a look at each output of a step."""
+    assert not carried(policy)[0].follows_tokens
+
+
+RESTLESS = """from actors.core.policies import Policy
+
+
+class Restless(Policy):
+    is_dynamic = True
+    asked = []
+
+    def rank(self, request, view):
+        self.asked.append(request.request_id)
+        return request.submit.num_prompt_tokens
+"""
+
+
+def test_a_full_engine_asks_a_carried_policy_for_no_rank(tmp_path: Path) -> None:
+    """Steps begin and end, and whether anyone waits is asked; only a look at the head asks for ranks."""
+    (tmp_path / "restless.py").write_text(RESTLESS)
+    beside, _ = carried(f"{tmp_path}/restless.py:Restless")
+    for number in range(9):
+        beside.arrive(Submit(f"r{number}", 0.0, 9 - number, 9), TheirRequest(9 - number), 0.0)
+    beside.begin_step(0.0)
+    assert beside.waiting.peek() is beside.requests["r8"]
+    beside.waiting.pass_over()
+    beside.admit("r8")
+    beside.planned(1)
+    asked = beside.policy.inner.asked  # type: ignore[attr-defined]
+    asked.clear()
+    for step in range(1, 5):
+        beside.begin_step(float(step))
+        assert beside.waiting.has_next
+        beside.planned(1)
+        beside.end_step(float(step), {"r8": 1})
+    assert not asked
+    assert beside.waiting.peek() is beside.requests["r7"] and len(asked) == 8
+
+
 def test_a_carried_policy_that_leads_nowhere_fails(tmp_path: Path) -> None:
     """Fifty steps in a row without a token: fcfs would go on."""
     (tmp_path / "stops.py").write_text(
