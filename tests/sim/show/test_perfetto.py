@@ -197,7 +197,7 @@ def test_a_log_of_decisions_is_whole_or_absent(tmp_path: Path) -> None:
     done = sundog(
         "schedule", trace, "-o", log, before=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     )
-    refused(done, "cannot be written")
+    refused(done, "cannot write")
     assert log.read_text() == "older" and list(tmp_path.iterdir()) == [log]
 
 
