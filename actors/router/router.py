@@ -265,7 +265,7 @@ class Router(Actor[RouterMessage]):
         self._moves_asked_s = now_s
         self._state.begin(now_s)
         for unfinished, target in self._policy.moves(fleet):
-            self._handovers.move(unfinished.request.request_id, target)
+            self._handovers.move(unfinished.request_id, target)
 
     def undelivered(self, undelivered: Undelivered) -> None:
         """Report requests that no engine has."""

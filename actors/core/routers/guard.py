@@ -86,7 +86,7 @@ def _checked_moves(moves: list[object], fleet: Fleet) -> list[tuple[Unfinished, 
     for move in moves:
         if not (isinstance(move, tuple) and len(move) == 2 and isinstance(move[0], Unfinished)):
             raise WrongAnswer(f"yielded {printed(move)}: give pairs of one of fleet.requests and a replica")
-        name, replica = move[0].request.request_id, move[1]
+        name, replica = move[0].request_id, move[1]
         if name in found:
             raise WrongAnswer(f"moved {name} twice")
         if not fleet.can_move(name, move[0].replica):

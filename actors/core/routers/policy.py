@@ -27,6 +27,10 @@ class Unfinished(NamedTuple):
     """Tokens that are yet to be computed before it samples one."""
     num_output_tokens: int
 
+    @property
+    def request_id(self) -> str:
+        return self.request.request_id
+
 
 class Fleet:
     """A read-only window on a Router's replicas, which have numbers; `memory` alone may change."""
