@@ -77,6 +77,8 @@ def test_what_cannot_be_loaded_is_refused(server: Live, tmp_path: Path) -> None:
         ((server.url, "--request-rate", "3,3"), ("at least two rates",)),
         ((server.url, "--request-rate", "3,inf"), ("at least two rates",)),
         ((server.url, "--request-rate", "3,x"), ("give requests a second",)),
+        ((server.url, "--request-rate", "3,1e8"), ("--request-rate 1e+08", "1 to 100,000")),
+        ((server.url, "--request-rate", "3,1e-6"), ("--request-rate 1e-06", "--load-seconds")),
         ((server.url, TRACE, TRACE, *rates), ("one source too many",)),
         ((server.url, tmp_path / "none.csv", *rates), ("none.csv",)),
         ((server.url, *rates, "--dtype", "float32"), ("--dtype", "leave it out")),

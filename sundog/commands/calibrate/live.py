@@ -29,6 +29,7 @@ from sundog.options.clients import ENDPOINTS, ServerLoads, parse_rates
 ROUNDS, FEWEST = 5, 4
 """Of each rate, and requests of each round."""
 MOST_ROWS = 100_000
+"""Rows of a trace that are read, and requests of a round."""
 MOST_FAILED = 0.02
 """The share of a round's requests that may fail and be left out."""
 DONE = ("stop", "length")
@@ -40,14 +41,20 @@ def measure_loads(url: str, trace: str | None, asked: ServerLoads, seed: int) ->
     """Put all rates on the server, one after another, in rounds. ConfigError where a request fails."""
     if asked.request_rate is None:
         raise ConfigError(f"--request-rate says which loads to put on {url}: give three, as in 2,6,10")
-    load = ClientLoad(url, asked.model, ENDPOINTS[asked.endpoint], asked.api_key)
-    server, rates = find(load), parse_rates(asked.request_rate)
-    for text in server.remarks:
-        remark(text)
-    rows = _rows(trace, seed)
+    rates = parse_rates(asked.request_rate)
     # The first load warms the server up, and does not count.
     order = [max(rates), *rates * ROUNDS]
     seconds, found = asked.load_seconds / len(order), list[MeasuredLoad]()
+    for rate in rates:
+        if not 1 <= rate * seconds <= MOST_ROWS:
+            raise ConfigError(
+                f"--request-rate {rate:g} is {rate * seconds:.2g} requests in a round of {seconds:.3g} s:"
+                f" give 1 to {MOST_ROWS:,}, by another rate or other --load-seconds"
+            )
+    load = ClientLoad(url, asked.model, ENDPOINTS[asked.endpoint], asked.api_key)
+    server, rows = find(load), _rows(trace, seed)
+    for text in server.remarks:
+        remark(text)
     with runs_progress("loads") as on_progress:
         for number, rate in enumerate(order):
             num = max(FEWEST, round(rate * seconds))
