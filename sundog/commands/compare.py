@@ -73,6 +73,8 @@ def _how_many_would_tell(found: "Comparison", a: "Run", b: "Run") -> str | None:
     for name, row in (VARIED | {row.name: row for row in rows(ReadingOptions)}).items():
         if name in found.settings:
             first, second = (row.default if value is None else value for value in found.settings[name])
+            if first is None or second is None:  # the GPU or the model decided
+                return f"{text}."
             words += ["--vary", f"{name}={first},{second}"]
         elif (value := a.config.get(name, row.default)) != row.default:
             words += [f"--no-{row.flag[2:]}"] if value is False else [row.flag]

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
@@ -245,3 +246,23 @@ def test_a_run_too_long_for_a_journal_says_so(tmp_path: Path) -> None:
         len(said[""]) == 1 and "more than 10 requests" in said[""][0] and "--journal keeps it" in said[""][0]
     )
     assert not said["--journal"] and not said["--no-journal"]
+
+
+def test_the_command_that_compare_prints_can_be_given(tmp_path: Path) -> None:
+    """It names what both runs were given; none is printed where the GPU decided one of them."""
+    limits: dict[str, tuple[object, ...]] = {
+        "six": ("--max-num-seqs", 6),
+        "seven": ("--max-num-seqs", 7),
+        "gpus": (),
+    }
+    for name, options in limits.items():
+        replay(tmp_path / name, *options, limit=100)
+    done = sundog("compare", tmp_path / "six", tmp_path / "seven")
+    (hint,) = [line for line in done.stdout.splitlines() if "runs of each to show" in line]
+    command = shlex.split(hint.split(": sundog ")[1])
+    command[command.index("--replications") + 1] = "2"
+    repeated = sundog(*command)
+    assert repeated.returncode == 0 and "max_num_seqs=6" in repeated.stdout, repeated.stderr
+    done = sundog("compare", tmp_path / "six", tmp_path / "gpus")
+    (hint,) = [line for line in done.stdout.splitlines() if "runs of each to show" in line]
+    assert hint.endswith("to show.")
