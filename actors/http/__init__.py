@@ -1,4 +1,4 @@
-"""The HTTP protocols: sockets, TLS, HTTP/1.1 and HTTP/2, and the one seam to Quart.
+"""The HTTP protocols: sockets, TLS, HTTP/1.1, and the one seam to Quart.
 
 `serve_http` serves any ASGI app on Trio; `quart_app` makes Quart one that suits it. Nothing outside this room
 imports a library that carries HTTP.

@@ -1,11 +1,6 @@
-"""A request and its answer as ASGI's events, whatever version of HTTP carries them.
+"""A request as ASGI has it: its scope, and its body as it comes."""
 
-A client that leaves cancels the app's task; ASGI's `http.disconnect` is never sent.
-"""
-
-import logging
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -15,8 +10,6 @@ from wsgiref.handlers import format_date_time
 import trio
 
 from actors.http.transport import Transport
-
-log = logging.getLogger("sundog.api")
 
 MOST_UNREAD_BYTES = 2**16
 BODILESS = (204, 304)
@@ -71,58 +64,6 @@ class RequestBody:
         if self._room is not None:
             self._room.set()
         return data, not self.is_whole
-
-
-class Exchange(ABC):
-    """A request: `run` has the app answer it, `leave` ends it when its client has left."""
-
-    def __init__(self, scope: dict[str, Any]) -> None:
-        self.scope = scope
-        self.body = scope["state"][BODY] = RequestBody()
-        self.cancel_scope = trio.CancelScope()
-        self.has_begun = False
-        """True once the head of the answer was sent."""
-        self.is_over = False
-        """True once the answer was sent, or its client has left."""
-        self._is_read = False
-
-    async def run(self, app: AsgiApp) -> None:
-        """Run the app until it has answered, or the client has left; never raises an Exception."""
-        if self.is_over:
-            return
-        try:
-            with self.cancel_scope:
-                await app(self.scope, self.receive, self.send)
-        except Exception:
-            log.exception("a request failed outside of its handler")
-        if not self.is_over:
-            await self.give_up()
-
-    async def receive(self) -> Event:
-        """ASGI's `receive`: the next piece of the body. After the last one it only waits."""
-        if self._is_read:
-            await trio.sleep_forever()
-        data, is_more = await self.body.read()
-        self._is_read = not is_more
-        return {"type": "http.request", "body": data, "more_body": is_more}
-
-    @abstractmethod
-    async def send(self, event: Event) -> None:
-        """ASGI's `send`: the head of the answer or a piece of its body."""
-
-    @abstractmethod
-    async def give_up(self) -> None:
-        """End an answer that the app has not finished."""
-
-    def leave(self) -> None:
-        """Cancel the app, whose client has left; harmless once the answer is over."""
-        if not self.is_over:
-            self.is_over = True
-            self.cancel_scope.cancel()
-
-
-Begin = Callable[[Exchange], None]
-"""Has the app answer a request, soon."""
 
 
 def http_date() -> bytes:

@@ -2,15 +2,21 @@
 
 Laws beyond llhttp's: a head has at most `max_head_bytes`; HTTP/1.1 needs one Host; `Transfer-Encoding` is
 `chunked` and nothing else; a version that is not 1.0 or 1.1 is a 505. A refusal ends the connection. Requests
-are answered one at a time: what a client sends early is kept unparsed, up to MOST_EARLY_BYTES.
+are answered one at a time: what a client sends early is kept unparsed, up to MOST_EARLY_BYTES. A client that
+leaves cancels the app's task; ASGI's `http.disconnect` is never sent.
 """
+
+import logging
+from collections.abc import Callable
 
 import httptools
 import trio
 
-from actors.http.exchange import BODILESS, Begin, Event, Exchange, Headers, http_date, scope_of
+from actors.http.exchange import BODILESS, BODY, AsgiApp, Event, Headers, RequestBody, http_date, scope_of
 from actors.http.streams import LAST_CHUNK, Feed, StreamedBody, WritePass, chunk_of
 from actors.http.transport import MOST_RECEIVED, OpenConnections, Transport
+
+log = logging.getLogger("sundog.api")
 
 HEAD_END = b"\r\n\r\n"
 LINE_ENDS = b"\r\n"
@@ -106,14 +112,13 @@ class Http1Connection:
         self._early = b""
         """What has been read and not been parsed."""
 
-    async def run(self, early: bytes, begin: Begin) -> None:
-        """Have requests begun until either side has had enough; `early` has been read already."""
-        self._early = early
-        exchange: Http1Exchange | None = None
+    async def run(self, begin: "Callable[[Exchange], None]") -> None:
+        """Have requests begun until either side has had enough."""
+        exchange: Exchange | None = None
         try:
             while (message := await self._next_message()) is not None:
                 self.connections.has_request(self.transport)
-                exchange = Http1Exchange(self, message)
+                exchange = Exchange(self, message)
                 begin(exchange)
                 if not await self._read_body(exchange, message) or not await self._may_go_on(exchange):
                     return
@@ -152,7 +157,7 @@ class Http1Connection:
         self._early = bytes(data[end:])
         return bytes(data[:end])
 
-    async def _read_body(self, exchange: "Http1Exchange", message: Message) -> bool:
+    async def _read_body(self, exchange: "Exchange", message: Message) -> bool:
         """Hand the request's body over as it comes; False if the client has left or was refused."""
         lengths = message.values(b"content-length")
         num_left = int(lengths[0]) if lengths else 0
@@ -181,7 +186,7 @@ class Http1Connection:
         exchange.body.put(b"", is_last=True)
         return True
 
-    async def _may_go_on(self, exchange: "Http1Exchange") -> bool:
+    async def _may_go_on(self, exchange: "Exchange") -> bool:
         """Wait until the answer is over and perhaps the next request comes; False if none may follow."""
         while not exchange.is_over:
             if self._early:  # or else the next bytes come after the answer
@@ -202,13 +207,20 @@ class Http1Connection:
         await self.transport.write(_refusal(status))
 
 
-class Http1Exchange(Exchange):
-    """A request of a connection, and its answer in HTTP/1.1's framing."""
+class Exchange:
+    """A request and its answer: `run` has the app answer it, `leave` ends it when its client has left."""
 
     def __init__(self, connection: Http1Connection, message: Message) -> None:
         transport, version = connection.transport, message.version
         method = message.parser.get_method().decode("ascii")
-        super().__init__(scope_of(transport, version, method, message.target, message.headers))
+        self.scope = scope_of(transport, version, method, message.target, message.headers)
+        self.body = self.scope["state"][BODY] = RequestBody()
+        self.cancel_scope = trio.CancelScope()
+        self.has_begun = False
+        """True once the head of the answer was sent."""
+        self.is_over = False
+        """True once the answer was sent, or its client has left."""
+        self._is_read = False
         self._connection = connection
         self._expects = version == "1.1" and b"100-continue" in message.values(b"expect")
         self.keeps_connection = message.keeps_connection
@@ -222,13 +234,31 @@ class Http1Exchange(Exchange):
         if transport.is_plain and version == "1.1" and self._has_body:
             self.scope["extensions"][FEED] = self._send_feed
 
+    async def run(self, app: AsgiApp) -> None:
+        """Run the app until it has answered, or the client has left; never raises an Exception."""
+        if self.is_over:
+            return
+        try:
+            with self.cancel_scope:
+                await app(self.scope, self.receive, self.send)
+        except Exception:
+            log.exception("a request failed outside of its handler")
+        if not self.is_over:
+            await self._give_up()
+
     async def receive(self) -> Event:
+        """ASGI's `receive`: the next piece of the body. After the last one it only waits."""
         if self._expects and not self.body.is_whole and not self.has_begun:
             self._expects = False
             await self._connection.transport.write(CONTINUE)
-        return await super().receive()
+        if self._is_read:
+            await trio.sleep_forever()
+        data, is_more = await self.body.read()
+        self._is_read = not is_more
+        return {"type": "http.request", "body": data, "more_body": is_more}
 
     async def send(self, event: Event) -> None:
+        """ASGI's `send`: the head of the answer or a piece of its body."""
         if self.is_over:
             return
         write = self._connection.transport.write
@@ -257,7 +287,8 @@ class Http1Exchange(Exchange):
         if not self.is_over:
             self._end(may_go_on=True)
 
-    async def give_up(self) -> None:
+    async def _give_up(self) -> None:
+        """End an answer that the app has not finished."""
         if self.has_begun:
             self._end(may_go_on=False)
         else:
@@ -270,6 +301,12 @@ class Http1Exchange(Exchange):
         if not has_begun:
             await self._connection.transport.write(_refusal(status))
         self._connection.transport.scope.cancel()
+
+    def leave(self) -> None:
+        """Cancel the app, whose client has left; harmless once the answer is over."""
+        if not self.is_over:
+            self.is_over = True
+            self.cancel_scope.cancel()
 
     def _end(self, *, may_go_on: bool) -> None:
         """Note that the answer is over: the connection has its next request, or ends."""

@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 
 import trio
 
-from actors.http.exchange import AsgiApp, Exchange
-from actors.http.http1 import Http1Connection
-from actors.http.http2 import PREFACE, Http2Connection
+from actors.http.exchange import AsgiApp
+from actors.http.http1 import Exchange, Http1Connection
 from actors.http.limits import ConcurrencyLimits, LimitReached, LocalLimits
 from actors.http.listener import accept_for_ever, listen
 from actors.http.streams import WritePass
@@ -41,9 +40,9 @@ class HttpSettings:
 
     `backlog` connections may wait to be accepted. An idle connection is kept for `keep_alive_s` (5 s resets
     pooled clients). A client is dropped that takes nothing of what was sent for `stalled_client_s`, or whose
-    head takes longer than `head_s` from its first byte; an answer over HTTP/2 of which nothing is taken for
-    `stalled_answer_s` is reset. A head of more than `max_head_bytes` or `max_headers` is a 431. An address
-    has at most `max_connections`, any number if None. Pages of `allowed_origins` may call; `*` is all.
+    head takes longer than `head_s` from its first byte. A head of more than `max_head_bytes` or `max_headers`
+    is a 431. An address has at most `max_connections`, any number if None. Pages of `allowed_origins` may
+    call; `*` is all.
     """
 
     backlog: int = 2048
@@ -53,18 +52,12 @@ class HttpSettings:
     max_head_bytes: int = 2**16
     max_headers: int = 256
     max_connections: int | None = None
-    stalled_answer_s: float = 60.0
     allowed_origins: tuple[str, ...] = ()
     tls: Tls | None = None
 
     def on_clock(self, scale: float) -> "HttpSettings":
         """Return the settings for a clock that runs `scale` times as fast as that on the wall."""
-        return replace(
-            self,
-            keep_alive_s=self.keep_alive_s * scale,
-            head_s=self.head_s * scale,
-            stalled_answer_s=self.stalled_answer_s * scale,
-        )
+        return replace(self, keep_alive_s=self.keep_alive_s * scale, head_s=self.head_s * scale)
 
 
 USUAL = HttpSettings()
@@ -102,11 +95,13 @@ class Server:
 
     async def serve(self, stream: trio.SocketStream) -> None:
         """Serve one connection to its end; never raises an Exception."""
-        transport = Transport(stream, self.tls)
+        transport, settings = Transport(stream, self.tls), self._settings
         self.connections.add(transport)
         try:
             with transport.scope:
-                await self._speak(transport)
+                await transport.greet(settings.head_s)
+                limits = settings.head_s, settings.max_head_bytes
+                await Http1Connection(transport, self.connections, self._writes, *limits).run(self.begin)
         except (trio.BrokenResourceError, trio.TooSlowError, OSError):
             pass  # the client has left, or does not speak TLS
         except Exception:
@@ -114,22 +109,6 @@ class Server:
         finally:
             self.connections.discard(transport)
             transport.close()
-
-    async def _speak(self, transport: Transport) -> None:
-        """Serve in the protocol that TLS has agreed on, or that the first bytes belong to."""
-        settings, shared = self._settings, (transport, self.connections)
-        protocol, data = await transport.greet(settings.head_s), b""
-        while protocol is None and PREFACE.startswith(data) and len(data) < len(PREFACE):
-            received = await transport.receive()
-            if not received:
-                return
-            data += received
-        if protocol == "h2" or data.startswith(PREFACE):
-            limits = settings.stalled_answer_s, settings.max_head_bytes
-            await Http2Connection(*shared, *limits).run(data, self.begin)
-        else:
-            limits = settings.head_s, settings.max_head_bytes
-            await Http1Connection(*shared, self._writes, *limits).run(data, self.begin)
 
 
 async def serve_http(

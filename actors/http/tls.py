@@ -5,9 +5,6 @@ from dataclasses import dataclass
 
 from actors.core.config import ConfigError
 
-ALPN = ("h2", "http/1.1")
-"""Protocols that are offered, the preferred first."""
-
 
 @dataclass(frozen=True, slots=True)
 class Tls:
@@ -39,7 +36,7 @@ class Tls:
     def context(self) -> ssl.SSLContext:
         """Return the context of connections; raises ConfigError that names the option and the file."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.set_alpn_protocols(ALPN)
+        context.set_alpn_protocols(["http/1.1"])
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
             # Without a password, a key that has one would be asked for on the terminal.

@@ -88,19 +88,16 @@ class Transport:
         self.client: Address = None
         self.server: Address = None
 
-    async def greet(self, within_s: float) -> str | None:
-        """Return the protocol that TLS has agreed on, None for none.
+    async def greet(self, within_s: float) -> None:
+        """Learn both addresses, and agree on TLS where it is spoken.
 
         Raises BrokenResourceError for a client that does not speak it, TooSlowError.
         """
         self.client = _address(self._socket.getpeername())
         self.server = _address(self._socket.getsockname())
-        if isinstance(self._stream, trio.SocketStream):
-            return None
-        with trio.fail_after(within_s):
-            await self._stream.do_handshake()
-        protocol: str | None = self._stream.selected_alpn_protocol()
-        return protocol
+        if isinstance(self._stream, trio.SSLStream):
+            with trio.fail_after(within_s):
+                await self._stream.do_handshake()
 
     def end_in(self, seconds: float) -> None:
         """End the connection then, unless this is said again before."""

@@ -40,7 +40,7 @@ class ConnectionOptions:
     """Options of connections to a server."""
 
     ssl_certfile: str | None = option(
-        None, AnyText("FILE", is_path=True), "Serve HTTPS with this certificate, and HTTP/2.", section=TLS
+        None, AnyText("FILE", is_path=True), "Serve HTTPS with this certificate.", section=TLS
     )
     ssl_keyfile: str | None = option(
         None, AnyText("FILE", is_path=True), "Its key, if it is not in the same file.", section=TLS

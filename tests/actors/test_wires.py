@@ -29,7 +29,6 @@ def test_nothing_that_is_sent_is_of_any_type() -> None:
         "actors/core/queue/view.py",  # the memory of a policy, which only its author knows
         "actors/core/routers/policy.py",  # the same
         "actors/http/exchange.py",  # ASGI's scopes and events, whose values are of many types
-        "actors/http/http2.py",  # the same
         "actors/http/quart_app.py",  # the same
     ]
     assert wrong == known

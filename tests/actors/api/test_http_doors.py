@@ -1,4 +1,4 @@
-"""How a server may be reached: TLS, HTTP/2, from pages of other origins, and by how many connections."""
+"""How a server may be reached: TLS, from pages of other origins, and by how many connections."""
 
 import json
 import ssl
@@ -6,7 +6,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import h2.events
 import httpx
 import pytest
 import trio
@@ -15,7 +14,6 @@ import trustme
 from actors.api import HttpSettings
 from actors.core.config import ConfigError
 from actors.http.tls import Tls
-from tests.actors.api.http2_client import Http2
 from tests.actors.api.wire import GET, JSON, completion
 from tests.patience import HANGS_S
 
@@ -54,18 +52,14 @@ def words(answer: str) -> list[str]:
     return [json.loads(event[6:])["choices"][0]["text"] for event in events[:-2]]
 
 
-@pytest.mark.parametrize(("http2", "version"), [(False, "HTTP/1.1"), (True, "HTTP/2")])
-async def test_a_stream_comes_through_tls(
-    serving: Any, certified: Certified, http2: bool, version: str
-) -> None:
-    """In the protocol that the client prefers, several times on one connection."""
+async def test_a_stream_comes_through_tls(serving: Any, certified: Certified) -> None:
+    """Several times on one connection."""
     async with serving(settings=certified.settings()) as site:
         site.llm.gap_s = 0.002
         url = f"https://127.0.0.1:{site.port}"
-        async with httpx.AsyncClient(http2=http2, verify=certified.trusting, base_url=url) as client:
+        async with httpx.AsyncClient(verify=certified.trusting, base_url=url) as client:
             for _ in range(3):
                 answer = await client.post("/v1/completions", json=ASKED)
-                assert answer.http_version == version
                 assert "".join(words(answer.text)) == "".join(f"w{index} " for index in range(8))
 
 
@@ -120,88 +114,6 @@ def test_a_certificate_that_is_none_is_refused_by_its_option(certified: Certifie
     ):
         with pytest.raises(ConfigError, match=message):
             Tls.of(*half)
-
-
-async def test_http2_is_spoken_without_tls_too(serving: Any) -> None:
-    """To a client that begins with it; its streams are served side by side."""
-    async with serving() as site, await site.connect() as stream:
-        client = Http2(stream)
-        site.llm.may_finish = trio.Event()
-        held = await client.ask(json.dumps(ASKED).encode())
-        await site.llm.until(lambda llm: len(llm.asked) == 1)
-        whole = await client.ask(b'{"prompt": "x", "max_tokens": -1}')
-        assert b"max_tokens" in await client.until(h2.events.StreamEnded, whole)
-        site.llm.may_finish.set()
-        body = await client.until(h2.events.StreamEnded, held)
-        assert body.endswith(b"data: [DONE]\n\n")
-
-
-async def test_a_stream_that_is_reset_is_cancelled_and_the_others_go_on(serving: Any) -> None:
-    """As if its client had left; the connection lives."""
-    async with serving() as site, await site.connect() as stream:
-        client = Http2(stream)
-        site.llm.may_finish = trio.Event()
-        left, stays = (
-            await client.ask(json.dumps(ASKED).encode()),
-            await client.ask(json.dumps(ASKED).encode()),
-        )
-        await site.llm.until(lambda llm: len(llm.asked) == 2)
-        client.http.reset_stream(left)
-        await client.flush()
-        await site.llm.until(lambda llm: len(llm.cancelled) == 1)
-        site.llm.may_finish.set()
-        assert (await client.until(h2.events.StreamEnded, stays)).endswith(b"data: [DONE]\n\n")
-        assert len(site.llm.cancelled) == 1
-
-
-@pytest.mark.parametrize("leaves", [True, False])
-async def test_a_window_that_never_opens_holds_up_neither_others_nor_the_end(
-    serving: Any, leaves: bool
-) -> None:
-    """An answer waits for it, others are served, and the server stops, whether its client has left or not."""
-    async with serving(grace_s=0.2) as site:
-        stream = await site.connect()
-        client = Http2(stream, window=0)
-        await client.ask(json.dumps(ASKED).encode())
-        await client.ask(b'{"prompt": "x", "max_tokens": 2}')
-        await site.llm.until(lambda llm: len(llm.asked) == 2)
-        async with httpx.AsyncClient() as other:
-            answer = await other.post(f"{site.url}/v1/completions", json=ASKED)
-            assert words(answer.text)[-1] == "w7 "
-        if leaves:
-            await trio.aclose_forcefully(stream)
-        site.stop.set()
-        with trio.fail_after(HANGS_S):
-            await site.stopped.wait()
-        await trio.aclose_forcefully(stream)
-
-
-async def test_frames_for_nothing_end_the_connection_alone(
-    serving: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Data after the answer, and a path that is no text: no traceback, no other request is hurt."""
-    async with serving(max_body_bytes=100) as site:
-        for path in ("/v1/completions", "/v1/\udcff"):
-            async with await site.connect() as stream:
-                client = Http2(stream)
-                client.http.config.header_encoding = None
-                number = client.http.get_next_available_stream_id()
-                head = {
-                    b":method": b"POST",
-                    b":path": path.encode(errors="surrogateescape"),
-                    b":scheme": b"http",
-                }
-                client.http.send_headers(number, list((head | {b":authority": b"x"}).items()))
-                await client.flush()
-                await trio.sleep(0.05)
-                client.http.send_data(number, b"x" * 200)
-                await client.flush()
-                with trio.move_on_after(0.3):
-                    while await stream.receive_some():
-                        pass
-            async with httpx.AsyncClient() as other:
-                assert (await other.get(f"{site.url}/health")).status_code == 200
-    assert "Traceback" not in caplog.text and "failed" not in caplog.text
 
 
 ORIGIN = "https://app.example.com"

@@ -25,11 +25,11 @@ def test_a_server_of_the_command_line_speaks_https(tmp_path: Path) -> None:
     trusting = ssl.create_default_context()
     authority.configure_trust(trusting)
     options = ("--ssl-certfile", str(pem), "--limit-connections", "1", "--allowed-origins", '["https://a.b"]')
-    with live(*EMULATED, *options) as server, httpx.Client(http2=True, verify=trusting) as client:
+    with live(*EMULATED, *options) as server, httpx.Client(verify=trusting) as client:
         assert server.url.startswith("https://")
         body = {"prompt": "x", "max_tokens": 3, "stream": True}
         answer = client.post(f"{server.url}/v1/completions", json=body, headers={"Origin": "https://a.b"})
-        assert answer.http_version == "HTTP/2" and answer.text.endswith("data: [DONE]\n\n")
+        assert answer.text.endswith("data: [DONE]\n\n")
         assert answer.headers["access-control-allow-origin"] == "https://a.b"
         with httpx.Client(verify=trusting) as second, pytest.raises(httpx.TransportError):
             second.get(f"{server.url}/health")
