@@ -20,7 +20,6 @@ from actors.config import ConfigError
 
 START_S, STOP_S, ANSWER_S = 600.0, 30.0, 60.0
 STEPS = "sundog:steps_total"
-E2E_SUM, E2E_COUNT = "vllm:e2e_request_latency_seconds_sum", "vllm:e2e_request_latency_seconds_count"
 
 
 @contextmanager

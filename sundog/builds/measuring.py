@@ -1,6 +1,6 @@
 """A load on a server that is there, the record of what its clients saw, and a simulation beside it.
 
-`Cores` says which share of the machine's processors this process, servers under it and all others had.
+`Cores` says which share of the machine's processors other processes had.
 """
 
 import os
@@ -8,8 +8,8 @@ import resource
 import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import trio
 
@@ -124,92 +124,47 @@ def predict(
     return summarize(play(simulated, rows, clients, seed=0), simulated.terms(terms))
 
 
-PROC = Path("/proc")
-ENGINE = "sundog engine "
-"""How processes of engines are called (`runtime.worker`)."""
 LOADED = 0.1
 """A machine is loaded if others have more of its cores than that."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """Shares of all cores, from 0 to 1: this process, servers under it, their engines, and all others."""
-
-    client: float
-    server: float
-    engine: float
-    others: float
-
-    @property
-    def remark(self) -> str | None:
-        """A warning where other processes disturbed the measurement, else None."""
-        if self.others <= LOADED:
-            return None
-        return (
-            f"other processes had {self.others:.0%} of the cores meanwhile, which makes what is measured long"
-            " and uneven: measure again when the machine is quiet"
-        )
-
-
 class Cores:
-    """Watches the cores from when it is made."""
+    """Watches, from when it is made, the share of all cores that others have.
+
+    Others are all processes but this one and those under it.
+    """
 
     def __init__(self) -> None:
-        self._begin = _seconds()
+        self._begin = _seconds_of_others()
         self._begin_s = time.monotonic()
 
-    def shares(self) -> Shares | None:
-        """Since it was made; None where the system does not tell (it is no Linux), or no time has passed."""
-        end, elapsed_s = _seconds(), time.monotonic() - self._begin_s
-        if end is None or self._begin is None or elapsed_s <= 0:
-            return None
-        total_s = elapsed_s * (os.cpu_count() or 1)
-        own = [max(0.0, after - before) for after, before in zip(end[1:], self._begin[1:], strict=True)]
-        others_s = end[0] - self._begin[0] - sum(own)
-        client, server, engine = (seconds / total_s for seconds in own)
-        return Shares(client, server, engine, min(max(others_s / total_s, 0.0), 1.0))
+    def others(self) -> float:
+        """Return the share since it was made, from 0 to 1."""
+        elapsed_s = (time.monotonic() - self._begin_s) * (os.cpu_count() or 1)
+        return min(max((_seconds_of_others() - self._begin) / elapsed_s, 0.0), 1.0) if elapsed_s > 0 else 0.0
 
 
-def _seconds() -> tuple[float, float, float, float] | None:
-    """Processor seconds so far: of everything, this process, processes under it that are no engines, engines.
-
-    A process that ended counts where it was waited for.
-    """
-    tick_s = 1 / os.sysconf("SC_CLK_TCK")
-    try:
-        user, nice, system, _idle, _wait, *rest = map(int, (PROC / "stat").read_text().split()[1:9])
-        found = dict(_processes())
-    except (OSError, ValueError):  # no such files, or not Linux's
+def disturbed(others: float) -> str | None:
+    """A warning where other processes disturbed the measurement, else None."""
+    if others <= LOADED:
         return None
-    own = found[os.getpid()][2]
-    under = [(name, ticks) for pid, (name, _, ticks) in found.items() if _is_under(pid, found)]
-    engines = sum(ticks for name, ticks in under if name.startswith(ENGINE))
-    servers = sum(ticks for _, ticks in under) - engines
-    everything = user + nice + system + sum(rest)
-    return everything * tick_s, own * tick_s, servers * tick_s, engines * tick_s
+    return (
+        f"other processes had {others:.0%} of the cores meanwhile, which makes what is measured long"
+        " and uneven: measure again when the machine is quiet"
+    )
 
 
-Process = tuple[str, int, int]
-"""Its name, its parent, and its ticks with those of children that it waited for."""
+def _seconds_of_others() -> float:
+    """Processor seconds of all others so far. A process that ended counts where it was waited for."""
+    import psutil  # type: ignore[import-untyped]  # ships no types
+
+    everything, me = psutil.cpu_times()._asdict(), psutil.Process()
+    own_s = 0.0
+    for process in (me, *me.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):  # it has just ended
+            own_s += sum(process.cpu_times()[:4])
+    return float(sum(everything.values()) - sum(everything.get(name, 0.0) for name in NOT_BUSY) - own_s)
 
 
-def _processes() -> list[tuple[int, Process]]:
-    found = []
-    for folder in PROC.iterdir():
-        if folder.name.isdigit():
-            try:
-                name, _, rest = (folder / "stat").read_text().partition("(")[2].rpartition(")")
-            except OSError:  # it has just ended
-                continue
-            fields = rest.split()
-            found.append((int(folder.name), (name, int(fields[1]), sum(map(int, fields[11:15])))))
-    return found
-
-
-def _is_under(pid: int, found: dict[int, Process]) -> bool:
-    """Whether this process is among its ancestors."""
-    while pid in found:
-        pid = found[pid][1]
-        if pid == os.getpid():
-            return True
-    return False
+NOT_BUSY = ("idle", "iowait", "guest", "guest_nice")
+"""Times of the cores in which they do nothing, and those that are counted twice."""

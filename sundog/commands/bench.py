@@ -142,7 +142,8 @@ def bench(
     if simulated is not None and predicted is not None:
         doubt = steps_within(simulated.doubt)
         title = f"beside {simulated.model}, {simulated.machine}, simulated; {doubt}"
-        print_beside(summary, predicted, console_for(), title)
+        others = [predict(load, each, terms, answered) for each in simulated.doubted()]
+        print_beside(summary, predicted, console_for(), title, others)
 
 
 def _rows(asked: BenchOptions, reading: ReadingOptions, seed: int, trace: str) -> "list[TraceRequest]":

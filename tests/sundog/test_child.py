@@ -5,7 +5,10 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
+from actors.config import ConfigError
+from sundog.child import serving
 from tests.patience import START_S
 
 MEASURES = """
@@ -28,3 +31,10 @@ def test_a_server_ends_when_who_measures_it_is_killed(tmp_path: Path) -> None:
         measures.kill()
     assert left and not psutil.wait_procs(left, START_S)[1]
     assert "stopping" in (tmp_path / "server.log").read_text()
+
+
+def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
+    """With its last words, at once."""
+    words = "did not start; it said: model folder .*nowhere"
+    with pytest.raises(ConfigError, match=words), serving(str(tmp_path / "nowhere"), tmp_path):
+        pass

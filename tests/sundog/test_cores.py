@@ -1,57 +1,62 @@
-"""Who had the cores: this process, what runs under it, and all others."""
+"""The cores that others had: not this process, nor what runs under it."""
 
+import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
-import pytest
+import psutil  # type: ignore[import-untyped]  # ships no types
 
-from sundog.builds.measuring import ENGINE, LOADED, Cores, Shares
+from sundog.builds.measuring import LOADED, NOT_BUSY, Cores, disturbed
 
-BURN_S = 0.3
-BURN = """
-import ctypes, sys, time
-ctypes.CDLL(None).prctl(15, sys.argv[1].encode())
-while time.process_time() < {seconds}: pass
+BURN_S, TICKS_S = 0.5, 0.15
+BURN = f"""
+import sys, time
+sys.stdin.readline()
+while time.process_time() < {BURN_S}: pass
 print("done", flush=True)
 sys.stdin.read()
 """
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="told by Linux's /proc alone")
 
-
-def under_us(name: str) -> Shares:
-    """Shares while a process of this name under this one computes."""
-    cores = Cores()
-    command = [sys.executable, "-c", BURN.format(seconds=BURN_S), name]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None and process.stdout.readline() == b"done\n"
-        shares = cores.shares()
-    assert shares is not None
-    return shares
-
-
-def test_what_runs_under_this_process_is_no_other() -> None:
-    """A server is told from its engine by the engine's name."""
-    server, engine = under_us("a server"), under_us(f"{ENGINE}0")
-    assert server.server > 0 == server.engine
-    assert engine.engine > 0
-    for shares in (server, engine):
-        assert min(shares.client, shares.server, shares.engine, shares.others) >= 0
-        assert shares.client + shares.server + shares.engine + shares.others <= 1.3
-
-
-def test_what_this_process_computes_is_its_own() -> None:
-    """Not others'."""
-    cores, begin_s = Cores(), time.process_time()
+def burn_here() -> None:
+    begin_s = time.process_time()
     while time.process_time() - begin_s < BURN_S:
         pass
-    shares = cores.shares()
-    assert shares is not None and shares.client > 0 == shares.engine
+
+
+def busy_s() -> float:
+    """Processor seconds of everything so far."""
+    return float(sum(s for name, s in psutil.cpu_times()._asdict().items() if name not in NOT_BUSY))
+
+
+def told_beside(work: Callable[[], None]) -> tuple[float, float]:
+    """Processor seconds of everything during the work, and those that are told to be others'."""
+    begin_s, before_s, cores = time.monotonic(), busy_s(), Cores()
+    work()
+    others = cores.others()
+    return busy_s() - before_s, others * (time.monotonic() - begin_s) * (os.cpu_count() or 1)
+
+
+def test_what_this_process_and_what_runs_under_it_compute_is_not_of_others() -> None:
+    """What others had is less than everything by at least that."""
+    everything_s, others_s = told_beside(burn_here)
+    assert 0 <= others_s <= everything_s - BURN_S + TICKS_S
+    with subprocess.Popen([sys.executable, "-c", BURN], stdin=-1, stdout=-1) as process:
+
+        def burn_under() -> None:
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == b"done\n"
+
+        everything_s, others_s = told_beside(burn_under)
+    assert 0 <= others_s <= everything_s - BURN_S + TICKS_S
 
 
 def test_people_are_told_of_others_only_where_they_disturb() -> None:
     """By how much, and what to do."""
-    assert Shares(0.5, 0.2, 0.3, LOADED).remark is None
-    remark = Shares(0.1, 0.1, 0.1, 0.7).remark
+    assert disturbed(LOADED) is None
+    remark = disturbed(0.7)
     assert remark is not None and "had 70% of the cores" in remark and "when the machine is quiet" in remark

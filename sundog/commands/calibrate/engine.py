@@ -30,7 +30,7 @@ from sim.figures.fit_engine import BUSY, EngineFitted, Limits, Prober, fit_engin
 from sim.figures.metrics import Summary
 from sim.show.comparison import LATENCIES
 from sim.show.progress import runs_progress
-from sundog.builds.measuring import ClientLoad, Cores, predict
+from sundog.builds.measuring import ClientLoad, Cores, disturbed, predict
 from sundog.builds.simulated import Simulated
 from sundog.builds.torch_limits import as_replicas, check_quantization
 from sundog.commands.calibrate.logs import in_words
@@ -141,15 +141,15 @@ def from_engine(source: str, engine: EngineOptions, measuring: MeasuringOptions,
             _write(known_so_far, model.name, fitted, known, served.host, hops, {})
             tried = try_served(known_so_far, engine, served)
         evidence |= _trial(tried)
-    if (shares := cores.shares()) is not None:
-        evidence["others"] = round(shares.others, 3)
-    refuse_ruined(fitted, tried, shares.others if shares else 0.0)
+    others = cores.others()
+    evidence["others"] = round(others, 3)
+    refuse_ruined(fitted, tried, others)
     _write(output, model.name, fitted, known, HostShare() if tried is None else tried.host, hops, evidence)
     _say(output, fitted)
     if tried is not None:
         _say_served(tried, hops)
-    if shares is not None and shares.remark is not None:
-        remark(shares.remark)
+    if (warning := disturbed(others)) is not None:
+        remark(warning)
 
 
 MOST_OFF = 0.5

@@ -50,7 +50,7 @@ class LoadStage:
     steps: range
     """Of the server's log."""
     others: float
-    """The share of the cores that other processes had; 0 where that is not known."""
+    """The share of the cores that other processes had."""
 
     @property
     def name(self) -> str:
@@ -124,11 +124,9 @@ class LoadClients:
         measured = seen(replace(self._load, num_clients=num_clients), self._server, remembered(), record)
         if measured.num_finished < len(asked):
             raise ConfigError(f"the server did not answer all of {len(asked)} requests: {dict(record.said)}")
-        shares = cores.shares()
+        others = cores.others()
         steps = range(round(before[STEPS]), round(counters(self._url)[STEPS]))
-        return LoadStage(
-            num_clients, as_answered(asked, record), measured, steps, shares.others if shares else 0.0
-        )
+        return LoadStage(num_clients, as_answered(asked, record), measured, steps, others)
 
     def _closed(self, seconds: float, least: int) -> Iterator[TraceRequest]:
         """Requests for as long as it takes, one for each client at least."""

@@ -35,7 +35,7 @@ from sim.record.recorder import Recorder
 from sim.replay import replay_on
 from sim.show.console import console_for
 from sim.show.timeline import timeline
-from sundog.builds.measuring import Cores
+from sundog.builds.measuring import Cores, disturbed
 from sundog.builds.server import OFTEN
 from sundog.commands.demo.client import QUESTIONS, Answer, answers_table, name_of
 from sundog.commands.demo.times import TimesBeside
@@ -133,7 +133,7 @@ def run_demo(seed: int) -> int:
     model = RealModel.open(None)
     served, new_backend = DemoRun(), torch_backends(model, CONFIG, seed=seed)
     rounds = trio.run(serve_and_ask, model, served, new_backend)
-    shares = cores.shares()
+    warning = disturbed(cores.others())
     console.print(answers_table(rounds[0]))
     outputs, pasts = served.journal.outputs, _by_round(served.journal, len(rounds))
     asked = [_steps(outputs, past.submits) for past in pasts]
@@ -154,8 +154,8 @@ def run_demo(seed: int) -> int:
         f"The cost of a step was fitted to {len(others):,} steps of other questions, asked between rounds.",
         style="dim",
     )
-    if shares is not None and shares.remark is not None:
-        console.print(f"Here {shares.remark}.")
+    if warning is not None:
+        console.print(f"Here {warning}.")
     _where_next(console, time.monotonic() - started)
     return 0 if agreed else 1
 
@@ -208,7 +208,7 @@ def _where_next(console: Console, seconds: float) -> None:
     console.rule("Where to go next")
     console.print(
         "sundog serve                    talk to this model at 127.0.0.1:8000/v1\n"
-        "sundog validate --self          predicted beside measured under load, two minutes\n"
+        "sundog calibrate MODEL -o FILE  measure this machine's engine, to simulate it\n"
         "sundog emulate --gpu h100    the same server at the pace of an absent GPU\n"
         "sundog replay TRACE --gpu h100  hours of traffic in seconds; see traces/\n"
         "sundog explain DIR --request ID why a request of a recorded run waited\n"

@@ -7,7 +7,7 @@ import click
 
 from actors.core.config import ConfigError
 from sundog.ends import remark, writing
-from sundog.options.row import AnyText, Real, Switch, option
+from sundog.options.row import AnyText, Switch, option
 from sundog.options.takes import command, takes
 
 OWN = Path(__file__).parents[3] / "sim" / "figures" / "validate" / "servers"
@@ -19,17 +19,8 @@ class ValidateOptions:
     """Options of the predictions, and of how they are shown."""
 
     as_json: bool = option(False, Switch(pair=False), "Print the results as JSON.", flag="--json")
-    cost: str = option(
-        "auto", AnyText("COST"), "tables, roofline or auto; with --self the file of a profile."
-    )
+    cost: str = option("auto", AnyText("COST"), "tables, roofline or auto.")
     host_overhead: bool = option(True, Switch(), "Time that the host adds to each step and request.")
-    own: bool = option(
-        False,
-        Switch(pair=False),
-        "Calibrate this machine's engine, serve a load, and compare; [DIR] is then the MODEL.",
-        flag="--self",
-    )
-    seconds: float = option(20.0, Real(1, 86_400), "With --self: how long each of two loads comes.")
     page: str | None = option(
         None, AnyText("FILE", is_path=True), "Write the accuracy page there, in Markdown."
     )
@@ -37,21 +28,13 @@ class ValidateOptions:
 
 @command
 @takes(ValidateOptions)
-@click.argument("source", required=False, metavar="[DIR|MODEL]")
+@click.argument("source", required=False, metavar="[DIR]")
 def validate(asked: ValidateOptions, source: str | None) -> None:
     """Compare predictions with what real servers measured.
 
     DIR holds records of servers (docs/records.md says which there are); those that come with Sundog
     are always among them.
-
-    With --self MODEL, a model's folder or the embedded one, is calibrated, served, and put under load; the
-    same load is simulated, and predicted stands beside measured.
     """
-    if asked.own:
-        _refuse_of_records(asked)
-        from sundog.commands.validate.own import validate_self
-
-        return validate_self(source, asked.cost, asked.seconds, asked.as_json)
     directory = None if source is None else Path(source)
     from sim.cost.overhead import NO_OVERHEAD, host_overhead
     from sim.figures.validate.errors import ValidationRow
@@ -78,14 +61,3 @@ def validate(asked: ValidateOptions, source: str | None) -> None:
         click.echo(to_json(rows, refusals))
     else:
         print_validation(rows, refusals, console_for())
-
-
-def _refuse_of_records(asked: ValidateOptions) -> None:
-    """What only records of servers have."""
-    for flag, given in (
-        ("--page", asked.page is not None),
-        ("--no-host-overhead", not asked.host_overhead),
-        (f"--cost {asked.cost}", asked.cost != "auto" and not asked.cost.endswith(".toml")),
-    ):
-        if given:
-            raise ConfigError(f"{flag} is for records of servers: leave it out with --self")
