@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import trio
-from quart import Response
 
 from actors.api.context import ServedModel, server_version
 from actors.api.emulation import Emulation
@@ -28,8 +27,6 @@ from actors.fates import SERVED
 from actors.front.async_llm import FromClients
 from actors.front.codec import TextCodec, Vocabulary
 from actors.graph import open_graph
-from actors.http.quart_app import json_response, new_app
-from actors.http.server import serve_http
 from actors.kernel.actor import Actor, Ref, Tap
 from actors.messages import CeaseFetch, FetchKv, Heard
 from actors.metrics.forecast import Forecast
@@ -208,26 +205,3 @@ def _facts(served: ServedModel, config: EngineConfig) -> dict[str, object]:
         "max_num_batched_tokens": scheduler.max_num_batched_tokens,
         "version": server_version(),
     }
-
-
-async def serve_readiness(
-    host: str,
-    port: int,
-    are_ready: Callable[[], Awaitable[Sequence[bool]]],
-    stop: trio.Event,
-    *,
-    task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """Serve until `stop`: 200 while all that `are_ready` tells of are, and 503 otherwise.
-
-    Raises ConfigError if it cannot listen.
-    """
-    app = new_app(__name__)
-
-    async def show_ready() -> Response:
-        ready = await are_ready()
-        return json_response({"ready": list(ready)}, 200 if all(ready) else 503)
-
-    for path in ("/health", "/ready", "/readyz"):
-        app.add_url_rule(path, path, show_ready)
-    await serve_http(app, host=host, port=port, shutdown=stop.wait, task_status=task_status)

@@ -2,9 +2,7 @@
 
 import click
 
-from actors.config import ConfigError
 from sundog.builds.emulated import emulated
-from sundog.builds.rank_servers import serve_ranks
 from sundog.builds.server import begin_log, one_model, serve_until_stopped, server_options
 from sundog.options.door import ConnectionOptions
 from sundog.options.engine import EngineOptions
@@ -32,11 +30,5 @@ def emulate(
     """
     begin_log(serving)
     model = one_model(model_argument, serving.model)
-    if serving.data_parallel_multi_port_external_lb:
-        if scaling.scaler is not None:
-            raise ConfigError(
-                "--scaler is for the replicas of one server: leave --data-parallel-multi-port-external-lb out"
-            )
-        return serve_ranks(serving, engine.data_parallel_size, model, (serving, door, costs, logged, engine))
     options = server_options(serving, door)
     serve_until_stopped(emulated(model, serving, engine, costs, scaling), serving, logged, options)

@@ -316,12 +316,3 @@ class EmulatedServing(Serving):
         section=LORA,
         envvar="VLLM_ALLOW_RUNTIME_LORA_UPDATING",
     )
-    data_parallel_multi_port_external_lb: bool = option(
-        False,
-        Switch(pair=False),
-        "Begin a server for each data-parallel rank, at ports in a row from --port on.",
-        section=CONTROL,
-    )
-    data_parallel_supervisor_port: int = option(
-        9256, Whole(1, 65_535), "Where /ready says whether all ranks' servers are.", section=CONTROL
-    )

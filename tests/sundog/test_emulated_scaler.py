@@ -73,10 +73,6 @@ def test_an_emulated_fleet_grows_and_shrinks_as_the_simulated_one(tmp_path: Path
     [
         (("--replicas", "2", "--scaler", "kedda"), "kedda"),
         (("--replicas", "2", "--scaler", "keda", "--scale-least", "3"), "--scale-least is 3"),
-        (
-            ("--scaler", "keda", "--data-parallel-multi-port-external-lb", "--data-parallel-size", "2"),
-            "--scaler is for the replicas of one server",
-        ),
     ],
 )
 def test_a_scaler_that_cannot_be_is_refused_in_one_line(options: tuple[str, ...], words: str) -> None:
