@@ -9,11 +9,11 @@ properties here, too.
 import json
 import re
 from collections.abc import Mapping
+from typing import cast
 
 import llguidance
 
 from actors.core.params.sampling import Constraint, ConstraintKind
-from runtime.structured.tags import tags_grammar
 
 MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 """Keywords that hold schemas by name."""
@@ -123,7 +123,7 @@ LARK_START = re.compile(r"(?m)^\s*[?!]?start\s*(?:\.-?\d+)?\s*:")
 def grammar_of(constraint: Constraint, special_tokens: frozenset[str] = frozenset()) -> str:
     """The grammar's text; raises ValueError for what is none.
 
-    `special_tokens` are those of the tokenizer, which structural tags may begin with.
+    `special_tokens` are those of the tokenizer, which may be the triggers of structural tags.
     """
     match constraint.kind:
         case ConstraintKind.JSON:
@@ -161,17 +161,66 @@ def _free(lark: str) -> str:
 
 
 def _tags(spec: object, special_tokens: frozenset[str]) -> str:
-    """A structural tag's grammar; its schemas, grammars and expressions are as they are alone."""
+    """Free text in which each trigger obliges to one of the tags that begin with it, as the library has it.
 
-    def json_of(schema: object, most_whitespace: int | None) -> str:
-        if most_whitespace is None:
-            return _json(schema, WHITESPACE)
-        return _json(schema, f"[\\x20\\x0A\\x0D\\x09]{{1,{most_whitespace}}}" if most_whitespace else None)
+    Both spellings of vLLM's are read; raises ValueError for what is none, and for other formats by name.
+    """
+    if not isinstance(spec, Mapping):
+        raise ValueError("a structural tag must be an object")
+    form = dict(spec) if "structures" in spec else _triggered(spec.get("format"))
+    triggers = form.get("triggers")
+    if not isinstance(triggers, list) or not all(isinstance(each, str) and each for each in triggers):
+        raise ValueError("triggers must be a list of texts, none of them empty")
+    tags = [_tag(tag, triggers) for tag in _objects(form, "structures" if "structures" in form else "tags")]
+    used = {tag.trigger for tag in tags}
+    in_brackets = {each for each in used if each.startswith("<") and each.endswith(">")}
+    if unnamed := sorted((used & special_tokens) - in_brackets):
+        raise ValueError(f"the special token {unnamed[0]!r} cannot be a trigger here")
+    if (special := in_brackets & special_tokens) and special != in_brackets:
+        raise ValueError("triggers must all be special tokens, or none of them")
+    return _free(llguidance.StructTag.to_grammar(tags, assume_special=bool(special)))
 
-    def lark_of(grammar: str) -> str:
-        return OPTIONS.sub("", _lark(grammar))
 
-    return tags_grammar(spec, special_tokens, json_of, lark_of, _ascii_regex) + FREE_TOKENS
+def _triggered(form: object) -> Schema:
+    """A format that is free text with tags in it; others are refused by name."""
+    kind = form.get("type") if isinstance(form, Mapping) else None
+    if not isinstance(form, Mapping) or kind != "triggered_tags":
+        raise ValueError(f"a format of type {kind!r} is not supported: use triggered_tags")
+    _refuse(form, "at_least_one", "stop_after_first", "excludes")
+    return dict(form)
+
+
+def _tag(tag: Schema, triggers: list[str]) -> llguidance.StructTag:
+    """A tag: the text it begins with, the schema of what it holds, the text it ends with."""
+    begin, end = tag.get("begin"), tag.get("end")
+    if not isinstance(begin, str) or not isinstance(end, str):
+        raise ValueError("a tag's begin and end must be texts")
+    found = [trigger for trigger in triggers if begin.startswith(trigger)]
+    if len(found) != 1:
+        raise ValueError(f"{len(found) or 'no'} triggers begin the tag {begin!r}: exactly one must")
+    schema = tag.get("schema")
+    if (content := tag.get("content")) is not None:
+        kind = content.get("type") if isinstance(content, Mapping) else None
+        if not isinstance(content, Mapping) or kind != "json_schema":
+            raise ValueError(f"a tag's content of type {kind!r} is not supported: use json_schema")
+        if (style := content.get("style", "json")) != "json":
+            raise ValueError(f"the style {style!r} of a json_schema is not supported: use json")
+        _refuse(content, "any_order", "excludes", "max_whitespace_cnt")
+        schema = content.get("json_schema")
+    return llguidance.StructTag(trigger=found[0], begin=begin, grammar=_schema(schema, WHITESPACE), end=end)
+
+
+def _objects(form: Schema, name: str) -> list[Schema]:
+    value = form.get(name)
+    if not isinstance(value, list) or not value or not all(isinstance(each, Mapping) for each in value):
+        raise ValueError(f"{name} must be a list of objects, at least one")
+    return cast(list[Schema], value)
+
+
+def _refuse(form: Mapping[str, object], *names: str) -> None:
+    for name in names:
+        if form.get(name) not in (None, False, []):
+            raise ValueError(f"{name} = {json.dumps(form[name])[:40]} is not supported: leave it out")
 
 
 def _json_grammar(constraint: Constraint) -> str:
@@ -184,6 +233,11 @@ def _json_grammar(constraint: Constraint) -> str:
 
 def _json(schema: object, whitespace: str | None, closes_all: bool = False) -> str:
     """JSON of this schema as Lark has it; `whitespace` may stand between two tokens, if anything may."""
+    return f"%json {json.dumps(_schema(schema, whitespace, closes_all))}"
+
+
+def _schema(schema: object, whitespace: str | None, closes_all: bool = False) -> Schema:
+    """The schema as the library reads it, closed, and with what may stand between two tokens."""
     if schema is True:
         schema = {}
     if not isinstance(schema, dict):
@@ -193,5 +247,4 @@ def _json(schema: object, whitespace: str | None, closes_all: bool = False) -> s
     if whitespace is not None:
         options["whitespace_pattern"] = whitespace
     own = schema.get("x-guidance")
-    schema = {**schema, "x-guidance": {**(own if isinstance(own, dict) else {}), **options}}
-    return f"%json {json.dumps(schema)}"
+    return {**schema, "x-guidance": {**(own if isinstance(own, dict) else {}), **options}}

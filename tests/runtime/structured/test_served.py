@@ -259,29 +259,6 @@ def test_structural_tags_bind_what_stands_between_them(server: Live) -> None:
             assert inside.startswith(">") or not inside, got
 
 
-def test_formats_in_formats_are_served(server: Live) -> None:
-    """Fixed text, an expression, and a schema whose object has no further properties, in a row."""
-    schema = {"type": "object", "properties": {"a": {"enum": ["x", "y"]}}, "required": ["a"]}
-    elements = [
-        {"type": "const_string", "value": "A:"},
-        {
-            "type": "or",
-            "elements": [{"type": "regex", "pattern": "[0-9]{2}"}, {"type": "regex", "pattern": "x+y"}],
-        },
-        {
-            "type": "tag",
-            "begin": "<t>",
-            "content": {"type": "json_schema", "json_schema": schema},
-            "end": "</t>",
-        },
-    ]
-    form = {"type": "structural_tag", "format": {"type": "sequence", "elements": elements}}
-    for seed in range(3):
-        got = answer(server, seed=seed, max_tokens=150, response_format=form)
-        found = re.fullmatch(r"A:(\d\d|x+y)<t>(.*)</t>", got["text"], re.S)
-        assert found and json.loads(found[2]).keys() == {"a"} and got["finish_reason"] == "stop"
-
-
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "strin"}}}
 
 

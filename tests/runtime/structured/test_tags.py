@@ -1,4 +1,4 @@
-"""Structural tags and schemas hold the very texts that vLLM's default backend holds."""
+"""Schemas hold the very texts that vLLM's default backend holds; tags hold what stands in them."""
 
 import json
 from pathlib import Path
@@ -22,8 +22,8 @@ TEXT = {"type": "any_text"}
 
 
 def constraint(case: dict[str, Any]) -> Constraint:
-    if "format" in case:
-        return Constraint(ConstraintKind.STRUCTURAL_TAG, json.dumps({"format": case["format"]}))
+    if "schema" not in case:
+        return Constraint(ConstraintKind.STRUCTURAL_TAG, json.dumps(case.get("tag", case)))
     return Constraint(ConstraintKind.JSON, json.dumps(case["schema"]))
 
 
@@ -46,30 +46,54 @@ def test_the_same_texts_are_held_as_by_xgrammar(case: dict[str, Any]) -> None:
         assert found == {**dict.fromkeys(case["accepted"], True), **dict.fromkeys(case["refused"], False)}
 
 
+FLAG = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
+TAG = {"begin": "<f>", "content": {"type": "json_schema", "json_schema": FLAG}, "end": "</f>"}
+INTEGER = {"type": "json_schema", "json_schema": {"type": "integer"}}
+NUMBER = {"begin": "<fx>", "content": INTEGER, "end": "</fx>"}
+
+
+def tags(*given: object, **fields: object) -> dict[str, Any]:
+    return {"format": {"type": "triggered_tags", "triggers": ["<f"], "tags": [*given], **fields}}
+
+
 def test_the_recorded_cases_say_yes_and_no() -> None:
-    """Of every kind of format: a file of refusals alone would prove nothing."""
-    kinds = {case["format"]["type"] for case in CASES if "format" in case}
-    assert len(kinds) >= 14 and sum(len(case["accepted"]) for case in CASES) > 80
-    assert sum(len(case["refused"]) for case in CASES) > 60
+    """A file of refusals alone would prove nothing."""
+    assert sum(len(case["accepted"]) for case in CASES) > 15 < sum(len(case["refused"]) for case in CASES)
+
+
+@pytest.mark.parametrize("is_old", [True, False])
+def test_a_trigger_obliges_to_one_of_its_tags(is_old: bool) -> None:
+    """In both spellings; all other text is free, and there may be any number of tags, whole ones alone."""
+    structures = [
+        {"begin": tag["begin"], "schema": tag["content"]["json_schema"], "end": tag["end"]}  # type: ignore[index]
+        for tag in (TAG, NUMBER)
+    ]
+    case = {"tag": {"triggers": ["<f"], "structures": structures}} if is_old else tags(TAG, NUMBER)
+    for spell in (in_bytes, TOKENIZER.tokenize_str):
+        whole = '<f>{"a":true}</f>'
+        for text in ("", "a < b", whole, 'x<f>{"a": false}</f> <fx>12</fx>\ny', "<fx>3</fx>" * 3):
+            assert holds(case, spell(text)), text
+        for text in ("a <f", "<f>no", '<f>{"a":1}</f>', whole[:-1], "<fx>x</fx>", '<f>{"b":true}</f>'):
+            assert not holds(case, spell(text)), text
 
 
 @pytest.mark.parametrize(
     ("form", "says"),
     [
-        ({"type": "any_tokens"}, "any_tokens"),
-        ({"type": "json_schema", "json_schema": {}, "style": "glm_xml"}, "glm_xml"),
-        ({"type": "json_schema", "json_schema": {}, "any_order": True}, "any_order"),
-        ({"type": "any_text", "max_tokens": 3}, "max_tokens"),
-        ({"type": "plus", "content": TEXT}, "plus"),
-        ({"type": "sequence", "elements": [TEXT, {"type": "json_schema", "json_schema": {}}]}, "any_text"),
-        ({"type": "tag", "begin": "", "content": TEXT, "end": ""}, "end"),
-        ({"type": "tag", "begin": 3, "content": TEXT, "end": "x"}, "begin"),
-        ({"type": "triggered_tags", "triggers": ["a", "ab"], "tags": [{"begin": "abc"}]}, "triggers"),
-        ({"type": "dispatch", "rules": [["a", TEXT]]}, "free text"),
-        ({"type": "token", "token": "<|nobody|>"}, "<|nobody|>"),
-        ({"type": "repeat", "min": 2, "max": -2, "content": TEXT}, "free text"),
-        ({"type": "or", "elements": []}, "elements"),
-        ({"type": "qwen_xml_parameter", "json_schema": {"type": "string"}}, "properties"),
+        ({"type": "any_text"}, "any_text"),
+        ({"type": "sequence", "elements": []}, "use triggered_tags"),
+        (tags(TAG, at_least_one=True)["format"], "at_least_one = true"),
+        (tags(TAG, excludes=["x"])["format"], "excludes"),
+        (tags()["format"], "tags must be a list"),
+        (tags({**TAG, "content": TEXT})["format"], "any_text"),
+        (tags({**TAG, "content": {**TAG["content"], "style": "glm_xml"}})["format"], "glm_xml"),  # type: ignore[dict-item]
+        (tags({**TAG, "content": {**TAG["content"], "any_order": True}})["format"], "any_order"),  # type: ignore[dict-item]
+        (tags({**TAG, "begin": 3})["format"], "begin"),
+        (tags({**TAG, "begin": "abc"})["format"], "no triggers"),
+        (tags({"begin": "<f>", "end": "x"})["format"], "schema"),
+        (tags({**TAG, "begin": "abc"}, triggers=["a", "ab"])["format"], "2 triggers"),
+        (tags(TAG, triggers=[])["format"], "no triggers"),
+        (tags(TAG, triggers="<f")["format"], "triggers must be"),
         ({"type": []}, "type"),
         ("any_text", "format"),
         (None, "format"),
@@ -77,22 +101,22 @@ def test_the_recorded_cases_say_yes_and_no() -> None:
 )
 def test_what_cannot_be_said_is_refused_by_name(form: Any, says: str) -> None:
     """In one line, whatever the type of what was sent."""
-    with pytest.raises(ValueError, match=says.replace("|", r"\|")):
+    with pytest.raises(ValueError, match=says):
         grammar_of(constraint({"format": form}), SPECIAL)
 
 
-def test_a_special_token_is_said_by_its_token_alone() -> None:
-    """As a trigger, an end, in fixed text, and by its number."""
-    ids = {name: id_of(name) for name in ("<|user|>", "<|assistant|>")}
-    tag = {"type": "tag", "begin": "<|user|>x", "content": TEXT, "end": "<|assistant|>"}
-    said = [ids["<|user|>"], *in_bytes("xyz"), ids["<|assistant|>"]]
-    assert holds({"format": tag}, said)
-    assert not holds({"format": tag}, in_bytes("<|user|>xyz<|assistant|>"))
-    triggered = {"type": "triggered_tags", "triggers": ["<|user|>"], "tags": [tag]}
-    assert holds({"format": triggered}, [*in_bytes("so "), *said, *in_bytes("!")])
-    assert not holds({"format": triggered}, said[:-1])
-    numbered = {"type": "token", "token": ids["<|user|>"]}
-    assert holds({"format": {**tag, "begin": numbered}}, said[:1] + said[2:])
+def test_a_trigger_that_is_a_special_token_is_that_token_alone() -> None:
+    """Its letters are text like any other; beside it, or in no brackets, others are refused by name."""
+    tag = {**NUMBER, "begin": "<|user|>x", "end": "!"}
+    special, user = tags(tag, triggers=["<|user|>"]), id_of("<|user|>")
+    assert holds(special, [*in_bytes("so "), user, *in_bytes("x12!")])
+    assert not holds(special, [user, *in_bytes("x12")])
+    mixed = tags(tag, {**NUMBER, "begin": "<t>x"}, triggers=["<|user|>", "<t>"])
+    with pytest.raises(ValueError, match="all be special tokens"):
+        grammar_of(constraint(mixed), SPECIAL)
+    bare = tags({**NUMBER, "begin": "[CALLS]x"}, triggers=["[CALLS]"])
+    with pytest.raises(ValueError, match="CALLS.*cannot be a trigger"):
+        grammar_of(constraint(bare), frozenset({"[CALLS]"}))
 
 
 def id_of(name: str) -> int:
