@@ -10,7 +10,7 @@ import click
 
 from actors.core.names import unknown
 from sundog import fast
-from sundog.ends import Stopped, interrupted, remark, run_to_its_end
+from sundog.ends import Stopped, interrupted, run_to_its_end
 
 COMMANDS = (
     "bench",
@@ -57,8 +57,6 @@ class Commands(click.Group):
         """Find the command as click does; the error for a misspelt one names the nearest."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             raise unknown("command", args[0], COMMANDS)
-        if args and args[0] == "serve":
-            args = _emulated(args)
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
@@ -80,16 +78,6 @@ class Commands(click.Group):
         ):
             return error
         return click.UsageError(f"{error.option_name} is an option of `sundog {other}`, not of `{asked}`")
-
-
-def _emulated(args: list[str]) -> list[str]:
-    """The arguments of `emulate` for `serve --simulate GPU`, which it was called before; a remark says so."""
-    given = [each.partition("=")[0] for each in args]
-    if "--simulate" not in given:
-        return args
-    remark("`sundog serve --simulate GPU` is now `sundog emulate --gpu GPU`")
-    place = given.index("--simulate")
-    return ["emulate", *args[1:place], args[place].replace("--simulate", "--gpu", 1), *args[place + 1 :]]
 
 
 def _number() -> str:

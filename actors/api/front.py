@@ -165,10 +165,7 @@ class Door:
             )
             remote.open(in_flight)
             await serve_app(
-                *(app, options, remote.stop, in_flight),
-                shares_port=True,
-                limits=remote.limits,
-                task_status=task_status,
+                *(app, options, remote.stop, in_flight), shares_port=True, task_status=task_status
             )
 
 
@@ -179,7 +176,6 @@ async def serve_app(
     in_flight: AnswersInFlight,
     *,
     shares_port: bool = False,
-    limits: ConcurrencyLimits | None = None,
     scale: float = 1.0,
     task_status: trio.TaskStatus[int],
 ) -> None:
@@ -204,6 +200,5 @@ async def serve_app(
         drain=drain,
         grace_s=options.grace_s * scale,
         settings=options.http.on_clock(scale),
-        limits=limits,
         task_status=task_status,
     )

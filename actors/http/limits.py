@@ -1,4 +1,4 @@
-"""Limits on what one client has at a time: answers to the holder of a key, connections of an address."""
+"""Limits on how many answers the holder of a key has at a time."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -13,25 +13,15 @@ import trio
 
 from actors.http.exchange import AsgiApp
 from actors.http.http1 import Exchange, Http1Connection
-from actors.http.limits import ConcurrencyLimits, LimitReached, LocalLimits
 from actors.http.listener import accept_for_ever, listen
 from actors.http.streams import WritePass
 from actors.http.tls import Tls
 from actors.http.transport import OpenConnections, Transport
-from actors.kernel.actor import ActorDied
 
 log = logging.getLogger("sundog.api")
 
 BEGUN_AT_A_TIME = 2
 """Requests that begin before other tasks have their turn: about a millisecond of them."""
-REMARK_EVERY_S = 60.0
-FAREWELL_S = 1.0
-"""The time that a client that is turned away has to read why."""
-TOO_MANY = b'{"error": {"message": "%b", "type": "Too Many Requests", "param": null, "code": 429}}'
-TURNED_AWAY = (
-    b"HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
-    b"Retry-After: 1\r\nConnection: close\r\n\r\n%b"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +31,7 @@ class HttpSettings:
     `backlog` connections may wait to be accepted. An idle connection is kept for `keep_alive_s` (5 s resets
     pooled clients). A client is dropped that takes nothing of what was sent for `stalled_client_s`, or whose
     head takes longer than `head_s` from its first byte. A head of more than `max_head_bytes` or `max_headers`
-    is a 431. An address has at most `max_connections`, any number if None. Pages of `allowed_origins` may
-    call; `*` is all.
+    is a 431. Pages of `allowed_origins` may call; `*` is all.
     """
 
     backlog: int = 2048
@@ -51,7 +40,6 @@ class HttpSettings:
     head_s: float = 10.0
     max_head_bytes: int = 2**16
     max_headers: int = 256
-    max_connections: int | None = None
     allowed_origins: tuple[str, ...] = ()
     tls: Tls | None = None
 
@@ -121,28 +109,24 @@ async def serve_http(
     drain: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint,
     grace_s: float = 30.0,
     settings: HttpSettings = USUAL,
-    limits: ConcurrencyLimits | None = None,
     task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until `shutdown()` returns, then return as soon as the last answer is finished.
 
     After `shutdown()` answers have `grace_s` to finish; then they are cut. While `drain()` takes its time
     connections are still accepted, so that clients are told; then no more, and idle ones close. Reports the
-    bound port through `task_status`; port 0 binds a free one. Processes that `shares_port` have it together,
-    and count connections in the same `limits`. Raises ConfigError if it cannot listen or has no certificate.
+    bound port through `task_status`; port 0 binds a free one. Processes that `shares_port` have it together.
+    Raises ConfigError if it cannot listen or has no certificate.
     """
     server = Server(app, settings)
     listener = listen(host, port, settings.backlog, settings.stalled_client_s, shares_port=shares_port)
     bound_port: int = listener.socket.getsockname()[1]
-    serve = server.serve
-    if settings.max_connections is not None:
-        serve = AddressLimit(settings.max_connections, limits or LocalLimits(), server).serve
     with listener.socket:  # also where a cancel comes before anybody accepts
         async with trio.open_nursery() as running:
             await running.start(server.run)
             async with trio.open_nursery() as serving, trio.open_nursery() as accepting:
                 make_room = server.connections.close_longest_idle
-                accepting.start_soon(accept_for_ever, listener, serve, serving, make_room)
+                accepting.start_soon(accept_for_ever, listener, server.serve, serving, make_room)
                 task_status.started(bound_port)
                 await shutdown()
                 running.cancel_scope.deadline = trio.current_time() + grace_s
@@ -150,55 +134,3 @@ async def serve_http(
                 accepting.cancel_scope.cancel()
                 server.connections.stop()
             running.cancel_scope.cancel()
-
-
-class AddressLimit:
-    """The limit on connections by the address that they come from."""
-
-    def __init__(self, most: int, limits: ConcurrencyLimits, server: Server) -> None:
-        self._most, self._limits, self._server = most, limits, server
-        self._remark_at_s = float("-inf")
-
-    async def serve(self, stream: trio.SocketStream) -> None:
-        """Serve a connection, or turn it away if its address has as many as it may."""
-        address = _address_of(stream)
-        try:
-            release = await self._limits.acquire(f"connections of {address}", self._most)
-        except (LimitReached, ActorDied) as error:  # an actor dies with a server that ends, and its doors
-            if isinstance(error, LimitReached):
-                self._remark(address)
-            await self._turn_away(stream)
-            return
-        try:
-            await self._server.serve(stream)
-        finally:
-            release()
-
-    def _remark(self, address: str) -> None:
-        if trio.current_time() >= self._remark_at_s:
-            self._remark_at_s = trio.current_time() + REMARK_EVERY_S
-            log.warning("%s has %d connections and gets no more: --limit-connections", address, self._most)
-
-    async def _turn_away(self, stream: trio.SocketStream) -> None:
-        """Say why, where the protocol is known to be HTTP, and hang up."""
-        body = (
-            TOO_MANY % b"This address has %d connections, as many as it may: close one of them." % self._most
-        )
-        async with stream:
-            with trio.move_on_after(FAREWELL_S):
-                try:
-                    if self._server.tls is None:
-                        await stream.send_all(TURNED_AWAY % (len(body), body))
-                        await stream.send_eof()
-                        while await stream.receive_some():
-                            pass  # or what it has sent resets the connection, and the answer with it
-                except (trio.BrokenResourceError, trio.ClosedResourceError):
-                    return
-
-
-def _address_of(stream: trio.SocketStream) -> str:
-    """Return where a connection comes from; empty if its client has gone."""
-    try:
-        return str(stream.socket.getpeername()[0])
-    except OSError:
-        return ""

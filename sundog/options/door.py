@@ -75,13 +75,6 @@ class ConnectionOptions:
         flag="--h11-max-incomplete-event-size",
         section=LIMITS,
     )
-    max_connections: int | None = option(
-        None,
-        Whole(1, 10**6),
-        "Connections that an address may have; one more is told 429. By default any number.",
-        flag="--limit-connections",
-        section=LIMITS,
-    )
     head_s: float = option(
         10.0,
         Real(0, 86_400, above=True),
@@ -98,7 +91,6 @@ class ConnectionOptions:
             head_s=self.head_s,
             max_head_bytes=self.max_head_bytes,
             max_headers=self.max_headers,
-            max_connections=self.max_connections,
             allowed_origins=tuple([each for text in self.allowed_origins for each in parse_origins(text)]),
             tls=Tls.of(self.ssl_keyfile, self.ssl_certfile, self.ssl_ca_certs, int(self.ssl_cert_reqs)),
         )

@@ -114,14 +114,6 @@ def test_a_record_that_is_removed_while_it_is_written_is_missed(
     assert len(missed) == len(names) and "Traceback" not in "".join(server.said), server.said
 
 
-def test_serve_with_simulate_is_emulate_and_says_so_once() -> None:
-    """The former spelling goes on working, with `=` too; its own mistakes are told under its new name."""
-    for asked in (("--simulate", "h100"), ("--simulate=h100",)):
-        done = sundog("serve", "qwen3-8b", *asked, "--port", 0, "--answers", "nowhere.jsonl")
-        assert done.returncode == 2 and "cannot read nowhere.jsonl" in done.stderr
-        assert done.stderr.count("`sundog serve --simulate GPU` is now `sundog emulate --gpu GPU`") == 1
-
-
 def test_an_option_of_the_other_kind_of_server_names_it() -> None:
     """In both directions, before anything is begun."""
     refused(sundog("serve", "--port", 0, "--engine-version", "0.14"), "is an option of `sundog emulate`")

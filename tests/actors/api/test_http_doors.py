@@ -1,4 +1,4 @@
-"""How a server may be reached: TLS, from pages of other origins, and by how many connections."""
+"""How a server may be reached: TLS, and from pages of other origins."""
 
 import json
 import ssl
@@ -14,7 +14,7 @@ import trustme
 from actors.api import HttpSettings
 from actors.core.config import ConfigError
 from actors.http.tls import Tls
-from tests.actors.api.wire import GET, JSON, completion
+from tests.actors.api.wire import GET, JSON
 from tests.patience import HANGS_S
 
 pytestmark = pytest.mark.wall_clock
@@ -161,27 +161,6 @@ async def test_allowed_pages_may_ask_before_they_have_a_key(
         assert (no_key.status_code, streamed.status_code) == (401, 200)
         for answer in (asked, no_key, streamed):
             assert answer.headers["access-control-allow-origin"] == shown
-
-
-async def test_an_address_has_no_more_connections_than_it_may(serving: Any, exchange: Any) -> None:
-    """One more is told so and hung up on; when one has ended, another may come."""
-    async with serving(settings=HttpSettings(max_connections=2)) as site:
-        first, second = await site.connect(), await site.connect()
-        for stream in (first, second):
-            assert (await exchange(stream, GET))[0] == 200
-        async with await site.connect() as third:
-            status, headers, body = await exchange(third, completion())
-            assert status == 429 and headers["retry-after"] == "1"
-            assert "2 connections" in json.loads(body)["error"]["message"]
-            assert await third.receive_some() == b""
-        assert (await exchange(first, GET))[0] == 200 and not site.llm.asked
-        await first.aclose()
-        with trio.fail_after(HANGS_S):
-            while True:
-                async with await site.connect() as another:
-                    if (await exchange(another, GET))[0] == 200:
-                        break
-        await second.aclose()
 
 
 async def test_too_many_or_too_long_headers_are_refused(serving: Any, exchange: Any) -> None:

@@ -1,8 +1,6 @@
-"""What doors count together: answers of a key, connections of an address; and the keys and spans of each."""
+"""What doors count together: answers of a key; and the keys and spans of each."""
 
 import signal
-import socket
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,7 +13,6 @@ from tests.live import EMULATED, START_S, Live, live
 from tests.runtime.doors.test_doors import MANY, all_is_free, doors, until
 
 MOST = 3
-MOST_CONNECTIONS = 40
 ALICE = f'[[key]]\nkey = "sk-alice"\ntenant = "alice"\nmax_requests = {MOST}\n'
 BOB = '[[key]]\nkey = "sk-bob"\n'
 EVE = '[[key]]\nkey = "sk-eve"\n'
@@ -36,7 +33,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(keys: Path, collector: Collector) -> Iterator[Live]:
     keys.write_text(ALICE + BOB)
-    counting = ("--api-keys", str(keys), "--limit-connections", str(MOST_CONNECTIONS))
+    counting = ("--api-keys", str(keys))
     traced = ("--otlp-traces-endpoint", f"{collector.url}/v1/traces")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")  # milliseconds; OpenTelemetry's own variable
@@ -107,16 +104,6 @@ def test_keys_change_at_every_door(server: Live, keys: Path) -> None:
     doors(server)[0].kill()
     until(lambda: len(doors(server)) == 2 and reachable(server), "a door is back")
     assert statuses(server, "sk-eve") == statuses(server, "sk-bob") == {200}
-
-
-def test_an_address_has_as_many_connections_as_it_may_at_all_doors(server: Live) -> None:
-    with ExitStack() as stack:
-        for _ in range(MOST_CONNECTIONS):
-            stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=START_S))
-        time.sleep(0.2)
-        refused = httpx.get(f"{server.url}/health", timeout=START_S)
-        assert refused.status_code == 429 and f"{MOST_CONNECTIONS} connections" in refused.text
-    until(lambda: httpx.get(f"{server.url}/health", timeout=START_S).status_code == 200, "it lets in again")
 
 
 def test_spans_of_a_door_and_of_the_engine_are_of_one_trace(server: Live, collector: Collector) -> None:
