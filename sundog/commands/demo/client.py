@@ -1,9 +1,9 @@
 """`python -m sundog.commands.demo.client URL`: the demo's client, a process of its own as any client is.
 
 It asks its questions round after round, and before each round others, of which a cost model is made; then it
-prints what it saw on stdout, as JSON. At a terminal the first round is drawn on stderr while it is answered.
-Drawing takes 2 ms a token, twice as long as a step: the server must not do it, and no round whose times
-count has any of it.
+prints the answers of the first round on stdout, as JSON. At a terminal that round is drawn on stderr while it
+is answered. Drawing takes 2 ms a token, twice as long as a step: the server must not do it, and no round
+whose times count has any of it.
 """
 
 import json
@@ -29,8 +29,8 @@ QUESTIONS = (
     "What is rocket backwards?",
 )
 """The four with long answers first, so that the last two wait for a running slot, on a fast machine, too."""
-NUM_TIMED = 5
-"""Rounds whose times count, after the first, which people watch."""
+NUM_ROUNDS = 6
+"""People watch the first; the times of the others count."""
 WARM_UP = "Hello!"
 PRACTICE = (
     "Tell me a story about a cat named Tom.",
@@ -52,7 +52,6 @@ class Answer:
 
     question: str
     text: str = ""
-    ttft_s: float = 0.0
 
 
 def name_of(turn: int, number: int) -> str:
@@ -70,12 +69,12 @@ def answers_table(answers: Sequence[Answer]) -> Table:
     return table
 
 
-async def play(url: str) -> list[list[Answer]]:
-    """Warm up, then practise and ask all questions in each round; returns the answers by round."""
+async def play(url: str) -> list[Answer]:
+    """Warm up, then practise and ask all questions in each round; returns the answers of the first."""
     connections = Connections(Site.of(url))
     await _ask(connections, Answer(WARM_UP))
-    rounds = []
-    for turn in range(1 + NUM_TIMED):
+    rounds: list[list[Answer]] = []
+    for turn in range(NUM_ROUNDS):
         for at_once in AT_ONCE:
             await _ask_all(connections, [Answer(question) for question in PRACTICE[-at_once:]])
         answers = [Answer(question) for question in QUESTIONS]
@@ -84,7 +83,7 @@ async def play(url: str) -> list[list[Answer]]:
             await _ask_all(connections, answers, names)
         rounds.append(answers)
     await connections.close()
-    return rounds
+    return rounds[0]
 
 
 def _drawn(answers: list[Answer]) -> AbstractContextManager[object]:
@@ -110,19 +109,17 @@ async def _ask(
     await trio.sleep(delay_s)
     fields = {"temperature": 0, "max_tokens": MAX_TOKENS, **({"session": name} if name else {})}
     conversation = Conversation("sundog-tiny", None, fields)
-    asked_s = trio.current_time()
     async for part in conversation.say(connections, answer.question):
-        answer.ttft_s = answer.ttft_s or trio.current_time() - asked_s
         answer.text += part.text
 
 
 def main() -> None:
-    """Ask, and print the answers of each round."""
+    """Ask, and print the answers."""
     try:
-        rounds = trio.run(play, sys.argv[1])
+        answers = trio.run(play, sys.argv[1])
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-    json.dump([[asdict(answer) for answer in answers] for answers in rounds], sys.stdout)
+    json.dump([asdict(answer) for answer in answers], sys.stdout)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ from sim.show.console import console_for
 from sim.show.timeline import timeline
 from sundog.builds.measuring import Cores, disturbed
 from sundog.builds.server import OFTEN
-from sundog.commands.demo.client import QUESTIONS, Answer, answers_table, name_of
+from sundog.commands.demo.client import NUM_ROUNDS, QUESTIONS, Answer, answers_table, name_of
 from sundog.commands.demo.times import TimesBeside
 
 NUM_BLOCKS = 64
@@ -93,7 +93,7 @@ def computed(past: Past, model: RealModel, cost: Calibrated, seed: int) -> DemoR
 
 async def serve_and_ask(
     model: RealModel, run: DemoRun, new_backend: Callable[[int], Backend]
-) -> list[list[Answer]]:
+) -> list[Answer]:
     """Serve on a free port until a client in a process of its own has asked everything; its answers."""
     stop, ready, urls = trio.Event(), trio.Event(), list[str]()
 
@@ -122,7 +122,7 @@ async def serve_and_ask(
         command = [sys.executable, "-m", "sundog.commands.demo.client", urls[0]]
         done = await trio.run_process(command, capture_stdout=True)
         stop.set()
-    return [[Answer(**answer) for answer in answers] for answers in json.loads(done.stdout)]
+    return [Answer(**answer) for answer in json.loads(done.stdout)]
 
 
 def run_demo(seed: int) -> int:
@@ -132,10 +132,10 @@ def run_demo(seed: int) -> int:
     console.rule("A real model answers, over HTTP")
     model = RealModel.open(None)
     served, new_backend = DemoRun(), torch_backends(model, CONFIG, seed=seed)
-    rounds = trio.run(serve_and_ask, model, served, new_backend)
+    answers = trio.run(serve_and_ask, model, served, new_backend)
     warning = disturbed(cores.others())
-    console.print(answers_table(rounds[0]))
-    outputs, pasts = served.journal.outputs, _by_round(served.journal, len(rounds))
+    console.print(answers_table(answers))
+    outputs, pasts = served.journal.outputs, _by_round(served.journal)
     asked = [_steps(outputs, past.submits) for past in pasts]
     console.rule("What its scheduler did")
     watched = [output for output in outputs if output.step in asked[0]]
@@ -148,7 +148,10 @@ def run_demo(seed: int) -> int:
     agreed = _compare(console, [computed(past, model, cost, seed) for past in pasts], predicted, pasts)
     console.rule("How long it took, and how long the simulation says")
     TimesBeside.of(
-        rounds, [list(past.submits) for past in pasts], served.recorder, [run.recorder for run in predicted]
+        QUESTIONS,
+        [list(past.submits) for past in pasts],
+        served.recorder,
+        [run.recorder for run in predicted],
     ).show(console)
     console.print(
         f"The cost of a step was fitted to {len(others):,} steps of other questions, asked between rounds.",
@@ -160,11 +163,11 @@ def run_demo(seed: int) -> int:
     return 0 if agreed else 1
 
 
-def _by_round(journal: Journal, num_rounds: int) -> list[Past]:
+def _by_round(journal: Journal) -> list[Past]:
     """The questions of each round, in the order in which they are written here."""
     past = Past.of(journal)
     names = {submit.session: name for name, submit in past.submits.items()}
-    rounds = [[names[name_of(turn, n)] for n in range(len(QUESTIONS))] for turn in range(num_rounds)]
+    rounds = [[names[name_of(turn, n)] for n in range(len(QUESTIONS))] for turn in range(NUM_ROUNDS)]
     return [replace(past, submits={name: past.submits[name] for name in asked}) for asked in rounds]
 
 
