@@ -1,10 +1,9 @@
 """`sundog explain`: why requests waited, which were preempted for which, and what that cost.
 
-It reads what a run left behind, `journal.jsonl.gz` of any world or a log of scheduling decisions
-in the golden format, and folds it into a history of each request; nothing is simulated again.
+It reads what a run left behind, `journal.jsonl.gz` of any world, and folds it into a history of each
+request; nothing is simulated again.
 
     journal_reader.py  lines of a journal -> header, arrivals, steps
-    decisions.py       lines of a log     -> the same
     history.py         arrivals, steps    -> a history per request, a queue per replica
     phases.py          a history          -> phases that tile it, each with its cause
     findings.py        the whole run      -> worst waits, causes, preemptions, suggestions

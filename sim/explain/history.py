@@ -36,13 +36,13 @@ class Wait:
     replica had admitted before, None if it was not admitted.
     """
 
+    num_tokens: int
+    """Tokens it had to compute to run, hits aside."""
     start_s: float
     end_s: float | None = None
     first: int = 0
     stop: int = 0
     turn: int | None = None
-    num_tokens: int | None = None
-    """Tokens it had to compute to run, hits aside."""
 
 
 @dataclass(slots=True)
@@ -230,7 +230,7 @@ class History:
     def _arrive(self, arrival: Arrival) -> None:
         if arrival.request_id in self.requests:
             raise HistoryError(f"request {arrival.request_id!r} arrived twice")
-        wait = Wait(arrival.time_s, num_tokens=arrival.num_prompt_tokens)
+        wait = Wait(arrival.num_prompt_tokens, arrival.time_s)
         self.requests[arrival.request_id] = RequestHistory(arrival, [wait])
 
     def _lose(self, lost: Lost) -> None:
@@ -243,8 +243,9 @@ class History:
             if queue is None or request.end_s is not None:
                 continue
             if request.first_token_s is None:
-                request.waits, request.spans, request.replica = [Wait(request.arrival.time_s)], [], None
-                request.waits[0].num_tokens = request.arrival.num_prompt_tokens
+                arrival = request.arrival
+                request.waits, request.spans = [Wait(arrival.num_prompt_tokens, arrival.time_s)], []
+                request.replica = None
             else:
                 self._cut(request, queue, lost.time_s)
                 request.end_s, request.reason = lost.time_s, "error"
@@ -287,9 +288,8 @@ class History:
         span.close_range(queue.num_steps)
         span.end_s, span.preempted = step.start_s, preempted
         queue.num_running -= 1
-        prompt = request.arrival.num_prompt_tokens
-        known = None if prompt is None else prompt + request.num_output_tokens
-        request.waits.append(Wait(step.start_s, None, index, index, None, known))
+        known = request.arrival.num_prompt_tokens + request.num_output_tokens
+        request.waits.append(Wait(known, step.start_s, None, index, index))
 
     def _admit(self, admitted: Admitted, step: JournalStep, queue: RecordedQueue, index: int) -> None:
         request = self._request(admitted.request_id, "admits")

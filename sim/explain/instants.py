@@ -74,11 +74,11 @@ def request_row(request: RequestHistory, time_s: float) -> Json:
         "tenant": arrival.tenant,
         "adapter": None,
         "replica": request.replica,
-        "num_prompt_tokens": arrival.num_prompt_tokens or 0,
+        "num_prompt_tokens": arrival.num_prompt_tokens,
         "num_cached_tokens": begun[0].admitted.num_hit_tokens if begun else 0,
         "num_tokens": generated,
         "num_computed_tokens": computed,
-        "max_tokens": arrival.max_tokens or 0,
+        "max_tokens": arrival.max_tokens,
         "num_preemptions": sum(span.preempted is not None and (span.end_s or 0) <= time_s for span in begun),
     }
 
@@ -207,7 +207,7 @@ class Instants:
             totals.tokens += request.num_output_tokens
             totals.preemptions += sum(span.preempted is not None for span in request.spans)
             if request.first_token_s is not None:
-                totals.prompt_tokens += request.arrival.num_prompt_tokens or 0
+                totals.prompt_tokens += request.arrival.num_prompt_tokens
                 totals.cached_tokens += request.spans[0].admitted.num_hit_tokens
 
     def _held(self, replica: int, time_s: float) -> int:
@@ -244,7 +244,7 @@ class Instants:
             "blocked_by": None if segment is None or not waiting else segment.reason,
             "num_steps": _steps(queue, time_s),
             "busy_s": totals.busy_s,
-            "num_prompt_tokens": totals.prompt_tokens + sum(e.arrival.num_prompt_tokens or 0 for e in begun),
+            "num_prompt_tokens": totals.prompt_tokens + sum(e.arrival.num_prompt_tokens for e in begun),
             "num_cached_tokens": totals.cached_tokens
             + sum(e.spans[0].admitted.num_hit_tokens for e in begun),
             "num_generation_tokens": totals.tokens + sum(tokens_at(each, time_s)[1] for each in active),

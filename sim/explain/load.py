@@ -1,47 +1,35 @@
 """From a path to the folded history of the run that was recorded there."""
 
 from collections.abc import Mapping
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
 from actors.config.speculative import Rates
 from actors.core.names import did_you_mean
-from sim.explain.decisions import log_header, log_records
 from sim.explain.history import History, HistoryError
 from sim.explain.journal_reader import check_run, find_record, journal_header, journal_records
-from sim.files.lines import JsonLines, Row, decode, read_lines
+from sim.files.lines import JsonLines
 from sim.record.journal_rows import Drafted, JournalError, JournalStep
 
 Found = TypeVar("Found")
-LOG_ENDINGS = (".log.jsonl.gz", ".log.jsonl")
-TRACE_ENDINGS = (".trace.json.gz", ".trace.json")
 
 
-def load(path: Path, trace: Path | None = None) -> History:
-    """The history of a journal, of the directory that holds it, or of a log of decisions.
+def load(path: Path) -> History:
+    """The history of a journal, or of the directory that holds it.
 
-    The configuration of a log is in its trace: `trace`, or NAME.trace.json[.gz] beside
-    NAME.log.jsonl[.gz], if there is one. Raises JournalError that names the file, the line and
-    the reason.
+    Raises JournalError that names the file, the line and the reason.
     """
     lines = JsonLines(find_record(path), JournalError.at)
     rows = iter(lines)
     first = next(rows, None)
     if first is None:
         raise JournalError(f"{lines.path} is empty")
-    if "journal" in first:
-        header = journal_header(first, lines)
-        check_run(lines.path, header)
-        history = History(header)
-        records = journal_records(lines, rows)
-    elif "ev" in first:
-        config = _trace(lines.path, trace)
-        history = History(log_header(config))
-        records = log_records(lines, chain([first], rows), config)
-    else:
-        raise lines.error("neither a journal of Sundog nor a log of scheduling decisions")
-    for record in records:
+    if "journal" not in first:
+        raise lines.error("not a journal of Sundog")
+    history = History(journal_header(first, lines))
+    check_run(lines.path, history.header)
+    for record in journal_records(lines, rows):
         try:
             history.observe(record)
         except HistoryError as error:
@@ -58,31 +46,6 @@ def find_request(requests: Mapping[str, Found], request_id: str) -> Found:
         hint = f" Did you mean {', '.join(near)}?" if near else did_you_mean(request_id, requests, most=3)
         raise JournalError(f"there is no request {request_id!r} among the {len(requests):,} recorded.{hint}")
     return requests[request_id]
-
-
-def _trace(log: Path, trace: Path | None) -> Row | None:
-    """The trace that a log was made from, None if there is none."""
-    trace = trace or _beside(log)
-    if trace is None:
-        return None
-    path = str(trace)
-    parsed = decode(path, 1, b"\n".join(read_lines(path, JournalError.at)), JournalError.at)
-    try:
-        log_header(parsed)
-        for request in parsed["requests"]:
-            _ = request["id"], len(request["prompt"]), request["max_tokens"]
-    except (KeyError, TypeError) as error:
-        raise JournalError(f"{trace} is not the trace of a log of decisions: {error!r}") from None
-    return dict(parsed)
-
-
-def _beside(log: Path) -> Path | None:
-    for ending in LOG_ENDINGS:
-        if log.name.endswith(ending):
-            stem = log.name.removesuffix(ending)
-            found = [log.with_name(stem + end) for end in TRACE_ENDINGS]
-            return next((path for path in found if path.is_file()), None)
-    return None
 
 
 def measured_drafts(path: Path, num_tokens: int) -> dict[str, tuple[Rates, Rates]]:

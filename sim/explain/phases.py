@@ -124,8 +124,7 @@ def needed_blocks(history: History, name: str | None, time_s: float) -> int | No
     if request is None or size is None:
         return None
     waits = [wait for wait in request.waits if wait.start_s <= time_s] or request.waits[:1]
-    num_tokens = waits[-1].num_tokens
-    return None if num_tokens is None else -(-num_tokens // size)
+    return -(-waits[-1].num_tokens // size)
 
 
 # --- running -------------------------------------------------------------------------------------

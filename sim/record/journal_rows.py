@@ -62,12 +62,12 @@ class Header:
 
 
 class Arrival(NamedTuple):
-    """A request came; `num_prompt_tokens` is None where the record does not say."""
+    """A request came, of this many tokens and at most that many new ones."""
 
     request_id: str
     time_s: float
-    num_prompt_tokens: int | None
-    max_tokens: int | None = None
+    num_prompt_tokens: int
+    max_tokens: int
     priority: int = 0
     tenant: str | None = None
 
@@ -97,7 +97,7 @@ class Admitted(NamedTuple):
     """A request began to run, or runs again; `num_tokens` it knows, the first of them a hit."""
 
     request_id: str
-    num_tokens: int | None
+    num_tokens: int
     num_hit_tokens: int
     resumed: bool
 

@@ -35,8 +35,8 @@ class RequestPage:
         table.add_column(justify="right", no_wrap=True, style="dim")
         table.add_column(overflow="fold")
         for start_s, took_s, text, style in self._rows():
-            took = "" if took_s is None else words.length(took_s, self.header)
-            table.add_row(words.moment(start_s, self.header), took, Text(text), style=style)
+            took = "" if took_s is None else words.length(took_s)
+            table.add_row(words.moment(start_s), took, Text(text), style=style)
         print_table(console, table)
         console.print()
         console.print(self._totals(), markup=False)
@@ -46,8 +46,7 @@ class RequestPage:
     def _title(self) -> str:
         arrival, request = self.request.arrival, self.request
         parts = [f"Request {request.request_id}"]
-        if arrival.num_prompt_tokens is not None:
-            parts.append(words.count(arrival.num_prompt_tokens, "prompt token"))
+        parts.append(words.count(arrival.num_prompt_tokens, "prompt token"))
         parts.append(words.count(request.num_output_tokens, "output token"))
         if arrival.tenant is not None:
             parts.append(f"tenant {arrival.tenant}")
@@ -60,15 +59,15 @@ class RequestPage:
     def _summary(self) -> str:
         request, start_s = self.request, self.request.arrival.time_s
         first = request.first_token_s
-        parts = [f"arrived at {words.moment(start_s, self.header)}"]
+        parts = [f"arrived at {words.moment(start_s)}"]
         if first is None:
             parts.append("no token came")
         else:
-            parts.append(f"first token after {words.length(first - start_s, self.header)}")
+            parts.append(f"first token after {words.length(first - start_s)}")
         if request.end_s is None:
             parts.append("unfinished when the record ends")
         else:
-            took = words.length(request.end_s - start_s, self.header)
+            took = words.length(request.end_s - start_s)
             parts.append(f"ended after {took} ({request.reason})")
         return " · ".join(parts)
 
@@ -76,7 +75,7 @@ class RequestPage:
         sums = totals(phases(self.history, self.request))
         whole_s = sum(sums.values())
         parts = [
-            f"{kind} {words.length(seconds, self.header)} ({seconds / whole_s:.0%})"
+            f"{kind} {words.length(seconds)} ({seconds / whole_s:.0%})"
             for kind, seconds in sums.items()
             if seconds > 0
         ]
@@ -155,8 +154,7 @@ class RequestPage:
 
     def _why(self, phase: RequestPhase) -> str:
         why = words.cause(phase, self.header)
-        is_said = self.header.unit == "steps" or not phase.num_steps
-        return f"waited {'' if is_said else words.count(phase.num_steps or 0, 'step') + ', '}{why}"
+        return f"waited {words.count(phase.num_steps, 'step') + ', ' if phase.num_steps else ''}{why}"
 
     def _ran(self, span: RunningSpan, wait: Wait) -> list[tuple[float, float | None, str, str]]:
         rows: list[tuple[float, float | None, str, str]] = []

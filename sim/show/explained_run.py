@@ -11,7 +11,6 @@ from rich.text import Text
 from sim.explain.clients import UNKNOWN, SeenRequest, longest_waits
 from sim.explain.findings import Findings, WorstWait
 from sim.figures.engine import SpeculationFigures
-from sim.record.journal_rows import Header
 from sim.show import words
 from sim.show.console import print_table, table_of
 
@@ -20,9 +19,7 @@ MOST_REQUESTS = 5
 """How many are shown of the requests preempted most often, and of those that caused it."""
 
 
-def print_run(
-    console: Console, title: str, found: Findings, header: Header, at_door: Mapping[str, int] = NOBODY
-) -> None:
+def print_run(console: Console, title: str, found: Findings, at_door: Mapping[str, int] = NOBODY) -> None:
     """The page of a run; `at_door` counts, by reason, requests that no engine heard of."""
     unfinished = f", {found.num_unfinished:,} unfinished" if found.num_unfinished else ""
     console.print(
@@ -34,9 +31,9 @@ def print_run(
     total_s = found.causes.total_s
     share = total_s / found.spent_s if found.spent_s else 0.0
     console.print(
-        f"All requests together waited {words.length(total_s, header)},"
+        f"All requests together waited {words.length(total_s)},"
         f" {share:.1%} of the time from arrival to end;"
-        f" {words.length(found.causes.own_turn_s, header)} of it as the next in the queue.",
+        f" {words.length(found.causes.own_turn_s)} of it as the next in the queue.",
         markup=False,
     )
     if found.refusals:
@@ -49,8 +46,8 @@ def print_run(
         what = words.count(refused.total(), "request")
         console.print(f"{what} refused before any engine: {_often(refused)}.", markup=False)
     if total_s:
-        print_table(console, _causes(found, header))
-        print_table(console, _worst(found.worst, header))
+        print_table(console, _causes(found))
+        print_table(console, _worst(found.worst))
     for line in _passed(found):
         console.print(line, markup=False)
     for line in _preemptions(found):
@@ -63,20 +60,20 @@ def print_run(
         console.print(table)
 
 
-def _causes(found: Findings, header: Header) -> Table:
+def _causes(found: Findings) -> Table:
     table = table_of("what the next in the queue lacked", "waited", "share", "requests")
     total_s = found.causes.total_s
     for reason, seconds in found.causes.ordered:
         table.add_row(
             Text(reason),
-            words.length(seconds, header),
+            words.length(seconds),
             f"{seconds / total_s:.1%}",
             f"{found.causes.num_requests[reason]:,}",
         )
     return table
 
 
-def _worst(worst: list[WorstWait], header: Header) -> Table:
+def _worst(worst: list[WorstWait]) -> Table:
     table = table_of("longest waits", "from", "waited")
     table.columns[0].no_wrap = True
     table.add_column("lacking")
@@ -89,11 +86,11 @@ def _worst(worst: list[WorstWait], header: Header) -> Table:
             if seconds >= entry.seconds / 100
         )
         who = "itself" if entry.longest_head == entry.request.request_id else entry.longest_head
-        head = "" if who is None else f"{who}, {words.length(entry.longest_head_s, header)}"
+        head = "" if who is None else f"{who}, {words.length(entry.longest_head_s)}"
         table.add_row(
             Text(entry.request.request_id + again),
-            words.moment(entry.wait.start_s, header),
-            words.length(entry.seconds, header),
+            words.moment(entry.wait.start_s),
+            words.length(entry.seconds),
             Text(reasons),
             Text(head),
         )

@@ -147,8 +147,6 @@ def export(directory: Path, output: Path, detail: Detail = WHOLE) -> Exported:
     """
     record = find_record(directory)
     history = load(record)
-    if history.header.unit != "s":
-        raise ConfigError(f"{record} counts {history.header.unit}s: record a run, which has times")
     drawn, num_events = Drawn.of(history, detail), 0
     try:
         with _open(output) as file:

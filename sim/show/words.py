@@ -1,4 +1,4 @@
-"""Words of the pages: moments and lengths in the record's unit, causes, lists of ids."""
+"""Words of the pages: moments and lengths, causes, lists of ids."""
 
 from collections.abc import Iterable
 
@@ -8,15 +8,13 @@ from sim.figures.engine import SpeculationFigures
 from sim.record.journal_rows import Chosen, Header, Rank
 
 
-def moment(time_s: float, header: Header) -> str:
-    """A moment: seconds with milliseconds, or a step's number."""
-    return f"{time_s:,.0f}" if header.unit == "steps" else f"{time_s:,.3f}"
+def moment(time_s: float) -> str:
+    """A moment in seconds with milliseconds."""
+    return f"{time_s:,.3f}"
 
 
-def length(seconds: float, header: Header) -> str:
+def length(seconds: float) -> str:
     """A length with its unit; a millisecond is the finest that is shown."""
-    if header.unit == "steps":
-        return count(round(seconds), "step")
     return f"{seconds:,.3f} s"
 
 
@@ -106,7 +104,7 @@ def lack(reason: str, header: Header) -> str:
         case "quota":
             return "the policy paused it (a quota of 0)"
         case "unknown":
-            return "unknown (the log has no configuration)"
+            return "unknown (no engine had taken it when the record ended)"
         case _:
             return reason
 

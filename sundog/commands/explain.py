@@ -30,17 +30,11 @@ class ExplainOptions:
 
 @command
 @takes(ExplainOptions)
-@click.option(
-    "--trace",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="The trace of a log of decisions, if it is not beside the log.",
-)
 @click.argument("record", type=click.Path(path_type=Path))
-def explain(asked: ExplainOptions, record: Path, trace: Path | None) -> None:
+def explain(asked: ExplainOptions, record: Path) -> None:
     """Say why requests waited, and which were preempted.
 
-    RECORD is a directory that replay --out, bench --out or serve --record wrote, or a log of decisions.
+    RECORD is a directory that replay --out, bench --out or serve --record wrote, or a journal in one.
     """
     from sim.explain.journal_reader import find_record
     from sim.explain.load import load
@@ -50,10 +44,9 @@ def explain(asked: ExplainOptions, record: Path, trace: Path | None) -> None:
         return
     from sim.files.run_files import JOURNAL
 
-    history = load(record, trace)
+    history = load(record)
     if history.cut_off:
-        end = f"{history.until_s:,.3f} s" if history.header.unit == "s" else "its last step"
-        remark(f"{record} is a part of a run: it breaks off at {end}")
+        remark(f"{record} is a part of a run: it breaks off at {history.until_s:,.3f} s")
     if asked.request_id is None:
         path = find_record(record)
         is_only = path.name == JOURNAL or path == record
@@ -149,4 +142,4 @@ def _run(history: "History", name: str, asked: ExplainOptions, told: dict[str, i
         more = {"refused_at_the_door": at_door} if at_door else {}
         click.echo(json.dumps(run_data(found, history.header) | more, indent=1))
     else:
-        print_run(console_for(), name, found, history.header, at_door)
+        print_run(console_for(), name, found, at_door)

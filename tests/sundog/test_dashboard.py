@@ -13,7 +13,6 @@ import pyarrow.parquet as parquet
 import pytest
 
 from sim.explain.load import load
-from tests.core.test_golden import GOLDEN
 from tests.sundog.test_runs import contents, refused, replay, sundog
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -85,12 +84,6 @@ def test_a_part_of_a_run_can_be_shown_and_equal_runs_are_equal_pages(run: Path, 
     assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
     assert contents(run) == before
     assert not re.findall(r"https?://|src=|@import", (tmp_path / "a.html").read_text().split("recorded")[0])
-
-
-def test_a_log_of_vllms_decisions_is_shown_too(tmp_path: Path) -> None:
-    """By its steps."""
-    shown = instants(GOLDEN / "02_heavy_preempt.log.jsonl.gz", tmp_path / "page.html", "--instants", 20)
-    assert shown[-1]["engines"][0]["num_preemptions"] > 0
 
 
 @pytest.mark.parametrize(

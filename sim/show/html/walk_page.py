@@ -133,12 +133,7 @@ def summary(walk: Walk) -> list[tuple[str, str]]:
             if request.end_s is None
             else f"{since(walk, request.end_s)} ({request.reason})",
         ),
-        (
-            "prompt",
-            "unknown"
-            if arrival.num_prompt_tokens is None
-            else words.count(arrival.num_prompt_tokens, "token"),
-        ),
+        ("prompt", words.count(arrival.num_prompt_tokens, "token")),
         ("found cached", words.count(hits, "token")),
         ("answer", words.count(request.num_output_tokens, "token")),
     ]

@@ -1,6 +1,5 @@
 """Laws of `sundog explain`: phases tile requests, causes are those recorded, pages say so."""
 
-import gzip
 import json
 import math
 from collections import defaultdict
@@ -9,38 +8,35 @@ from pathlib import Path
 
 import pytest
 
-from sim.explain.decisions import log_header, log_records
+from sim.explain.data import run_data
 from sim.explain.findings import causes, findings
 from sim.explain.history import History
-from sim.explain.load import load
+from sim.explain.load import find_request, load
 from sim.explain.phases import UNDER_WAY, phases, totals
-from sim.files.lines import JsonLines
 from sim.record.journal import Journal
 from sim.record.journal_rows import JournalError, JournalStep
 from sim.record.recorder import Recorder
 from sim.schedule.decision_log import RecordedOutputs
 from sim.schedule.driver import Driver, Happening, HasPlanned
 from sim.schedule.step_trace import parse_trace
+from sim.show.console import console_for
+from sim.show.explained_request import RequestPage
+from sim.show.explained_run import print_run
 from sundog.cli import main
 from sundog.commands.explain import explain as command
-from tests.core.test_golden import GOLDEN, NAMES
+from tests.core.test_golden import NAMES
 from tests.core.test_golden import read as read_golden
+from tests.sim.explain.golden_log import golden_history, log_records
 from tests.sim.record.test_journal_file import BLOCKS, SEEDS, record
 
-HEAVY = GOLDEN / "02_heavy_preempt.log.jsonl.gz"
+HEAVY = "02_heavy_preempt"
 
 
 def explain(
-    record: Path,
-    request_id: str | None = None,
-    *,
-    top: int = 10,
-    every: bool = False,
-    as_json: bool = False,
-    trace: Path | None = None,
+    record: Path, request_id: str | None = None, *, top: int = 10, every: bool = False, as_json: bool = False
 ) -> None:
     """The command line's own."""
-    given = {"--request": request_id, "--top": top, "--trace": trace}
+    given = {"--request": request_id, "--top": top}
     options = [text for name, value in given.items() if value is not None for text in (name, str(value))]
     flags = [name for name, wanted in {"--all": every, "--json": as_json}.items() if wanted]
     command.main([str(record), *options, *flags], standalone_mode=False)
@@ -52,8 +48,10 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Journal, Histor
     return record(tmp_path, request.param), load(tmp_path)
 
 
-def goldens() -> list[History]:
-    return [load(GOLDEN / f"{name}.log.jsonl.gz") for name in NAMES]
+def golden(name: str) -> History:
+    """What vLLM's own scheduler decided; a step lasts a second."""
+    trace, log = read_golden(name)
+    return golden_history(trace, map(json.loads, log))
 
 
 def check_tiling(history: History) -> None:
@@ -74,8 +72,8 @@ def test_phases_tile_a_life(run: tuple[Journal, History]) -> None:
 
 def test_phases_tile_a_life_in_the_goldens() -> None:
     """With async scheduling, aborts, resets and priorities too."""
-    for history in goldens():
-        check_tiling(history)
+    for name in NAMES:
+        check_tiling(golden(name))
 
 
 def test_causes_are_those_recorded(run: tuple[Journal, History]) -> None:
@@ -138,9 +136,9 @@ def test_preemption_happens_in_these_runs(tmp_path: Path) -> None:
     assert sum(p.num for p in found) > 20 and sum(p.recomputed_tokens for p in found) > 100
 
 
-def test_who_lacked_blocks_needed_more_than_were_free(tmp_path: Path) -> None:
+def test_who_lacked_blocks_needed_more_than_were_free() -> None:
     """Where no prefix is shared and the whole prompt must fit, that is exact."""
-    history = load(GOLDEN / "03_heavy_preempt_nocache.log.jsonl.gz")
+    history = golden("03_heavy_preempt_nocache")
     found = [
         phase
         for request in history.requests.values()
@@ -187,10 +185,8 @@ def test_derived_reasons_are_the_planners(name: str) -> None:
 
     outputs = {row["id"]: row["outputs"] for row in trace["requests"]}
     Driver(parse_trace(trace), RecordedOutputs(outputs), watch).run()
-    rows = (json.loads(line) for line in log)
-    records = log_records(JsonLines(Path(name), JournalError.at), rows, trace)
-    steps = [r for r in records if isinstance(r, JournalStep)]
-    assert log_header(trace).unit == "steps" and len(steps) == len(truth)
+    steps = [r for r in log_records(trace, map(json.loads, log)) if isinstance(r, JournalStep)]
+    assert len(steps) == len(truth)
     for step, (blocked, preempted) in zip(steps, truth, strict=True):
         assert step.blocked == blocked, step.step
         assert tuple(p[:2] for p in step.preempted) == preempted, step.step
@@ -198,39 +194,27 @@ def test_derived_reasons_are_the_planners(name: str) -> None:
 
 def test_the_page_of_a_preempted_request_says_when_and_why(capsys: pytest.CaptureFixture[str]) -> None:
     """r7 of the second golden: preempted in steps 22, 32 and 64, for r1, itself and r3."""
-    explain(HEAVY, "r7")
+    history = golden(HEAVY)
+    RequestPage(history, history.requests["r7"]).print(console_for())
     page = " ".join(capsys.readouterr().out.split())
-    assert "22 preempted for r1, which needed a KV block to grow" in page
+    assert "22.000 preempted for r1, which needed a KV block to grow" in page
     assert "lost 159 computed tokens" in page
-    assert "32 preempted because its own next token needed a block" in page
-    assert "64 preempted for r3" in page
+    assert "32.000 preempted because its own next token needed a block" in page
+    assert "64.000 preempted for r3" in page
     assert "next in the queue: too few free KV blocks (needed up to 10, 9 free, 7 running)" in page
     assert "112 tokens found in the prefix cache; computed 48, 47 of them for the second" in page
     assert "312 tokens computed again" in page
 
 
-def test_without_its_trace_a_log_says_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Only preemption shows in a log alone; with --trace everything is there again."""
-    path = tmp_path / "elsewhere.jsonl"
-    path.write_bytes(gzip.decompress(HEAVY.read_bytes()))
-    explain(path, as_json=True)
-    reasons = {row["reason"] for row in json.loads(capsys.readouterr().out)["causes"]}
-    assert reasons == {"unknown", "preemption"}
-    explain(path, as_json=True, trace=GOLDEN / "02_heavy_preempt.trace.json.gz")
-    with_trace = capsys.readouterr().out
-    explain(HEAVY, as_json=True)
-    assert capsys.readouterr().out == with_trace
-
-
 def test_the_page_of_a_run_ranks_its_waits(capsys: pytest.CaptureFixture[str]) -> None:
     """The longest come first, as many as asked for, and shares add up to the whole."""
-    explain(HEAVY, as_json=True, top=7)
-    data = json.loads(capsys.readouterr().out)
+    history = golden(HEAVY)
+    data = run_data(findings(history, 7), history.header)
     waits = [row["waiting"] for row in data["worst_waits"]]
     assert len(waits) == 7 and waits == sorted(waits, reverse=True)
     assert sum(row["share"] for row in data["causes"]) == pytest.approx(1)
     assert data["preemptions"]["num"] == 25 == sum(data["preemptions"]["victims"].values())
-    explain(HEAVY)
+    print_run(console_for(), HEAVY, findings(history, 10))
     page = capsys.readouterr().out
     assert "25 preemptions" in page and "lacked KV blocks" in page
     assert max(map(len, page.splitlines())) <= 96
@@ -242,7 +226,7 @@ def test_the_page_of_a_run_ranks_its_waits(capsys: pytest.CaptureFixture[str]) -
 def test_an_unknown_request_is_an_error_that_suggests_the_nearest() -> None:
     """One letter too many."""
     with pytest.raises(JournalError, match=r"no request 'rr7' among the 40.*Did you mean r7"):
-        explain(HEAVY, "rr7")
+        find_request(golden(HEAVY).requests, "rr7")
 
 
 def test_a_mistake_is_one_message_and_exit_code_2(

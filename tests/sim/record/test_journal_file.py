@@ -142,9 +142,7 @@ STEP = '{"step":1,"start":0.0,"ends":[1.0],"free":4,"admitted":[["a",3,0,0]]}'
         ([HEAD, STEP], "line 2: the step admits 'a', which never arrived"),
         ([HEAD, SUBMIT, SUBMIT], "line 3: request 'a' arrived twice"),
         ([HEAD, SUBMIT, STEP, STEP], "line 4: step 1 admits 'a', which does not wait"),
-        (['{"ev":"party","step":1}'], "line 1: not an event of a log of decisions"),
-        (['{"ev":"sched","step":1}'], "line 1: the field"),
-        (["{}"], "line 1: neither a journal"),
+        (["{}"], "line 1: not a journal of Sundog"),
         ([], "is empty"),
     ],
 )

@@ -1,29 +1,35 @@
-"""Reading a log of scheduling decisions, of vLLM's own scheduler or from `sundog schedule`.
+"""The golden logs as records of a journal, so that vLLM's own decisions can be folded into histories.
 
 Such a log (`tests/golden/README.md`) says what was decided and not why; there is no time in it, so
 step k lasts from k to k + 1. Why the next in the queue was not admitted follows by elimination
-from the trace's configuration: what is tested first and failed is the reason. Without it the
-reason is `unknown`, except that no request is admitted in a step that preempts.
+from the trace's configuration: what is tested first and failed is the reason.
 """
 
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from actors.core.batch import Blocked, Chunk
+from sim.explain.history import History
 from sim.explain.journal_reader import Record
-from sim.explain.phases import UNKNOWN
-from sim.files.lines import JsonLines, Row
+from sim.files.lines import Row
 from sim.record.journal_rows import Admitted, Arrival, Header, JournalEnd, JournalStep, Preempted
 
 MOST_STEPS_IN_FLIGHT = 8
 LOGGED = ("add", "refuse", "sched", "update", "abort", "reset", "stall", "end")
 
 
-def log_header(trace: Row | None) -> Header:
-    """Describe the deployment as a trace does, if there is one."""
-    if trace is None:
-        return Header(unit="steps")
+def golden_history(trace: Row, log: Iterable[Row]) -> History:
+    """The decisions on a trace, folded."""
+    history = History(log_header(trace))
+    for record in log_records(trace, log):
+        history.observe(record)
+    history.end()
+    return history
+
+
+def log_header(trace: Row) -> Header:
+    """Describe the deployment as a trace does."""
     config = trace["config"]
     return Header(
         block_size=config["block_size"],
@@ -32,20 +38,14 @@ def log_header(trace: Row | None) -> Header:
         max_num_batched_tokens=config["max_num_batched_tokens"],
         num_watermark_blocks=int(config["watermark"] * config["num_gpu_blocks"]),
         policy=config["policy"],
-        unit="steps",
     )
 
 
-def log_records(lines: JsonLines, rows: Iterator[Row], trace: Row | None) -> Iterator[Record]:
+def log_records(trace: Row, log: Iterable[Row]) -> Iterator[Record]:
     """The arrivals and steps of a log."""
     reader = _Log(trace)
-    for row in rows:
-        try:
-            yield from reader.read(row)
-        except KeyError as error:
-            raise lines.error(f"the field {error.args[0]!r} is missing") from None
-        except (ValueError, TypeError, AttributeError, IndexError) as error:
-            raise lines.error(f"not an event of a log of decisions ({error})") from None
+    for row in log:
+        yield from reader.read(row)
     yield from reader.rest()
 
 
@@ -62,10 +62,10 @@ class _Planned:
 class _Log:
     """What must be kept of a log while it is read."""
 
-    trace: Row | None
+    trace: Row
     config: Row = field(init=False)
     requests: Mapping[str, Row] = field(init=False)
-    free_blocks: int | None = None
+    free_blocks: int = field(init=False)
     running: list[str] = field(default_factory=list)
     tables: dict[str, int] = field(default_factory=dict)
     """Blocks of each running request."""
@@ -78,11 +78,9 @@ class _Log:
     decoding: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.config = {} if self.trace is None else self.trace["config"]
-        rows = [] if self.trace is None else self.trace["requests"]
-        self.requests = {row["id"]: row for row in rows}
-        if self.config:
-            self.free_blocks = self.config["num_gpu_blocks"] - 1
+        self.config = self.trace["config"]
+        self.requests = {row["id"]: row for row in self.trace["requests"]}
+        self.free_blocks = self.config["num_gpu_blocks"] - 1
 
     def read(self, row: Row) -> Iterator[Record]:
         """Take in one event of the log."""
@@ -106,22 +104,13 @@ class _Log:
         """Steps whose results the log does not hold."""
         while self.planned:
             step = self.planned[0].row["step"]
-            yield self._update(
-                {"step": step, "tokens": {}, "finished": {}, "free_blocks": self.free_blocks or 0}
-            )
+            yield self._update({"step": step, "tokens": {}, "finished": {}, "free_blocks": self.free_blocks})
 
     def _arrival(self, row: Row) -> Arrival:
         self.num_outputs[row["id"]] = 0
-        request = self.requests.get(row["id"])
-        if request is None:
-            return Arrival(row["id"], float(row["step"]), None)
-        return Arrival(
-            row["id"],
-            float(row["step"]),
-            len(request["prompt"]),
-            request["max_tokens"],
-            request.get("priority") or 0,
-        )
+        request = self.requests[row["id"]]
+        counts = len(request["prompt"]), request["max_tokens"], request.get("priority") or 0
+        return Arrival(row["id"], float(row["step"]), *counts)
 
     def _leave(self, names: list[str]) -> None:
         self.running = [name for name in self.running if name not in names]
@@ -153,7 +142,7 @@ class _Log:
         victims, free = list(row["preempted"]), self.free_blocks
         given = {name for name, _ in row["sched"]}
         for name in self.running:
-            if not victims or free is None:
+            if not victims:
                 break
             free -= len(row["blocks"].get(name, ())) if name in given else 0
             while victims and (free < 0 or victims[0] == name):
@@ -208,7 +197,7 @@ class _Log:
         resumed = set(row["resumed"])
         entered = {*row["new"], *resumed}
         return tuple(
-            Admitted(name, None, row["hit"][name], name in resumed)
+            Admitted(name, self._num_tokens(name), row["hit"][name], name in resumed)
             for name, _ in row["sched"]
             if name in entered
         )
@@ -223,8 +212,6 @@ class _Log:
             return None
         if row["preempted"]:
             return Blocked(waiting[0], "preemption")
-        if not config:
-            return Blocked(waiting[0], UNKNOWN)
         budget = config["max_num_batched_tokens"] - sum(num for _, num in row["sched"])
         if budget == 0:
             return Blocked(waiting[0], "token budget")
