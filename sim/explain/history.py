@@ -11,7 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from actors.core.acceptance import Acceptance
-from actors.core.batch import Chunk
+from actors.core.batch import Chunk, Lack
 from sim.explain.journal_reader import Record
 from sim.record.journal_rows import (
     Admitted,
@@ -133,7 +133,7 @@ class Segment:
     first: int
     start_s: float
     head: str | None
-    reason: str | None
+    reason: Lack | None
     free_blocks: int | None
     num_running: int
 
