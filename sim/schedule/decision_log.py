@@ -26,8 +26,6 @@ from sim.schedule.driver import (
     WasReset,
 )
 from sim.schedule.step_trace import StepTrace, parse_trace
-from sim.trace.read import read_trace
-from sim.trace.record import TraceError
 
 FALLBACK_TOKEN = 3
 """The token of a request whose recorded outputs have run out."""
@@ -240,24 +238,6 @@ def read_step_trace(path: Path, engine_version: str) -> StepTrace:
         return parse_trace(trace, engine_version)
     except ConfigError as error:
         raise ConfigError(f"{path} is no trace in the golden format: {error}") from None
-
-
-def is_by_steps(path: Path, tokenizer: str | None = None) -> bool:
-    """True if a file is a trace in the golden format: a JSON object of no other known kind.
-
-    Raises TraceError for what is neither.
-    """
-    try:
-        kind = read_trace(str(path), tokenizer).format
-    except TraceError:
-        if next(read_lines(str(path), TraceError)).lstrip().startswith(b"{"):
-            return True
-        raise
-    if kind != "vllm-bench":
-        return False
-    # It, too, is one object on several lines.
-    text = b"\n".join(read_lines(str(path), TraceError))
-    return not {"config", "requests"} - decode(str(path), 1, text, TraceError).keys()
 
 
 def log_trace(trace: StepTrace, output: Path, lockstep: bool) -> str | None:

@@ -36,21 +36,10 @@ def sundog(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["serve", "--port", "0", "--max-model-len", "9999999"], "lower --max-model-len"),
         (["serve", "--port", "0", "--pipeline-parallel-size", "2"], "is an option of `sundog emulate`"),
         (["replay", TRACE, "--tokenizer", "runtime/assets/sundog-tiny"], "leave out --tokenizer"),
-        (["schedule", "README.md", "-o", "/dev/null", "--num-gpu-blocks", "9"], "not a known"),
+        (["schedule", "README.md", "-o", "/dev/null"], "README.md is no trace in the golden format"),
         (["schedule", GOLDEN], "Missing option '-o'"),
-        (["schedule", TRACE, "-o", "/dev/null"], "--num-gpu-blocks is not given"),
-        (
-            ["schedule", TRACE, "-o", "/dev/null", "--num-gpu-blocks", "9", "--replicas", "2"],
-            "--replicas is given, and no decision of one scheduler depends on it",
-        ),
-        (
-            ["schedule", GOLDEN, "-o", "/dev/null", "--max-num-seqs", "9"],
-            "--max-num-seqs is given, and the trace has a configuration of its own",
-        ),
-        (
-            ["schedule", TRACE, "-o", "/dev/null", "--num-gpu-blocks", "9", "--max-model-len", "64"],
-            "raise --max-model-len",
-        ),
+        (["schedule", TRACE, "-o", "/dev/null"], "is no trace in the golden format: line 2"),
+        (["schedule", GOLDEN, "-o", "/dev/null", "--max-num-seqs", "9"], "No such option '--max-num-seqs'"),
     ],
 )
 def test_a_mistake_is_one_clear_message_and_exit_code_2(arguments: list[str], message: str) -> None:

@@ -150,7 +150,7 @@ def test_what_is_no_json_is_refused_by_name(tmp_path: Path, capsys: pytest.Captu
     error = capsys.readouterr().err
     assert "broken.json" in error and "line 1" in error and error.count("\n") == 1
     assert schedule(Path("traces/chat-poisson-2rps-5min.jsonl.gz"), tmp_path / "log") == 2
-    assert "--num-gpu-blocks is not given" in capsys.readouterr().err
+    assert "chat-poisson-2rps-5min.jsonl.gz is no trace in the golden format" in capsys.readouterr().err
 
 
 def test_an_id_that_is_named_twice_is_aborted_once(tmp_path: Path) -> None:
