@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat
 
 from actors.core.engine_version import NEWEST, is_async
 from sim.cost.profile import read_profile
-from sim.figures.validate.logs import read_client_log, read_log
+from sim.figures.validate.logs import read_log
 from sim.figures.validate.measured import (
     THROUGHPUT,
     Figures,
@@ -163,11 +163,7 @@ class WrittenLoad(Strict):
 
 
 class Written(RecordedOptions, Strict):
-    """The file; `source` names the author and what was measured.
-
-    What was asked is a `load`, with its figures in `measured_ms`, or a client's `log` (the path of a
-    file as `client_log` describes it), which has its own. Paths are relative to this file.
-    """
+    """The file; `source` names the author and what was measured. Paths are relative to this file."""
 
     source: str
     model: str
@@ -182,9 +178,8 @@ class Written(RecordedOptions, Strict):
     async_scheduling: bool | None = None
     at_client: bool = True
     fitted: str | None = None
-    log: str | None = None
-    load: WrittenLoad | None = None
-    measured_ms: dict[Metric, dict[Kind, PositiveFloat]] = {}
+    load: WrittenLoad
+    measured_ms: Annotated[dict[Metric, dict[Kind, PositiveFloat]], Field(min_length=1)]
     measured_requests_per_s: PositiveFloat | None = None
 
 
@@ -192,8 +187,15 @@ def read_written(path: Path) -> MeasuredServer:
     """The server described by `path`; raises MeasuredError naming the file and the key."""
     written = checked(Written, read_toml(path, MeasuredError), path, kind=MeasuredError)
     name = path.name.removesuffix(".server.toml")
-    requests, figures, rate_per_s = _asked(written, path, name)
-    stage = Stage("all", 0, len(requests), rate_per_s, figures, written.fitted)
+    load, requests = written.load, _generated(written.load, path, name)
+    figures = {
+        f"{metric} {kind}": value_ms / 1e3
+        for metric, kinds in written.measured_ms.items()
+        for kind, value_ms in kinds.items()
+    }
+    if written.measured_requests_per_s is not None:
+        figures[THROUGHPUT] = written.measured_requests_per_s
+    stage = Stage("all", 0, len(requests), load.rate_per_s, figures, written.fitted)
     is_ahead = written.async_scheduling
     if is_ahead is None:
         is_ahead = is_async(written.engine_version, written.pipeline_parallel_size)
@@ -212,34 +214,12 @@ def read_written(path: Path) -> MeasuredServer:
         requests=requests,
         stages=[stage],
         gpu_memory_utilization=written.gpu_memory_utilization,
-        max_concurrency=None if written.load is None else written.load.max_concurrency,
-        client_timeout_s=None if written.load is None else written.load.timeout_s,
+        max_concurrency=load.max_concurrency,
+        client_timeout_s=load.timeout_s,
         refused=refused,
         options=options,
         engine_version=written.engine_version,
     )
-
-
-def _asked(written: Written, path: Path, name: str) -> tuple[list[TraceRequest], Figures, float]:
-    if (written.load is None) == (written.log is None):
-        raise MeasuredError(f"{path}: give either [load] with [measured_ms], or log")
-    if written.log is not None:
-        if written.measured_ms or written.measured_requests_per_s:
-            raise MeasuredError(f"{path}: measured_ms: a log has its own figures")
-        requests, figures = read_client_log(path.parent / written.log)
-        return requests, figures, len(requests) / max(requests[-1].arrival_s, 1e-9)
-    load = written.load
-    assert load is not None
-    if not written.measured_ms:
-        raise MeasuredError(f"{path}: measured_ms: missing")
-    figures = {
-        f"{metric} {kind}": value_ms / 1e3
-        for metric, kinds in written.measured_ms.items()
-        for kind, value_ms in kinds.items()
-    }
-    if written.measured_requests_per_s is not None:
-        figures[THROUGHPUT] = written.measured_requests_per_s
-    return _generated(load, path, name), figures, load.rate_per_s
 
 
 def _generated(load: WrittenLoad, path: Path, name: str) -> list[TraceRequest]:

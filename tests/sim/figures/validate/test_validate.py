@@ -134,49 +134,6 @@ def test_a_model_is_read_from_a_config_beside_the_record(tmp_path: Path) -> None
     )
 
 
-def client_log(rows: list[tuple[float, ...]]) -> str:
-    head = "arrival_s,send_s,first_chunk_s,last_chunk_s,prompt_tokens,output_tokens,prompt_id"
-    return "\n".join([head, *(",".join(map(str, row)) for row in rows)])
-
-
-def test_a_clients_log_has_its_own_figures(tmp_path: Path) -> None:
-    """TTFT and E2E from sending on, requests in order of sending, equal prompts by their name."""
-    text = WRITTEN.partition("[load]")[0].format(seqs=8) + 'log = "client.csv"\n'
-    (tmp_path / "one.server.toml").write_text(text)
-    rows = [
-        (9.0, 11.0, 11.5, 12.5, 64, 11, "a"),
-        (10.0, 10.0, 10.3, 10.3, 64, 1, "a"),
-        (12, 12, 13, 14, 32, 3, ""),
-    ]
-    (tmp_path / "client.csv").write_text(client_log(rows))
-    (real,) = find_servers(tmp_path)
-    assert [r.arrival_s for r in real.requests] == [0.0, 1.0, 2.0]
-    first, second, third = (r.hash_ids for r in real.requests)
-    assert first == second is not None and third is None
-    assert real.stages[0].figures["ttft mean"] == pytest.approx((0.3 + 0.5 + 1.0) / 3)
-    assert real.stages[0].figures["tpot mean"] == pytest.approx((0.1 + 0.5) / 2)
-    assert predict(real, NO_OVERHEAD, "auto")[0].figures["ttft mean"] > 0
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("a,b\n1,2\n", "missing column arrival_s"),
-        (client_log([(0, 0, 1, 2, 5, 0.5, "")]), "line 2: output_tokens is 0.5"),
-        (client_log([(0, 0, 1, 2, 5, 5, ""), (0, 2, 1, 3, 5, 5, "")]), "line 3: the instants"),
-        (client_log([(0, "x", 1, 2, 5, 5, "")]), "line 2: send_s is 'x'"),
-        (client_log([(0, 0, 1, 2, 5, 5, "")]), "1 rows, at least 2"),
-    ],
-)
-def test_a_damaged_clients_log_is_refused_by_line_and_column(tmp_path: Path, text: str, reason: str) -> None:
-    """In one clear error."""
-    written = WRITTEN.partition("[load]")[0].format(seqs=8) + 'log = "client.csv"\n'
-    (tmp_path / "one.server.toml").write_text(written)
-    (tmp_path / "client.csv").write_text(text)
-    with pytest.raises(MeasuredError, match=reason):
-        list(find_servers(tmp_path))
-
-
 def test_arrivals_take_exactly_as_long_as_the_rate_says() -> None:
     """And gaps are exponential: as much spread as mean."""
     times = np.array(exact_poisson(4.0, 8000, 1, "test"))
