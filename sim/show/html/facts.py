@@ -1,6 +1,7 @@
 """The words and figures of the page: headline figures, worst requests, tenants, settings."""
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,38 +20,16 @@ class Figure(NamedTuple):
     best: tuple[int, ...]
 
 
+Cells = dict[str, object]
+"""A row of a table, by the heads of its columns."""
+
+
 class Setting(NamedTuple):
     """An option and what it was in each run."""
 
     name: str
     values: list[str]
     differs: bool
-
-
-class Worst(NamedTuple):
-    """A request that waited long for its first token."""
-
-    request_id: str
-    ttft: str
-    queueing: str
-    prompt: str
-    output: str
-    preemptions: str
-    cause: str
-
-
-class TenantFacts(NamedTuple):
-    """The service that a tenant received in a run."""
-
-    name: str
-    run: str
-    num_requests: int
-    finished: str
-    tokens: str
-    within: str
-    ttft_p50: str
-    ttft_p99: str
-    e2e_p99: str
 
 
 def seconds(value: float | None) -> str:
@@ -149,21 +128,21 @@ def settings(runs: Sequence[Run]) -> list[Setting]:
     return sorted(rows, key=lambda row: not row.differs)
 
 
-def worst(run: Run) -> list[Worst]:
+def worst(run: Run) -> list[Cells]:
     """The requests that waited longest for their first token, with the cause if the run kept a journal."""
     rows = [row for row in run.requests().to_pylist() if row["ttft_s"] is not None]
     rows.sort(key=lambda row: (-row["ttft_s"], row["request_id"]))
     causes = _causes(run, [row["request_id"] for row in rows[:WORST]])
     return [
-        Worst(
-            row["request_id"],
-            seconds(row["ttft_s"]),
-            seconds(row["queueing_s"]),
-            f"{row['num_prompt_tokens']:,}",
-            f"{row['num_output_tokens']:,}",
-            "–" if row["num_preemptions"] is None else f"{row['num_preemptions']:,}",
-            causes.get(row["request_id"], ""),
-        )
+        {
+            "request": row["request_id"],
+            "TTFT": seconds(row["ttft_s"]),
+            "queueing": seconds(row["queueing_s"]),
+            "prompt": f"{row['num_prompt_tokens']:,}",
+            "output": f"{row['num_output_tokens']:,}",
+            "preempted": "–" if row["num_preemptions"] is None else f"{row['num_preemptions']:,}",
+            "why it waited": causes.get(row["request_id"], ""),
+        }
         for row in rows[:WORST]
     ]
 
@@ -184,63 +163,56 @@ def _causes(run: Run, request_ids: Sequence[str]) -> dict[str, str]:
     return causes
 
 
-class Replica(NamedTuple):
-    """The requests that a replica received in a run."""
-
-    number: int
-    run: str
-    num_requests: str
-    prompt_tokens: str
-    hit_rate: str
-    output_tokens: str
-
-
-def replicas(runs: Sequence[Run], names: Sequence[str]) -> list[Replica]:
+def replicas(runs: Sequence[Run], names: Sequence[str]) -> list[Cells]:
     """The replicas of each run that has several."""
     return [
-        Replica(
-            number,
-            name,
-            f"{of['num_requests']:,}",
-            f"{of['prompt_tokens']:,}",
-            f"{of['prefix_hit_rate']:.1%}",
-            f"{of['output_tokens']:,}",
-        )
+        {
+            "replica": number,
+            **_run_of(name, runs),
+            "requests": f"{of['num_requests']:,}",
+            "prompt tokens": f"{of['prompt_tokens']:,}",
+            "found cached": f"{of['prefix_hit_rate']:.1%}",
+            "output tokens": f"{of['output_tokens']:,}",
+        }
         for run, name in zip(runs, names, strict=True)
         for number, of in enumerate(run.summary.get("replicas", ()))
     ]
 
 
-def tenants(runs: Sequence[Run], names: Sequence[str]) -> list[TenantFacts]:
+def tenants(runs: Sequence[Run], names: Sequence[str]) -> list[Cells]:
     """Each tenant's share and latencies, run beside run; empty if no request has a tenant."""
-    found = [row for run, name in zip(runs, names, strict=True) for row in _tenants(run, name)]
-    return sorted(found, key=lambda row: row.name)
+    found: list[tuple[str, Cells]] = []
+    for run, run_name in zip(runs, names, strict=True):
+        by_name: dict[str, list[dict[str, Any]]] = {}
+        for row in run.requests().to_pylist():
+            if row["tenant"] is not None:
+                by_name.setdefault(row["tenant"], []).append(row)
+        found += [
+            (name, {"tenant": name, **_run_of(run_name, runs), **_tenant(run, name, rows)})
+            for name, rows in by_name.items()
+        ]
+    return [cells for _, cells in sorted(found, key=itemgetter(0))]
 
 
-def _tenants(run: Run, run_name: str) -> list[TenantFacts]:
-    by_name: dict[str, list[dict[str, Any]]] = {}
-    for row in run.requests().to_pylist():
-        if row["tenant"] is not None:
-            by_name.setdefault(row["tenant"], []).append(row)
-    found = []
-    for name, rows in sorted(by_name.items()):
-        begun = [row for row in rows if row["ttft_s"] is not None]
-        found.append(
-            TenantFacts(
-                name,
-                run_name,
-                len(rows),
-                _shown(_at(run.summary, ("tenants", name, "num_finished")), "n"),
-                f"{sum(row['num_prompt_tokens'] + row['num_output_tokens'] for row in begun):,}",
-                _shown(_at(run.summary, ("tenants", name, "slo_attainment")), "%"),
-                *(
-                    _percentile([row[column] for row in rows if row[column] is not None], percent)
-                    for column, percent in (("ttft_s", 50), ("ttft_s", 99), ("e2e_s", 99))
-                ),
-            )
-        )
-    return found
+def _run_of(name: str, runs: Sequence[Run]) -> Cells:
+    """The column that names a run beside others."""
+    return {"run": name} if len(runs) > 1 else {}
 
 
-def _percentile(values: list[float], percent: float) -> str:
+def _tenant(run: Run, name: str, rows: Sequence[dict[str, Any]]) -> Cells:
+    """The service that a tenant received in a run."""
+    begun = [row for row in rows if row["ttft_s"] is not None]
+    return {
+        "requests": len(rows),
+        "finished": _shown(_at(run.summary, ("tenants", name, "num_finished")), "n"),
+        "tokens": f"{sum(row['num_prompt_tokens'] + row['num_output_tokens'] for row in begun):,}",
+        "within the limits": _shown(_at(run.summary, ("tenants", name, "slo_attainment")), "%"),
+        "TTFT, median": _percentile(rows, "ttft_s", 50),
+        "TTFT, p99": _percentile(rows, "ttft_s", 99),
+        "E2E, p99": _percentile(rows, "e2e_s", 99),
+    }
+
+
+def _percentile(rows: Sequence[dict[str, Any]], column: str, percent: float) -> str:
+    values = [row[column] for row in rows if row[column] is not None]
     return seconds(float(np.percentile(values, percent))) if values else "–"
