@@ -9,11 +9,13 @@ from sim.figures.metrics import summarize
 from sim.record.recorder import Recorder
 from sim.replay import replay
 from sim.trace.record import TraceRequest
+from sim.workload.read import read_spec
 from sim.workload.resample import retimed
-from sim.workload.shipped import CHAT, SESSIONS
 from tests.actors.fakes import engine_config
 from tests.sim.test_replay import digest
 from tests.sim.toy import CAPACITY, COST
+
+CHAT, SESSIONS = map(read_spec, ("traces/chat-poisson-2rps-5min.toml", "traces/sessions-diurnal-10min.toml"))
 
 
 def run(

@@ -23,10 +23,13 @@ from sim.workload.distributions import (
     Zipf,
 )
 from sim.workload.read import read_spec
-from sim.workload.shipped import CHAT, SESSIONS
 from sim.workload.spec import Workload
 
-CHAT_TRACE = Path(__file__).parents[3] / "traces" / "chat-poisson-2rps-5min.jsonl.gz"
+TRACES = Path(__file__).parents[3] / "traces"
+CHAT_TRACE = TRACES / "chat-poisson-2rps-5min.jsonl.gz"
+CHAT, SESSIONS = (
+    read_spec(TRACES / f"{name}.toml") for name in ("chat-poisson-2rps-5min", "sessions-diurnal-10min")
+)
 
 
 def test_the_same_seed_gives_the_same_requests() -> None:
