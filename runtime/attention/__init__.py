@@ -5,7 +5,7 @@ layer is ours. A forward pass carries the tokens of all requests one after the o
 and the keyword `paged` carries the step's own attention, so that nothing global is set around it.
 """
 
-from typing import Protocol
+from typing import Protocol, TypedDict, Unpack
 
 from torch import Tensor, nn
 
@@ -14,20 +14,20 @@ from actors.core.config import ConfigError
 NAME = "sundog_paged"
 
 
+class Special(TypedDict):
+    """The additions of a layer's attention to a softmax over its scores."""
+
+    scaling: float
+    window: int | None
+    softcap: float | None
+    sinks_H: Tensor | None
+
+
 class StepAttention(Protocol):
     """The attention of one forward pass, layer by layer."""
 
     def attend(
-        self,
-        layer: int,
-        q_THD: Tensor,
-        k_TKD: Tensor,
-        v_TKE: Tensor,
-        *,
-        scaling: float,
-        window: int | None,
-        softcap: float | None,
-        sinks_H: Tensor | None,
+        self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKE: Tensor, **special: Unpack[Special]
     ) -> Tensor:
         """The attention output [T, H, E] of one layer, once its keys and values are stored."""
         ...
@@ -79,4 +79,4 @@ def register() -> str:
     return NAME
 
 
-__all__ = ["NAME", "StepAttention", "paged_attention", "register"]
+__all__ = ["NAME", "Special", "StepAttention", "paged_attention", "register"]

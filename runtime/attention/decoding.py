@@ -9,11 +9,12 @@ S blocks, P slots a block.
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Protocol
+from typing import Protocol, Unpack
 
 import torch
 from torch import Tensor
 
+from runtime.attention import Special
 from runtime.attention.gathered import attend_group
 from runtime.attention.groups import Group
 
@@ -47,41 +48,18 @@ class DecodeAttention(Protocol):
         q_NHD: Tensor,
         keys_SPKD: Tensor,
         values_SPKE: Tensor,
-        *,
-        scaling: float,
-        window: int | None,
-        softcap: float | None,
-        sinks_H: Tensor | None,
+        **special: Unpack[Special],
     ) -> Tensor:
         """The output [N, H, E]."""
         ...
 
 
 def by_gathering(
-    decodes: Decodes,
-    q_NHD: Tensor,
-    keys_SPKD: Tensor,
-    values_SPKE: Tensor,
-    *,
-    scaling: float,
-    window: int | None,
-    softcap: float | None,
-    sinks_H: Tensor | None,
+    decodes: Decodes, q_NHD: Tensor, keys_SPKD: Tensor, values_SPKE: Tensor, **special: Unpack[Special]
 ) -> Tensor:
     """On any device: copies the blocks of whole tables, however many keys are in them."""
     group = decodes.group(keys_SPKD.shape[1])
-    return attend_group(
-        group,
-        q_NHD,
-        q_NHD,
-        q_NHD,
-        keys_SPKD,
-        values_SPKE,
-        scaling=scaling,
-        window=window,
-        softcap=softcap,
-        sinks_H=sinks_H,
-    )
+    return attend_group(group, q_NHD, q_NHD, q_NHD, keys_SPKD, values_SPKE, **special)
 
 
 def by_kernel(

@@ -4,25 +4,17 @@ Shapes: T tokens of the step; H query heads, K key/value heads; D key width, E v
 """
 
 from dataclasses import dataclass, field
-from typing import TypedDict
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
+from runtime.attention import Special
 from runtime.attention.decoding import DecodeAttention, Decodes, by_gathering
 from runtime.attention.gathered import attend_group
 from runtime.attention.groups import Group
 from runtime.attention.paged_cache import LayerShape, PagedKVCache
 from runtime.attention.varlen import Sequences, attend_all, can_attend
-
-
-class Special(TypedDict):
-    """The additions of a layer's attention to a softmax over its scores."""
-
-    scaling: float
-    window: int | None
-    softcap: float | None
-    sinks_H: Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +35,7 @@ class PagedStep:
     covers_all: bool = False
 
     def attend(
-        self,
-        layer: int,
-        q_THD: Tensor,
-        k_TKD: Tensor,
-        v_TKE: Tensor,
-        *,
-        scaling: float,
-        window: int | None,
-        softcap: float | None,
-        sinks_H: Tensor | None,
+        self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKE: Tensor, **special: Unpack[Special]
     ) -> Tensor:
         num_rows, num_padding = len(self.slots_T), len(q_THD) - len(self.slots_T)
         if num_padding:
@@ -60,19 +43,20 @@ class PagedStep:
         keys_SPKD, values_SPKE = self.cache.keys_SPKD[layer], self.cache.values_SPKE[layer]
         self.cache.write(layer, self.slots_T, k_TKD, v_TKE)
         sequences = self.sequences
-        if softcap is not None or sinks_H is not None or not can_attend(q_THD, values_SPKE):
+        is_plain = special["softcap"] is None and special["sinks_H"] is None
+        plain = special["scaling"], special["window"]
+        if not is_plain or not can_attend(q_THD, values_SPKE):
             sequences = None
         if sequences is not None and self.covers_all:
-            return attend_all(sequences, q_THD, keys_SPKD, values_SPKE, scaling=scaling, window=window)
+            return attend_all(sequences, q_THD, keys_SPKD, values_SPKE, *plain)
         outs, num_decodes = [], 0
-        special = Special(scaling=scaling, window=window, softcap=softcap, sinks_H=sinks_H)
         if self.decodes is not None:
             num_decodes = len(self.decodes.num_keys_N)
             q_NHD = q_THD[:num_decodes]
             outs.append(self.decode(self.decodes, q_NHD, keys_SPKD, values_SPKE, **special))
         if sequences is not None:
             q_RHD = q_THD[num_decodes:]
-            outs.append(attend_all(sequences, q_RHD, keys_SPKD, values_SPKE, scaling=scaling, window=window))
+            outs.append(attend_all(sequences, q_RHD, keys_SPKD, values_SPKE, *plain))
         else:
             for group in self.groups:
                 outs.append(attend_group(group, q_THD, k_TKD, v_TKE, keys_SPKD, values_SPKE, **special))
@@ -90,16 +74,7 @@ class LayerProbe:
     repeated: set[int] = field(default_factory=set)
 
     def attend(
-        self,
-        layer: int,
-        q_THD: Tensor,
-        k_TKD: Tensor,
-        v_TKE: Tensor,
-        *,
-        scaling: float,
-        window: int | None,
-        softcap: float | None,
-        sinks_H: Tensor | None,
+        self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKE: Tensor, **special: Unpack[Special]
     ) -> Tensor:
         _, num_heads, key_width = k_TKD.shape
         if layer in self.shapes:
@@ -107,9 +82,9 @@ class LayerProbe:
         self.shapes[layer] = LayerShape(
             *(num_heads, key_width, v_TKE.shape[-1], k_TKD.dtype),
             num_query_heads=q_THD.shape[1],
-            has_window=window is not None,
-            has_softcap=softcap is not None,
-            has_sinks=sinks_H is not None,
+            has_window=special["window"] is not None,
+            has_softcap=special["softcap"] is not None,
+            has_sinks=special["sinks_H"] is not None,
         )
-        self.windows[layer] = window
+        self.windows[layer] = special["window"]
         return v_TKE.repeat_interleave(q_THD.shape[1] // num_heads, dim=1)

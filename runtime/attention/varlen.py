@@ -95,7 +95,6 @@ def attend_all(
     q_THD: Tensor,
     keys_SPKD: Tensor,
     values_SPKD: Tensor,
-    *,
     scaling: float,
     window: int | None,
 ) -> Tensor:

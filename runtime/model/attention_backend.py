@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from runtime.attention import varlen
+from runtime.attention import Special, varlen
 from runtime.attention.decoding import DecodeAttention, Decodes, by_gathering, by_kernel
 from runtime.attention.groups import Group
 from runtime.attention.paged_cache import PagedKVCache
-from runtime.attention.step import PagedStep, Special
+from runtime.attention.step import PagedStep
 from runtime.attention.varlen import Sequences, attend_all, can_attend
 from runtime.checkpoint.facts import first_line
 from runtime.device.inputs import Inputs
@@ -174,7 +174,7 @@ class AttentionTrial:
             num_keys=sum(TRIED_KEYS),
         )
         given = (sequences, self.q_NHD, self.keys_SPKD, self.values_SPKE)
-        return attend_all(*given, scaling=0.1, window=special["window"])
+        return attend_all(*given, special["scaling"], special["window"])
 
     def passes(self, name: str, attend: Callable[[], Tensor]) -> bool:
         """Return True if it answers as gathering does; a line says why not."""

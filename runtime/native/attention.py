@@ -7,13 +7,15 @@ Shapes: T tokens of the step, N requests; H query heads, K key/value heads; D ke
 
 import ctypes
 from collections.abc import Sequence
-from ctypes import byref, c_float, c_int64
+from ctypes import byref
+from typing import Unpack
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from runtime.attention import Special
 from runtime.attention.paged_cache import PagedKVCache
 from runtime.native.records import FORMATS, LayerRecord, RowsRecord, SequencesRecord
 from runtime.step.step import Span
@@ -47,6 +49,24 @@ class StepArrays:
         )
 
 
+def layer_record(cache: PagedKVCache, number: int, num_heads: int) -> LayerRecord:
+    """An attention layer on its keys and values, without what its module says at each call."""
+    keys, values = cache.keys_SPKD[number], cache.values_SPKE[number]
+    _, block_size, num_key_heads, key_width = keys.shape
+    widths = num_heads, num_key_heads, key_width, values.shape[-1]
+    return LayerRecord(keys.data_ptr(), values.data_ptr(), FORMATS[keys.dtype], *widths, block_size)
+
+
+def specialise(record: LayerRecord, special: Special) -> Tensor | None:
+    """Have a layer attend in its module's way; returns the sinks in float32, to which the record points."""
+    sinks_H = special["sinks_H"]
+    sinks_H = None if sinks_H is None else sinks_H.float().contiguous()
+    record.scaling, record.window = special["scaling"], special["window"] or 0
+    record.softcap = special["softcap"] or 0.0
+    record.sinks = None if sinks_H is None else sinks_H.data_ptr()
+    return sinks_H
+
+
 class NativeAttention:
     """The attention of every step of one model on one cache."""
 
@@ -67,18 +87,7 @@ class NativeAttention:
         """A layer's record, without what its module says at each call."""
         found = self._layers.get((number, num_heads))
         if found is None:
-            keys, values = self._cache.keys_SPKD[number], self._cache.values_SPKE[number]
-            _, block_size, num_key_heads, key_width = keys.shape
-            found = self._layers[number, num_heads] = LayerRecord(
-                keys.data_ptr(),
-                values.data_ptr(),
-                FORMATS[keys.dtype],
-                num_heads,
-                num_key_heads,
-                key_width,
-                values.shape[-1],
-                block_size,
-            )
+            found = self._layers[number, num_heads] = layer_record(self._cache, number, num_heads)
         return found
 
     def attend(
@@ -102,25 +111,12 @@ class NativeStep:
         self._arrays = arrays
 
     def attend(
-        self,
-        layer: int,
-        q_THD: Tensor,
-        k_TKD: Tensor,
-        v_TKE: Tensor,
-        *,
-        scaling: float,
-        window: int | None,
-        softcap: float | None,
-        sinks_H: Tensor | None,
+        self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKE: Tensor, **special: Unpack[Special]
     ) -> Tensor:
         """The output [T, H, E]; rows beyond those of the requests are padding, and zero."""
         num_rows, num_heads, _ = q_THD.shape
         record = self._attention.layer(layer, num_heads)
-        sinks_H = None if sinks_H is None else sinks_H.float().contiguous()
-        record.scaling = c_float(scaling)
-        record.window = c_int64(window or 0)
-        record.softcap = c_float(softcap or 0.0)
-        record.sinks = None if sinks_H is None else sinks_H.data_ptr()
+        _sinks_H = specialise(record, special)  # which the record only points to
         if not (q_THD.dtype is k_TKD.dtype is v_TKE.dtype):
             raise ValueError(f"layer {layer} attends with {q_THD.dtype}, {k_TKD.dtype} and {v_TKE.dtype}")
         q_THD, k_TKD, v_TKE = _side_by_side(q_THD), _side_by_side(k_TKD), _side_by_side(v_TKE)

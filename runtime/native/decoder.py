@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from runtime.attention.paged_cache import PagedKVCache
-from runtime.native.attention import StepArrays, address
+from runtime.native.attention import StepArrays, address, layer_record, specialise
 from runtime.native.observed import Attended, Pass
 from runtime.native.parts import GatedProducts, Parts, Unrecognised, child, maybe_child, products_of
 from runtime.native.records import FORMATS, DecoderLayer, DecoderRecord, LayerRecord, Norm, Rotary, StepRecord
@@ -155,24 +155,9 @@ class NativeDecoder:
         return self._parts.norm(norm, columns if is_of_all else key_width)
 
     def _attention(self, number: int, seen: Attended) -> LayerRecord:
-        keys, values = self._cache.keys_SPKD[number], self._cache.values_SPKE[number]
-        _, block_size, num_key_heads, key_width = keys.shape
-        sinks_H = None if seen.sinks_H is None else seen.sinks_H.float().contiguous()
-        self._parts.kept.append(sinks_H)
-        return LayerRecord(
-            keys.data_ptr(),
-            values.data_ptr(),
-            FORMATS[keys.dtype],
-            seen.num_heads,
-            num_key_heads,
-            key_width,
-            values.shape[-1],
-            block_size,
-            seen.scaling,
-            seen.softcap or 0.0,
-            seen.window or 0,
-            None if sinks_H is None else sinks_H.data_ptr(),
-        )
+        record = layer_record(self._cache, number, seen.num_heads)
+        self._parts.kept.append(specialise(record, seen.special))
+        return record
 
     def _know_positions(self, position: int) -> None:
         """Have the library's own rotary table reach this position."""

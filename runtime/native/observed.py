@@ -5,6 +5,7 @@ Shapes: T tokens of the pass; H query heads, K key/value heads; D key width, E v
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from runtime.attention import Special
 from runtime.attention.groups import Group
 from runtime.attention.paged_cache import PagedKVCache
 from runtime.attention.step import PagedStep
@@ -31,10 +33,7 @@ class Attended:
     k_TKD: Tensor
     v_TKE: Tensor
     num_heads: int
-    scaling: float
-    window: int | None
-    softcap: float | None
-    sinks_H: Tensor | None
+    special: Special
 
 
 @dataclass(slots=True)
@@ -79,23 +78,10 @@ class _Noting:
     attended: dict[int, Attended]
 
     def attend(
-        self,
-        layer: int,
-        q_THD: Tensor,
-        k_TKD: Tensor,
-        v_TKE: Tensor,
-        *,
-        scaling: float,
-        window: int | None,
-        softcap: float | None,
-        sinks_H: Tensor | None,
+        self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKE: Tensor, **special: Unpack[Special]
     ) -> Tensor:
-        self.attended[layer] = Attended(
-            k_TKD.clone(), v_TKE.clone(), q_THD.shape[1], scaling, window, softcap, sinks_H
-        )
-        return self.step.attend(
-            layer, q_THD, k_TKD, v_TKE, scaling=scaling, window=window, softcap=softcap, sinks_H=sinks_H
-        )
+        self.attended[layer] = Attended(k_TKD.clone(), v_TKE.clone(), q_THD.shape[1], special)
+        return self.step.attend(layer, q_THD, k_TKD, v_TKE, **special)
 
 
 def observe(model: PreTrainedModel, layers: nn.ModuleList, cache: PagedKVCache, max_model_len: int) -> Pass:
