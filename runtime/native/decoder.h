@@ -32,6 +32,8 @@ struct Experts {
     const float* shared_gate;           // [width]: opens what all rows' products make; null: it is open
     float scale;                        // of weights
     int32_t score, is_normalised, rounds;  // the last: logits to the model's format
+    // Only the best groups of neighbours are chosen from: those whose best `num_compared` have the highest sums.
+    int32_t num_groups, num_chosen_groups, num_compared;
 };
 
 // Products of all rows, or of experts, or the sum of both: what there is none of has no outputs, and no experts.

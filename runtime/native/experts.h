@@ -3,7 +3,9 @@
 // Rows lie expert by expert, each as often as it was sent, and are multiplied in panels of one expert. A row's sum is
 // made in the order of its experts' weights, so that it never depends on the other rows.
 #pragma once
+#include <functional>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "decoder.h"
@@ -23,7 +25,7 @@ class Routes {
           of_shared(size_t(rows)) {}
 
     // The experts of row r = x and their weights, by its router's logits (Shazeer et al., "Outrageously large neural
-    // networks", 2017; with a bias that only chooses: DeepSeek-V3, 2024, section 2.1.2).
+    // networks", 2017; with a bias that only chooses, and by groups: DeepSeek-V3, 2024, section 2.1.2).
     template <class T> void choose(const Experts& e, int64_t r, const T* x, int64_t width) {
         static thread_local std::vector<float> scores, wanted;
         scores.resize(size_t(e.num)), wanted.resize(size_t(e.num));
@@ -33,12 +35,13 @@ class Routes {
         }
         score(e, scores);
         for (int64_t i = 0; i < e.num; i++) wanted[size_t(i)] = scores[size_t(i)] + (e.bias ? e.bias[i] : 0);
+        if (e.num_groups > e.num_chosen_groups) leave_out_groups(e, wanted);
         float sum = 0;
         for (int64_t k = r * num_chosen_; k < (r + 1) * num_chosen_; k++) {
             const auto best = std::max_element(wanted.begin(), wanted.end()) - wanted.begin();
             expert[size_t(k)] = best;
             sum += weight[size_t(k)] = scores[size_t(best)];
-            wanted[size_t(best)] = -std::numeric_limits<float>::infinity();
+            wanted[size_t(best)] = -NEVER;
         }
         for (int64_t k = r * num_chosen_; k < (r + 1) * num_chosen_; k++)
             weight[size_t(k)] *= e.is_normalised ? e.scale / sum : e.scale;
@@ -62,6 +65,25 @@ class Routes {
     }
 
   private:
+    static constexpr float NEVER = std::numeric_limits<float>::infinity();
+
+    // Of the groups all but the best are wanted no more.
+    static void leave_out_groups(const Experts& e, std::vector<float>& wanted) {
+        static thread_local std::vector<float> sums, group;
+        const int64_t size = e.num / e.num_groups;
+        sums.clear();
+        for (auto at = wanted.begin(); at != wanted.end(); at += size) {
+            group.assign(at, at + size);
+            std::partial_sort(group.begin(), group.begin() + e.num_compared, group.end(), std::greater<>());
+            sums.push_back(std::accumulate(group.begin(), group.begin() + e.num_compared, 0.f));
+        }
+        for (int64_t left = e.num_groups - e.num_chosen_groups; left > 0; left--) {
+            const auto worst = std::min_element(sums.begin(), sums.end());
+            std::fill_n(wanted.begin() + (worst - sums.begin()) * size, size, -NEVER);
+            *worst = NEVER;
+        }
+    }
+
     static float sigmoid(float a) { return 1 / (1 + std::exp(-a)); }
 
     template <class T> static float dot(const T* x, const float* w, int64_t width) {

@@ -47,8 +47,8 @@ class Pass:
     attended: dict[int, Attended] = field(default_factory=dict)
     into_TW: dict[int, Tensor] = field(default_factory=dict)
     out_of_TW: dict[int, Tensor] = field(default_factory=dict)
-    routed: dict[int, tuple[nn.Module, Tensor]] = field(default_factory=dict)
-    """Layers' routers and their inputs [T, W]."""
+    routed: dict[int, tuple[nn.Module, tuple[Tensor, ...]]] = field(default_factory=dict)
+    """Layers' routers and what they take: inputs [T, W], and a bias of some."""
     logits_TV: Tensor = field(default_factory=lambda: torch.empty(0))
 
     @property
@@ -59,13 +59,13 @@ class Pass:
         """The tokens that keep their experts if their router's input is rounded otherwise."""
         settled_T = torch.ones(len(self.token_T), dtype=torch.bool)
         if layer in self.routed:
-            router, into_TW = self.routed[layer]
+            router, (into_TW, *given) = self.routed[layer]
             rng = torch.Generator().manual_seed(0)
             size = STIRRED[into_TW.dtype] * into_TW.float().square().mean(-1, keepdim=True).sqrt()
-            chosen_TK = router(into_TW)[2].sort().values
+            chosen_TK = router(into_TW, *given)[2].sort().values
             for _ in range(NUM_STIRRED):
                 noise_TW = size * torch.randn(into_TW.shape, generator=rng)
-                again_TK = router((into_TW + noise_TW).to(into_TW.dtype))[2].sort().values
+                again_TK = router((into_TW + noise_TW).to(into_TW.dtype), *given)[2].sort().values
                 settled_T &= (again_TK == chosen_TK).all(-1)
         return settled_T
 
@@ -119,7 +119,7 @@ def observe(model: PreTrainedModel, layers: nn.ModuleList, cache: PagedKVCache, 
 
 def _note_router(found: Pass, number: int):  # type: ignore[no-untyped-def]  # torch's own kind of hook
     def note(router: nn.Module, args: tuple[Tensor, ...]) -> None:
-        found.routed[number] = router, args[0].flatten(0, -2).clone()
+        found.routed[number] = router, (args[0].flatten(0, -2).clone(), *args[1:])
 
     return note
 

@@ -10,6 +10,7 @@ import copy
 from collections.abc import Callable
 from ctypes import addressof
 from dataclasses import dataclass, field
+from itertools import product
 
 import torch
 import torch.nn.functional as F
@@ -103,7 +104,7 @@ class Parts:
         shared = maybe_child(mlp, "shared_expert", "shared_experts")
         own = (Linear(), Linear(), Linear()) if shared is None else self._gated(shared, width)
         shared_gate = getattr(maybe_child(mlp, "shared_expert_gate"), "weight", None)
-        record = self._router(child(mlp, *ROUTER), width)
+        record = self._router(mlp, width)
         each = [
             ExpertRecord(self.linear(gate, width), self.linear(up, width), self.linear(down, None, width))
             for gate, up, down in zip(experts.gate, experts.up, experts.down, strict=True)
@@ -120,31 +121,37 @@ class Parts:
         gate, up = self.linears(mlp, ("gate_proj", "up_proj"), "gate_up_proj", width, inner, inner)
         return gate, up, down
 
-    def _router(self, router: nn.Module, width: int) -> ExpertsRecord:
-        """A router's record: it scores, chooses and weighs as it does with noise."""
+    def _router(self, mlp: nn.Module, width: int) -> ExpertsRecord:
+        """A router's record: it scores, chooses and weighs as it does with noise.
+
+        A bias that the products keep themselves is given to it.
+        """
+        router = child(mlp, *ROUTER)
         exact = copy.deepcopy(router).float()
+        given = [each.float() for each in (*mlp.parameters(recurse=False), *mlp.buffers(recurse=False))]
         with torch.inference_mode():
             noise = torch.randn(NUM_ROUTED, width, generator=torch.Generator().manual_seed(0))
             try:
-                logits, weights, chosen = exact(noise)
+                logits, weights, chosen = exact(noise, *given)
             except (RuntimeError, TypeError, ValueError) as error:
                 raise Unrecognised(f"its router {type(router).__name__} is of a kind of its own") from error
             num = logits.shape[-1]
-            own = [*exact.parameters(), *exact.buffers()]
+            own = [*exact.parameters(), *exact.buffers(), *given]
             weight = next((each for each in own if each.shape == (num, width)), torch.zeros(num, width))
             bias = getattr(exact, "bias", None)
             if not torch.allclose(logits, F.linear(noise, weight, bias), rtol=CLOSE, atol=CLOSE):
                 raise Unrecognised(f"its router {type(router).__name__} is not linear")
-            coarse = router(noise.to(self.dtype))[0].float()
-            for of_choice in (None, *(each.flatten() for each in own if each.numel() == num)):
-                for score in Score:
-                    scores = logits.softmax(-1) if score is Score.SOFTMAX else logits.sigmoid()
-                    scale, is_normalised = _weighs(scores, of_choice, weights, chosen)
-                    if scale is not None:
-                        places = [self._numbers(each) for each in (weight, bias, of_choice)]
-                        rounds = torch.equal(coarse, coarse.to(self.dtype).float())
-                        how = (None, scale, score, is_normalised, rounds)
-                        return ExpertsRecord(None, num, chosen.shape[-1], *places, *how)
+            coarse = router(noise.to(self.dtype), *given)[0].float()
+            biases = (None, *(each.flatten() for each in own if each.numel() == num))
+            for score, groups, of_choice in product(Score, _groups(router, num), biases):
+                scores = logits.softmax(-1) if score is Score.SOFTMAX else logits.sigmoid()
+                wanted = _of_best_groups(scores if of_choice is None else scores + of_choice, *groups)
+                scale, is_normalised = _weighs(scores, wanted, weights, chosen)
+                if scale is not None:
+                    places = [self._numbers(each) for each in (weight, bias, of_choice)]
+                    rounds = torch.equal(coarse, coarse.to(self.dtype).float())
+                    how = (None, scale, score, is_normalised, rounds, *groups)
+                    return ExpertsRecord(None, num, chosen.shape[-1], *places, *how)
         raise Unrecognised(f"its router {type(router).__name__} chooses by a rule of its own")
 
     def _numbers(self, tensor: Tensor | None) -> int | None:
@@ -214,11 +221,23 @@ def activation(module: Callable[[Tensor], Tensor]) -> int:
     raise Unrecognised(f"its activation is {type(module).__name__}")
 
 
-def _weighs(
-    scores: Tensor, bias: Tensor | None, weights: Tensor, chosen: Tensor
-) -> tuple[float | None, bool]:
+def _groups(router: nn.Module, num_experts: int) -> list[tuple[int, int, int]]:
+    """How a router may choose by groups: how many there are, how many it chooses, and by how many experts."""
+    num, num_chosen = (int(getattr(router, name, None) or 1) for name in ("num_group", "topk_group"))
+    return [(1, 1, 1), *((num, num_chosen, n) for n in (1, 2) if num > 1 and n <= num_experts // num)]
+
+
+def _of_best_groups(wanted: Tensor, num: int, num_chosen: int, num_compared: int) -> Tensor:
+    """The scores of experts in the groups that are chosen; others are the least there is."""
+    by_group = wanted.view(len(wanted), num, -1)
+    best = by_group.topk(num_compared).values.sum(-1).topk(num_chosen).indices
+    left_out = torch.full_like(by_group[..., 0], -torch.inf).scatter(-1, best, 0)
+    return (by_group + left_out[..., None]).flatten(1)
+
+
+def _weighs(scores: Tensor, wanted: Tensor, weights: Tensor, chosen: Tensor) -> tuple[float | None, bool]:
     """The factor of weights, and if they add up to it; None if others were chosen, or weighed otherwise."""
-    best = (scores if bias is None else scores + bias).topk(chosen.shape[-1]).indices
+    best = wanted.topk(chosen.shape[-1]).indices
     if not torch.equal(best.sort().values, chosen.sort().values):
         return None, False
     picked = scores.gather(-1, chosen)

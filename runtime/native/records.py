@@ -110,8 +110,8 @@ class ExpertsRecord(Structure):
         ("shared_gate", c_void_p),
         ("scale", c_float),
         ("score", c_int32),
-        ("is_normalised", c_int32),
-        ("rounds", c_int32),
+        *((name, c_int32) for name in ("is_normalised", "rounds", "num_groups", "num_chosen_groups")),
+        ("num_compared", c_int32),
     )
 
 

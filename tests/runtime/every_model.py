@@ -19,7 +19,7 @@ from actors.core.config import ConfigError
 from runtime.engine.backend import TorchBackend
 from sim.clock import run_virtual
 from tests.runtime.driver import Driver
-from tests.runtime.models import VOCAB_SIZE, generate, random_prompt
+from tests.runtime.models import VOCAB_SIZE, generate, random_prompt, stir_choices
 
 EQUAL = "equal to `generate`"
 WHOLE = f"{EQUAL}; on a CPU a step is one compiled call"
@@ -52,7 +52,8 @@ SMALL: dict[str, Any] = {
     "num_key_value_heads": 2,
     **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"), 4),
     **dict.fromkeys(("num_experts_per_tok", "moe_k", "moe_topk"), 2),
-    **dict.fromkeys(("n_group", "topk_group", "first_k_dense_replace"), 1),
+    **dict.fromkeys(("topk_group", "first_k_dense_replace"), 1),
+    "n_group": 2,
 }
 ONLY_IF_SET = ("sliding_window", "q_lora_rank", "num_key_value_heads", "head_dim")
 """None says something of its own in these fields, and stays."""
@@ -130,6 +131,7 @@ def build(model_type: str, folder: Path) -> PreTrainedModel | None:
                 parameter.normal_(0, 0.12)
             else:
                 parameter += torch.randn_like(parameter) * 0.05
+        stir_choices(model)
     model.generation_config.eos_token_id = None
     model.save_pretrained(folder)
     return model

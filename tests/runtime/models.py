@@ -92,6 +92,14 @@ def build_model(architecture: str, folder: Path, **changed: Any) -> PreTrainedMo
     return model
 
 
+def stir_choices(model: PreTrainedModel) -> None:
+    """Give routers a bias that only chooses, where they have one: at first it is 0."""
+    with torch.no_grad():
+        for name, buffer in model.named_buffers():
+            if name.endswith("correction_bias"):
+                buffer.normal_(0, 0.1)
+
+
 def random_prompt(seed: int, num_tokens: int) -> list[int]:
     rng = random.Random(seed)
     return [rng.randrange(3, VOCAB_SIZE) for _ in range(num_tokens)]

@@ -21,7 +21,7 @@ from runtime.native.parts import Unrecognised
 from runtime.native.recognised import recognised
 from runtime.step.step import Step
 from tests.runtime.driver import Driver
-from tests.runtime.models import ARCHITECTURES, COMMON, build_model, generate, random_prompt
+from tests.runtime.models import ARCHITECTURES, COMMON, build_model, generate, random_prompt, stir_choices
 
 RUNNABLE = build.variants_of(build.cpu_flags())
 pytestmark = pytest.mark.skipif(not RUNNABLE, reason="this CPU runs none of the kernels")
@@ -59,7 +59,9 @@ def build_wide(architecture: str, folder: Path, **settings: object) -> None:
     config = AutoConfig.for_model(
         architecture, **{**COMMON, **ARCHITECTURES.get(architecture, {}), **WIDE, **settings}
     )
-    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    model = AutoModelForCausalLM.from_config(config)
+    stir_choices(model)
+    model.save_pretrained(folder)
 
 
 async def load(folder: Path, dtype: str) -> tuple[TorchBackend, Model]:

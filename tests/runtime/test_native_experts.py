@@ -20,6 +20,7 @@ __all__ = ["both"]  # a fixture
 pytestmark = pytest.mark.skipif(not build.variants_of(build.cpu_flags()), reason="this CPU runs no kernels")
 FEW = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 DEEP = {"head_dim": 16, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+GROUPS = {"n_routed_experts": 8, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1}
 FAMILIES: dict[str, dict[str, object]] = {
     "qwen2_moe": {**FEW, "shared_expert_intermediate_size": 64},
     "olmoe": FEW,
@@ -27,6 +28,9 @@ FAMILIES: dict[str, dict[str, object]] = {
     "flex_olmo": FEW,
     "ernie4_5_moe": {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 32},
     "glm4_moe": {**DEEP, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1},
+    "dots1": {**DEEP, **GROUPS, "n_shared_experts": 1, "norm_topk_prob": False, "routed_scaling_factor": 2.5},
+    "minimax_m2": {"head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "hy_v3": {**FEW, "head_dim": 16, "num_shared_experts": 1, "router_scaling_factor": 2.5},
 }
 """Shared experts, dense first layers, routers of all kinds; test_native_decoder.py has the others."""
 
@@ -41,7 +45,7 @@ async def test_a_mixture_gives_the_logits_of_its_layers(
     assert max(both) < 3e-6
 
 
-@pytest.mark.parametrize("architecture", ["qwen2_moe", "glm4_moe"])
+@pytest.mark.parametrize("architecture", ["qwen2_moe", "glm4_moe", "dots1"])
 async def test_a_mixture_in_bf16_is_apart_by_roundings(
     both: list[float], architecture: str, tmp_path: Path
 ) -> None:
@@ -87,12 +91,7 @@ async def test_a_row_of_a_mixture_is_the_same_beside_any_others(
     ("architecture", "settings", "why"),
     [
         ("phimoe", {"num_local_experts": 4}, "chooses by a rule of its own"),
-        ("glm4_moe", {**DEEP, "n_routed_experts": 8, "n_group": 4, "topk_group": 1}, "a rule of its own"),
-        (
-            "minimax_m2",
-            {"head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2},
-            "of a kind of its own",
-        ),
+        ("afmoe", {**FEW, "head_dim": 16, "num_shared_experts": 1}, "of a kind of its own"),
     ],
 )
 async def test_a_router_of_another_rule_is_left_to_the_library(
