@@ -9,13 +9,14 @@ namespace {
 // Buffers of one step, kept for the next. Rows lie an odd number of cache lines apart: where that is a power of two,
 // one column's rows would share a few places of a cache.
 template <class T> struct Buffers {
-    Matrix<T> hidden, normed, heads, attended, more, mlp, pairs;
-    Buffers(const Decoder& d, int64_t rows, int64_t head_columns, int64_t attended_columns) {
+    Matrix<T> hidden, normed, latent, heads, attended, more, mlp, pairs;
+    Buffers(const Decoder& d, int64_t rows, int64_t latent_columns, int64_t head_columns, int64_t attended_columns) {
         static thread_local Room room;
         const int64_t sent = rows * d.num_chosen;
         struct Place { Matrix<T>* matrix; int64_t rows, columns; size_t at; };
-        Place places[] = {{&hidden, rows, d.width}, {&normed, rows, d.width}, {&heads, rows, head_columns},
-                          {&attended, rows, attended_columns}, {&more, rows, d.width}, {&mlp, sent, d.mlp_width},
+        Place places[] = {{&hidden, rows, d.width}, {&normed, rows, d.width}, {&latent, rows, latent_columns},
+                          {&heads, rows, head_columns}, {&attended, rows, attended_columns},
+                          {&more, rows, d.width}, {&mlp, sent, d.mlp_width},
                           {&pairs, d.num_experts ? sent : 0, d.width}};
         constexpr int64_t LINE = 64 / sizeof(T);
         size_t all = 0;
@@ -36,12 +37,16 @@ template <class T> void decode(const Decoder& d, const Step& step, int num_threa
     const int64_t q_columns = a.num_heads * a.key_width, k_columns = a.num_key_heads * a.key_width;
     const int64_t head_columns = q_columns + k_columns + a.num_key_heads * a.value_width;
     const int64_t attended_columns = a.num_heads * a.value_width;
-    const Buffers<T> b(d, rows, head_columns, attended_columns);
+    const int64_t latent_columns = d.layers[0].kv_a.num_out + d.layers[0].q_a.num_out;
+    const Buffers<T> b(d, rows, latent_columns, head_columns, attended_columns);
     const Pieces pieces(s, a, num_threads);
-    const WholeRows room = room_for_whole(d.has_whole ? rows * d.num_chosen : 0, std::max({width, attended_columns, d.mlp_width}));
+    const int64_t most_inputs = std::max({width, latent_columns, attended_columns, d.mlp_width});
+    const WholeRows room = room_for_whole(d.has_whole ? rows * d.num_chosen : 0, most_inputs);
     Routes routes(d.num_experts ? rows : 0, d.num_chosen);
     const auto gate_up = [&](vf gate, vf up) { return gated<T>(gate, up, d); };
-    walk(num_threads, int(6 + (d.num_experts ? 23 : 13) * (step.end - step.first)), [&](Walker& walker) {
+    const auto first_of = [](const DecoderLayer& layer) { return layer.kv_a.num_out ? &layer.kv_a : &layer.q; };
+    const int parts = (d.num_experts ? 23 : 13) + (latent_columns ? 5 : 0);
+    walk(num_threads, int(6 + parts * (step.end - step.first)), [&](Walker& walker) {
         each_row(walker, rows, [&](int64_t r) {
             if (step.token) scale_row((const T*)d.embedding + step.token[r] * width, d.embedding_scale, b.hidden[r], width);
             else std::memcpy(b.hidden[r], (T*)step.hidden + r * width, sizeof(T) * size_t(width));
@@ -57,13 +62,28 @@ template <class T> void decode(const Decoder& d, const Step& step, int num_threa
         for (int64_t i = step.first; i < step.end; i++) {
             const DecoderLayer& layer = d.layers[i];
             const bool has_products = layer.gate.num_out;
-            const Linear& after = i + 1 == step.end ? d.head : d.layers[i + 1].q;
+            const Linear& after = i + 1 == step.end ? d.head : *first_of(d.layers[i + 1]);
             add_and_norm(i > step.first ? &d.layers[i - 1].after_mlp : nullptr, layer.before_attention);
-            linear(walker, {&layer.q, &layer.k, &layer.v}, {&layer.o}, read(b.normed), room, rows, b.heads);
-            each_row(walker, rows, [&](int64_t r) {
-                T* q = b.heads[r];
-                keep_heads(d, layer, q, q + q_columns, q + q_columns + k_columns, s.slot[r], step.position[r]);
-            });
+            if (layer.kv_a.num_out) {
+                const int64_t kv_columns = layer.kv_a.num_out;
+                const Matrix<T> q_latent{b.latent.at + kv_columns, b.latent.row}, kv{b.heads.at + q_columns, b.heads.row};
+                linear(walker, {&layer.kv_a, &layer.q_a}, {&layer.q}, read(b.normed), room, rows, b.latent);
+                each_row(walker, rows, [&](int64_t r) {
+                    norm_row(b.latent[r], layer.of_keys, b.latent[r]);
+                    if (layer.q_a.num_out) norm_row(q_latent[r], layer.of_queries, q_latent[r]);
+                });
+                linear(walker, {&layer.q}, {&layer.k}, read(layer.q_a.num_out ? q_latent : b.normed), room, rows, b.heads);
+                linear(walker, {&layer.k}, {&layer.o}, read(b.latent), room, rows, kv);
+                each_row(walker, rows, [&](int64_t r) {
+                    keep_latent_heads(d, layer, b.heads[r], kv[r], b.latent[r] + layer.k.num_in, s.slot[r], step.position[r]);
+                });
+            } else {
+                linear(walker, {&layer.q, &layer.k, &layer.v}, {&layer.o}, read(b.normed), room, rows, b.heads);
+                each_row(walker, rows, [&](int64_t r) {
+                    T* q = b.heads[r];
+                    keep_heads(d, layer, q, q + q_columns, q + q_columns + k_columns, s.slot[r], step.position[r]);
+                });
+            }
             Worker<T> worker(layer.attention, s, {b.heads.at, b.heads.row, a.key_width},
                              {b.attended.at, b.attended.row, a.value_width});
             pieces.attend(walker, worker);

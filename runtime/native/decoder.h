@@ -10,7 +10,8 @@
 
 // What is made of a gate and what it opens: f(gate) up, or gpt-oss's min(gate, limit) sigmoid(alpha gate) (up + 1).
 enum Gating : int32_t { SILU = 0, GELU_TANH = 1, CLAMPED = 2 };
-enum Rotary : int32_t { HALVES = 0, PAIRS = 1, NO_TURN = 2, WIDE_HALVES = 3 };  // what is turned against what
+// What is turned against what; pairs that part leave their first numbers before their second ones.
+enum Rotary : int32_t { HALVES = 0, PAIRS = 1, NO_TURN = 2, WIDE_HALVES = 3, PARTING_PAIRS = 4 };
 
 struct Norm {
     const float* weight;  // null: no norm
@@ -37,10 +38,14 @@ struct Experts {
 };
 
 // Products of all rows, or of experts, or the sum of both: what there is none of has no outputs, and no experts.
+//
+// Latent attention (DeepSeek-V2, 2024, section 2.1) has `kv_a`: it makes a latent, and the end of all heads' keys, which
+// alone is turned. Of the latent `k` makes each head's [beginning of its key, value], and there is no `v`. Queries come
+// from the layer's input, or from a latent that `q_a` makes. The norms of queries and keys are those of the latents.
 struct DecoderLayer {
     Layer attention;
     Norm before_attention, of_queries, of_keys, after_attention, before_mlp, after_mlp;
-    Linear q, k, v, o, gate, up, down;
+    Linear q, k, v, o, gate, up, down, q_a, kv_a;
     const float *cos, *sin;  // [positions][rotary_width]: pairs take its first half, wide halves are as wide as it
     int32_t rotary;
     Experts experts;

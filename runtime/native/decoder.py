@@ -18,7 +18,7 @@ from runtime.attention.paged_cache import PagedKVCache
 from runtime.native.attention import StepArrays, address, layer_record, specialise
 from runtime.native.observed import Attended, Pass
 from runtime.native.parts import GatedProducts, Parts, Unrecognised, child, maybe_child, products_of
-from runtime.native.records import FORMATS, DecoderLayer, DecoderRecord, LayerRecord, Norm, Rotary, StepRecord
+from runtime.native.records import FORMATS, DecoderLayer, DecoderRecord, Linear, Norm, Rotary, StepRecord
 
 FIRST_POSITIONS = 4096
 MOST_PLAIN_ROWS, MOST_TILE_ROWS = 16, 32
@@ -76,6 +76,7 @@ class NativeDecoder:
         products = [parts.products(products_of(layer), self._width) for layer in modules.layers]
         layers = [self._layer(layer, n, attended[n], products[n]) for n, layer in enumerate(modules.layers)]
         self._layers = (DecoderLayer * len(layers))(*layers)
+        _one("heads", {layer.shape for layer in self._layers})
         linears = [linear for each in products for linear in each.linears]
         gating = _one("gates", {each.gating for each in products})
         num_chosen = {each.experts.num_chosen for each in products if each.experts.num}
@@ -92,13 +93,15 @@ class NativeDecoder:
             parts.norm(modules.norm, self._width),
             head,
             embedding_scale=_embedding_scale(modules.embedding, seen),
-            residual_scale=modules.setting("residual_multiplier", 1.0),
+            residual_scale=getattr(
+                modules.layers[0], "residual_scale", modules.setting("residual_multiplier", 1.0)
+            ),
             logit_scale=1 / modules.setting("logits_scaling", 1.0),
             logit_softcap=modules.setting("final_logit_softcapping", 0.0),
             gate_alpha=gating.alpha,
             gate_limit=gating.limit,
             gating=gating.number,
-            has_whole=any(linear.bits for linear in (*linears, head, layers[0].q, layers[0].o)),
+            has_whole=any(linear.bits for linear in (*linears, head, *layers[0].linears)),
             format=FORMATS[self.dtype],
         )
         self._num_positions = 0
@@ -110,7 +113,7 @@ class NativeDecoder:
     def turn(self, layer: int, rotary: Rotary) -> None:
         """Have this layer turn its queries and keys in this way."""
         wide = 2 * self._record.rotary_width > self._layers[layer].attention.key_width
-        if rotary is Rotary.WIDE_HALVES and wide:
+        if rotary is Rotary.WIDE_HALVES and (wide or self._layers[layer].kv_a.num_out):
             raise Unrecognised(f"layer {layer} would differ")
         self._layers[layer].rotary = rotary
 
@@ -125,27 +128,49 @@ class NativeDecoder:
     def _layer(self, layer: nn.Module, number: int, seen: Attended, products: GatedProducts) -> DecoderLayer:
         parts, width = self._parts, self._width
         attention = child(layer, "self_attn")
-        _, key_heads, key_width = seen.k_TKD.shape
-        value_width = seen.v_TKE.shape[-1]
-        heads = (seen.num_heads * key_width, key_heads * key_width, key_heads * value_width)
         before_attention, after_attention, before_mlp, after_mlp = (
             parts.norm(norm, width) for norm in _norms(layer)
         )
+        record = layer_record(self._cache, number, seen.num_heads)
+        parts.kept.append(specialise(record, seen.special))
         return DecoderLayer(
-            self._attention(number, seen),
+            record,
             before_attention,
-            self._head_norm(attention, "q_norm", key_width, heads[0]),
-            self._head_norm(attention, "k_norm", key_width, heads[1]),
-            after_attention,
-            before_mlp,
-            after_mlp,
-            *parts.linears(attention, ("q_proj", "k_proj", "v_proj"), "qkv_proj", width, *heads),
-            parts.linear(child(attention, "o_proj"), seen.num_heads * value_width, width),
-            products.gate,
-            products.up,
-            products.down,
+            after_attention=after_attention,
+            before_mlp=before_mlp,
+            after_mlp=after_mlp,
+            o=parts.linear(child(attention, "o_proj"), seen.num_heads * seen.v_TKE.shape[-1], width),
+            gate=products.gate,
+            up=products.up,
+            down=products.down,
             experts=products.experts,
+            **self._heads(attention, seen),
         )
+
+    def _heads(self, attention: nn.Module, seen: Attended) -> dict[str, Linear | Norm]:
+        """The layers that make queries, keys and values, and the norms of heads or of latents."""
+        parts, width = self._parts, self._width
+        _, num, key_width = seen.k_TKD.shape
+        columns = (seen.num_heads * key_width, num * key_width, num * seen.v_TKE.shape[-1])
+        of_latent = maybe_child(attention, "kv_b_proj")
+        if of_latent is None:
+            linears = parts.linears(attention, ("q_proj", "k_proj", "v_proj"), "qkv_proj", width, *columns)
+            of_queries = self._head_norm(attention, "q_norm", key_width, columns[0])
+            of_keys = self._head_norm(attention, "k_norm", key_width, columns[1])
+            return {"of_queries": of_queries, "of_keys": of_keys, **dict(zip("qkv", linears, strict=True))}
+        kv_a, k = parts.linear(child(attention, "kv_a_proj_with_mqa"), width), parts.linear(of_latent, None)
+        if k.num_out != sum(columns[1:]) - num * (kv_a.num_out - k.num_in):
+            raise Unrecognised("its heads are not made of one latent")
+        found: dict[str, Linear | Norm] = {
+            "kv_a": kv_a,
+            "k": k,
+            "of_keys": parts.norm(child(attention, "kv_a_layernorm"), k.num_in),
+        }
+        if (q_latent := maybe_child(attention, "q_a_proj")) is not None:
+            found["q_a"] = q_a = parts.linear(q_latent, width)
+            width = q_a.num_out
+            found["of_queries"] = parts.norm(child(attention, "q_a_layernorm"), width)
+        return {**found, "q": parts.linear(child(attention, "q_b_proj", "q_proj"), width, columns[0])}
 
     def _head_norm(self, attention: nn.Module, name: str, key_width: int, columns: int) -> Norm:
         """A norm of each head, or of all heads' columns at once."""
@@ -153,11 +178,6 @@ class NativeDecoder:
         weight = getattr(norm, "weight", None)
         is_of_all = isinstance(weight, Tensor) and weight.numel() == columns
         return self._parts.norm(norm, columns if is_of_all else key_width)
-
-    def _attention(self, number: int, seen: Attended) -> LayerRecord:
-        record = layer_record(self._cache, number, seen.num_heads)
-        self._parts.kept.append(specialise(record, seen.special))
-        return record
 
     def _know_positions(self, position: int) -> None:
         """Have the library's own rotary table reach this position."""
@@ -168,11 +188,12 @@ class NativeDecoder:
         for layer, kind in zip(self._layers, self._kinds, strict=True):
             layer.cos, layer.sin = (turn_PD.data_ptr() for turn_PD in self._turns[kind])
         widths = {turn_PD.shape[-1] for turns in self._turns.values() for turn_PD in turns}
-        self._record.rotary_width = widths.pop()
-        if widths or self._record.rotary_width % 2:
+        width, layer = widths.pop(), self._layers[0]
+        if widths or width % 2:
             raise Unrecognised("its rotary embeddings differ in width")
-        if self._record.rotary_width > self._layers[0].attention.key_width:
-            raise Unrecognised("its rotary embedding is wider than a head")
+        if width > layer.attention.key_width or layer.kv_a.num_out not in (0, layer.k.num_in + width):
+            raise Unrecognised("its rotary embedding is not as wide as what it turns")
+        self._record.rotary_width = width
 
     def _turn(self, kind: str | None) -> tuple[Tensor, Tensor]:
         """The library's cosines and sines [P, D] of each position, for layers of a kind if they differ."""
@@ -180,7 +201,10 @@ class NativeDecoder:
         of_kind = () if kind is None else (kind,)
         with torch.inference_mode():
             try:
-                cos_1PD, sin_1PD = self._rotary(torch.empty(0, dtype=self.dtype), at_1P, *of_kind)
+                turned = self._rotary(torch.empty(0, dtype=self.dtype), at_1P, *of_kind)
+                if isinstance(turned, Tensor) and turned.is_complex():
+                    turned = turned.real.repeat(1, 1, 2), turned.imag.repeat(1, 1, 2)
+                cos_1PD, sin_1PD = turned
             except (KeyError, TypeError, ValueError) as error:
                 raise Unrecognised("its rotary embedding is not one table of positions") from error
         return cos_1PD[0].float().contiguous(), sin_1PD[0].float().contiguous()
@@ -230,7 +254,9 @@ def _norms(layer: nn.Module) -> tuple[nn.Module | None, ...]:
     if after_mlp := maybe_child(layer, "post_feedforward_layernorm"):
         return before, behind_attention, before_mlp, after_mlp
     after_attention = maybe_child(layer, "post_self_attn_layernorm")
-    return before, after_attention, before_mlp or behind_attention, maybe_child(layer, "post_mlp_layernorm")
+    holders = layer, products_of(layer)
+    after_mlp = next(filter(None, (maybe_child(each, "post_mlp_layernorm") for each in holders)), None)
+    return before, after_attention, before_mlp or behind_attention, after_mlp
 
 
 def _kinds(modules: Modules) -> list[str | None]:

@@ -12,13 +12,15 @@ from torch import Tensor
 class Rotary(IntEnum):
     """The numbers of a head that are turned against each other: its halves, neighbours, or none.
 
-    Wide halves are as wide as the library's table is, other halves half as wide.
+    Wide halves are as wide as the library's table is, other halves half as wide. Pairs that part leave all
+    their first numbers before their second ones.
     """
 
     HALVES = 0
     PAIRS = 1
     NONE = 2
     WIDE_HALVES = 3
+    PARTING_PAIRS = 4
 
 
 class Score(IntEnum):
@@ -126,12 +128,24 @@ class DecoderLayer(Structure):
         ("after_attention", Norm),
         ("before_mlp", Norm),
         ("after_mlp", Norm),
-        *((name, Linear) for name in ("q", "k", "v", "o", "gate", "up", "down")),
+        *((name, Linear) for name in ("q", "k", "v", "o", "gate", "up", "down", "q_a", "kv_a")),
         ("cos", c_void_p),
         ("sin", c_void_p),
         ("rotary", c_int32),
         ("experts", ExpertsRecord),
     )
+
+    @property
+    def linears(self) -> list[Linear]:
+        """The products before and behind attention."""
+        return [self.kv_a, self.q_a, self.q, self.k, self.v, self.o]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The numbers and widths of its heads, and of the latents that they are made of."""
+        a = self.attention
+        widths = a.num_heads, a.num_key_heads, a.key_width, a.value_width
+        return (*widths, self.kv_a.num_out, self.q_a.num_out)
 
 
 class DecoderRecord(Structure):

@@ -1,5 +1,7 @@
 // What a decoder does to each row between its products, rounded to the model's format wherever torch rounds.
 #pragma once
+#include <vector>
+
 #include "decoder.h"
 
 namespace {
@@ -63,8 +65,10 @@ template <class T> void rotate(T* x, const float* cos, const float* sin, int64_t
     }
 }
 
-// The same, neighbours against each other.
-template <class T> void rotate_pairs(T* x, const float* cos, const float* sin, int64_t width) {
+// The same, neighbours against each other, which part or stay side by side.
+template <class T> void rotate_pairs(T* x, const float* cos, const float* sin, int64_t width, bool part) {
+    static thread_local std::vector<T> seconds;
+    if (part) seconds.resize(size_t(width / 2));
     for (int64_t i = 0; i < width / 2; i += LANES) {
         const int n = int(std::min<int64_t>(LANES, width / 2 - i));
         T even[LANES], odd[LANES];
@@ -72,8 +76,10 @@ template <class T> void rotate_pairs(T* x, const float* cos, const float* sin, i
         const vf a = load_part(even, n), b = load_part(odd, n), c = load_part(cos + i, n), s = load_part(sin + i, n);
         store_part(even, kept<T>(a * c) - kept<T>(b * s), n);
         store_part(odd, kept<T>(b * c) + kept<T>(a * s), n);
-        for (int j = 0; j < n; j++) x[2 * (i + j)] = even[j], x[2 * (i + j) + 1] = odd[j];
+        if (part) std::copy(even, even + n, x + i), std::copy(odd, odd + n, &seconds[size_t(i)]);
+        else for (int j = 0; j < n; j++) x[2 * (i + j)] = even[j], x[2 * (i + j) + 1] = odd[j];
     }
+    if (part) std::copy(seconds.begin(), seconds.end(), x + width / 2);
 }
 
 template <class T> INLINE vf activated(vf x, int32_t activation) {
@@ -100,26 +106,45 @@ template <class T> INLINE vf gated(vf gate, vf up, const Decoder& d) {
     return kept<T>(gate * kept<T>(open)) * kept<T>(up + set1(1.f));
 }
 
+// Heads in place: what lies at the beginning of each of them.
+template <class T> void turn_heads(const Decoder& d, const DecoderLayer& layer, int64_t position, T* heads, int num) {
+    if (layer.rotary == NO_TURN) return;
+    const float *cos = layer.cos + position * d.rotary_width, *sin = layer.sin + position * d.rotary_width;
+    const int64_t wide = d.rotary_width, half = layer.rotary == WIDE_HALVES ? wide : wide / 2;
+    const bool part = layer.rotary == PARTING_PAIRS;
+    for (T* x = heads; num > 0; num--, x += layer.attention.key_width)
+        if (part || layer.rotary == PAIRS) rotate_pairs(x, cos, sin, wide, part);
+        else rotate(x, cos, sin, half, wide - half);
+}
+
 // One row's heads from the products' [q, k, v]: normed and turned, keys and values into their slot.
 template <class T> void keep_heads(const Decoder& d, const DecoderLayer& layer, T* q, T* k, const T* v, int64_t slot,
                                    int64_t position) {
     const Layer& a = layer.attention;
-    const float *cos = layer.cos + position * d.rotary_width, *sin = layer.sin + position * d.rotary_width;
     const auto turn = [&](T* heads, int num_heads, const Norm& norm) {
-        const int64_t end = num_heads * a.key_width;
         if (norm.weight)
-            for (int64_t at = 0; at < end; at += norm.width) norm_row(heads + at, norm, heads + at);
-        if (layer.rotary == NO_TURN) return;
-        const int64_t wide = d.rotary_width, half = layer.rotary == WIDE_HALVES ? wide : wide / 2;
-        for (int64_t at = 0; at < end; at += a.key_width)
-            if (layer.rotary == PAIRS) rotate_pairs(heads + at, cos, sin, wide);
-            else rotate(heads + at, cos, sin, half, wide - half);
+            for (int64_t at = 0; at < num_heads * a.key_width; at += norm.width) norm_row(heads + at, norm, heads + at);
+        turn_heads(d, layer, position, heads, num_heads);
     };
     turn(q, a.num_heads, layer.of_queries);
     turn(k, a.num_key_heads, layer.of_keys);
     const int64_t keys = a.num_key_heads * a.key_width, values = a.num_key_heads * a.value_width;
     std::memcpy((T*)a.keys + slot * keys, k, sizeof(T) * size_t(keys));
     std::memcpy((T*)a.values + slot * values, v, sizeof(T) * size_t(values));
+}
+
+// The same of latent attention: queries are turned at their ends, and `end` is the end of all heads' keys.
+template <class T> void keep_latent_heads(const Decoder& d, const DecoderLayer& layer, T* q, const T* kv, T* end, int64_t slot,
+                                          int64_t position) {
+    const Layer& a = layer.attention;
+    const int64_t turned = d.rotary_width, beginning = a.key_width - turned;
+    turn_heads(d, layer, position, q + beginning, a.num_heads);
+    turn_heads(d, layer, position, end, 1);
+    T *key = (T*)a.keys + slot * a.num_key_heads * a.key_width, *value = (T*)a.values + slot * a.num_key_heads * a.value_width;
+    for (int head = 0; head < a.num_key_heads; head++, kv += beginning + a.value_width) {
+        key = std::copy(end, end + turned, std::copy(kv, kv + beginning, key));
+        value = std::copy(kv + beginning, kv + beginning + a.value_width, value);
+    }
 }
 
 }  // namespace

@@ -34,6 +34,14 @@ LONGROPE = {
     "long_factor": [1.0, 1.5, 2.5, 4.0, 6.0, 8.0, 12.0, 16.0],
     "original_max_position_embeddings": 64,
 }
+LATENT = {
+    "q_lora_rank": 32,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "num_key_value_heads": 4,
+}
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "llama": {},
     "qwen3": NARROW,
@@ -60,11 +68,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "gpt2": {"n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 512},
     "gpt_neox": {},
     "deepseek_v3": {
-        "q_lora_rank": 32,
-        "kv_lora_rank": 16,
-        "qk_nope_head_dim": 16,
-        "qk_rope_head_dim": 8,
-        "v_head_dim": 16,
+        **LATENT,
         "n_routed_experts": 4,
         "n_shared_experts": 1,
         "num_experts_per_tok": 2,
@@ -72,7 +76,6 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "topk_group": 1,
         "first_k_dense_replace": 1,
         "moe_intermediate_size": 32,
-        "num_key_value_heads": 4,
     },
 }
 

@@ -21,11 +21,19 @@ from runtime.native.parts import Unrecognised
 from runtime.native.recognised import recognised
 from runtime.step.step import Step
 from tests.runtime.driver import Driver
-from tests.runtime.models import ARCHITECTURES, COMMON, build_model, generate, random_prompt, stir_choices
+from tests.runtime.models import (
+    ARCHITECTURES,
+    COMMON,
+    LATENT,
+    build_model,
+    generate,
+    random_prompt,
+    stir_choices,
+)
 
 RUNNABLE = build.variants_of(build.cpu_flags())
 pytestmark = pytest.mark.skipif(not RUNNABLE, reason="this CPU runs none of the kernels")
-MIXTURES = {"mixtral", "qwen3_moe", "gpt_oss"}
+MIXTURES = {"mixtral", "qwen3_moe", "gpt_oss", "deepseek_v3"}
 WHOLE = {
     "llama",
     "qwen2",
@@ -124,12 +132,19 @@ async def run_a_few(folder: Path, dtype: str) -> None:
         ("gemma2", {"final_logit_softcapping": 5.0}),
         ("smollm3", {"no_rope_layers": [1, 0, 1]}),
         ("gemma3_text", {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}),
+        ("youtu", LATENT),
+        ("youtu", {**LATENT, "q_lora_rank": None, "rope_interleave": False}),
+        ("minicpm3", {**LATENT, "scale_depth": 1.4, "scale_emb": 12.0}),
+        ("deepseek_v2", {**LATENT, "first_k_dense_replace": 3}),
     ],
 )
 async def test_what_a_model_scales_bends_or_leaves_out_is_computed_as_a_whole(
     both: list[float], architecture: str, settings: dict[str, object], dtype: str, tmp_path: Path
 ) -> None:
-    """Multipliers, caps on logits, layers without positions, and rotary embeddings by the kind of a layer."""
+    """Multipliers, caps on logits, layers without positions, and rotary embeddings by the kind of a layer.
+
+    Latent attention turns halves, neighbours that part, or neighbours that stay side by side.
+    """
     build_wide(architecture, tmp_path, **settings)
     await run_a_few(tmp_path, dtype)
     assert max(both) < APART[dtype]
@@ -191,12 +206,13 @@ async def test_a_layer_of_another_kind_is_left_to_the_library(tmp_path: Path) ->
         recognised(library, inner, cache, 128)
 
 
+@pytest.mark.parametrize("architecture", ["qwen3", "deepseek_v3"])
 @pytest.mark.parametrize("dtype", APART)
 async def test_a_request_has_the_same_logits_alone_and_among_others(
-    library: CDLL, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    library: CDLL, dtype: str, architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To the last bit, decoding among up to eight others, whatever the number of threads."""
-    build_wide("qwen3", tmp_path)
+    build_wide(architecture, tmp_path)
     rows: list[Tensor] = []
     whole = Model.logits
 

@@ -13,7 +13,7 @@ from runtime.native.experts import SplitExperts
 from runtime.native.few_bits import FewBitsLinear
 from runtime.step.step import Step
 from tests.runtime.driver import Driver
-from tests.runtime.models import generate, random_prompt
+from tests.runtime.models import LATENT, generate, random_prompt
 from tests.runtime.test_native_decoder import both, build_wide, load, run_a_few
 
 __all__ = ["both"]  # a fixture
@@ -29,6 +29,7 @@ FAMILIES: dict[str, dict[str, object]] = {
     "ernie4_5_moe": {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 32},
     "glm4_moe": {**DEEP, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1},
     "dots1": {**DEEP, **GROUPS, "n_shared_experts": 1, "norm_topk_prob": False, "routed_scaling_factor": 2.5},
+    "deepseek_v2": {**DEEP, **GROUPS, **LATENT, "topk_method": "group_limited_greedy", "n_shared_experts": 1},
     "minimax_m2": {"head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2},
     "hy_v3": {**FEW, "head_dim": 16, "num_shared_experts": 1, "router_scaling_factor": 2.5},
 }
@@ -45,7 +46,7 @@ async def test_a_mixture_gives_the_logits_of_its_layers(
     assert max(both) < 3e-6
 
 
-@pytest.mark.parametrize("architecture", ["qwen2_moe", "glm4_moe", "dots1"])
+@pytest.mark.parametrize("architecture", ["qwen2_moe", "glm4_moe", "dots1", "deepseek_v2"])
 async def test_a_mixture_in_bf16_is_apart_by_roundings(
     both: list[float], architecture: str, tmp_path: Path
 ) -> None:
@@ -102,9 +103,18 @@ async def test_a_router_of_another_rule_is_left_to_the_library(
     assert not model.is_whole and why in str(model.why_by_layers)
 
 
-async def test_a_mixture_of_few_bits_has_its_experts_in_few_bits(both: list[float], tmp_path: Path) -> None:
-    """And computes them as its layers do."""
-    build_wide("mixtral", tmp_path, hidden_size=128, intermediate_size=128, num_local_experts=4, head_dim=32)
+@pytest.mark.parametrize(
+    ("architecture", "settings", "num_mixtures"),
+    [
+        ("mixtral", {"num_local_experts": 4, "head_dim": 32}, 3),
+        ("deepseek_v3", {"moe_intermediate_size": 128, "kv_lora_rank": 256}, 2),
+    ],
+)
+async def test_a_mixture_of_few_bits_has_its_experts_in_few_bits(
+    both: list[float], architecture: str, settings: dict[str, object], num_mixtures: int, tmp_path: Path
+) -> None:
+    """And computes them as its layers do; of latents too, of which one is wider than the state."""
+    build_wide(architecture, tmp_path, hidden_size=128, intermediate_size=128, **settings)
     backend = TorchBackend(
         tmp_path, dtype="bfloat16", max_model_len=128, num_gpu_blocks=200, block_size=4, quantization="int8"
     )
@@ -112,7 +122,7 @@ async def test_a_mixture_of_few_bits_has_its_experts_in_few_bits(both: list[floa
     assert backend._loaded is not None
     model = backend._loaded.model
     experts = [module for module in model._model.modules() if isinstance(module, SplitExperts)]
-    assert model.is_whole and len(experts) == 3
+    assert model.is_whole and len(experts) == num_mixtures
     assert all(isinstance(linear, FewBitsLinear) for each in experts for linear in (*each.gate, *each.down))
     driver = Driver(backend)
     driver.submit("a", random_prompt(3, 21))
