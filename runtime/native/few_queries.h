@@ -1,8 +1,16 @@
 // Few queries with keys and values that stay where they are. Scores by tiles (AMX): keys are the rows of the product
 // and queries its columns, so that no key is packed. Values by vectors: to pack them takes three times as long as to
-// multiply them by two queries. All sums are those of `product`, bit by bit.
+// multiply them by two queries. Without tiles keys become columns in registers, next to where they are multiplied.
+// All sums are those of `product`, bit by bit.
 #pragma once
-#include "tiles.h"
+#include <type_traits>
+
+#include "product.h"
+#include "transpose.h"
+
+#if defined(__AVX512BF16__)
+constexpr int MOST_ROWS_IN_PLACE = 4, COLUMNS_IN_PLACE = 4 * LANES;
+#endif
 
 #if defined(__AMX_BF16__)
 namespace tiles {
@@ -37,8 +45,6 @@ INLINE vf column(const float* scores) {
     const vi lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     return _mm512_i32gather_ps(left<4>(lane), scores, 4);
 }
-
-constexpr int MOST_ROWS_IN_PLACE = 4, COLUMNS_IN_PLACE = 4 * LANES;
 
 // sums[R][COLUMNS_IN_PLACE] += weights V for 2 ROWS keys, where value_at(i) is where those columns of a key's values lie.
 // Weights are words of two keys ROWS apart. As a tile does it, the first ROWS keys are summed up and the others, and both
@@ -80,4 +86,59 @@ INLINE void add_values_in_place(ValueAt value_at, const uint32_t* weights, long 
 }
 
 }  // namespace tiles
+#elif defined(__AVX512BF16__)
+namespace vectors {
+
+// f(the number of rows as a constant).
+template <class F> INLINE void with_rows(int rows, F f) {
+    if (rows == 1) f(std::integral_constant<int, 1>());
+    else if (rows == 2) f(std::integral_constant<int, 2>());
+    else if (rows == 3) f(std::integral_constant<int, 3>());
+    else f(std::integral_constant<int, MOST_ROWS_IN_PLACE>());
+}
+
+// scores[R][LANES] of as many keys. `meanwhile` is called with each LANES words of a key.
+template <int R, class Meanwhile>
+INLINE void score_in_place(const uint32_t* const keys[LANES], const uint32_t* queries, long query_row, long num_words,
+                           float* scores, long score_row, Meanwhile meanwhile) {
+    vf sums[R];
+    for (vf& sum : sums) sum = zero();
+    for (long k = 0; k < num_words; k += LANES) {
+        meanwhile();
+        vi words[LANES];
+        transposed(keys, k, words);
+        for (int i = 0; i < LANES; i++)
+            for (int r = 0; r < R; r++) sums[r] = Pairs::mac(sums[r], set1_word(queries[r * query_row + k + i]), words[i]);
+    }
+    for (int r = 0; r < R; r++) store(scores + r * score_row, sums[r]);
+}
+
+// sums[R][COLUMNS_IN_PLACE] += weights V for `num` keys, where value_at(i) is where those columns of a key's values lie.
+// Weights are words of two neighbours. `meanwhile` is called with each two keys.
+template <int R, class ValueAt, class Meanwhile>
+INLINE void add_values_in_place(ValueAt value_at, int num, const uint32_t* weights, long weight_row, float* sums,
+                                long sum_row, Meanwhile meanwhile) {
+    constexpr int V = COLUMNS_IN_PLACE / LANES;
+    vf made[R][V];
+    for (int r = 0; r < R; r++)
+        for (int v = 0; v < V; v++) made[r][v] = load(sums + r * sum_row + v * LANES);
+    for (int i = 0; i < num; i += 2) {
+        meanwhile();
+        const bool are_two = i + 1 < num;
+        const auto *one = (const uint32_t*)value_at(i), *other = are_two ? (const uint32_t*)value_at(i + 1) : one;
+        for (int v = 0; v < V; v += 2) {
+            const vi a = load_words(one + v / 2 * LANES), b = are_two ? load_words(other + v / 2 * LANES) : set1_word(0);
+            const vi low = interleaved<false>(a, b), high = interleaved<true>(a, b);
+            for (int r = 0; r < R; r++) {
+                const vi weight = set1_word(weights[r * weight_row + i / 2]);
+                made[r][v] = Pairs::mac(made[r][v], weight, low);
+                made[r][v + 1] = Pairs::mac(made[r][v + 1], weight, high);
+            }
+        }
+    }
+    for (int r = 0; r < R; r++)
+        for (int v = 0; v < V; v++) store(sums + r * sum_row + v * LANES, made[r][v]);
+}
+
+}  // namespace vectors
 #endif

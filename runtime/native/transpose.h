@@ -3,17 +3,22 @@
 #include "simd.h"
 
 #if defined(__AVX512F__)
-// 2 LANES words, each of a half of `a` and one of `b`.
-INLINE void interleave(const uint16_t* a, const uint16_t* b, uint32_t* out) {
-    const __m512i step = _mm512_set1_epi32(0x00010001), from_both = _mm512_set1_epi32(0x00200000);
+// The lower or upper LANES words, each of a half of `a` and one of `b`.
+template <bool UPPER> INLINE vi interleaved(vi a, vi b) {
+    const __m512i step = _mm512_set1_epi32(0x00010001), from_both = _mm512_set1_epi32(UPPER ? 0x00300010 : 0x00200000);
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    const __m512i first = _mm512_add_epi32(_mm512_mullo_epi32(lane, step), from_both);
-    const __m512i low = load_words((const uint32_t*)a), high = load_words((const uint32_t*)b);
-    store_words(out, _mm512_permutex2var_epi16(low, first, high));
-    store_words(out + 16, _mm512_permutex2var_epi16(low, _mm512_add_epi32(first, _mm512_set1_epi32(0x00100010)), high));
+    return _mm512_permutex2var_epi16(a, _mm512_add_epi32(_mm512_mullo_epi32(lane, step), from_both), b);
 }
 
-INLINE void transpose(const uint32_t* const rows[LANES], long at, uint32_t* out, long out_row) {
+// 2 LANES words, each of a half of `a` and one of `b`.
+INLINE void interleave(const uint16_t* a, const uint16_t* b, uint32_t* out) {
+    const vi low = load_words((const uint32_t*)a), high = load_words((const uint32_t*)b);
+    store_words(out, interleaved<false>(low, high));
+    store_words(out + 16, interleaved<true>(low, high));
+}
+
+// The words of rows from `at` on: out[i] are those of column at + i.
+INLINE void transposed(const uint32_t* const rows[LANES], long at, vi out[LANES]) {
     __m512i a[16], b[16];
     for (int i = 0; i < 16; i++) a[i] = load_words(rows[i] + at);
     for (int i = 0; i < 16; i += 2) {
@@ -32,9 +37,15 @@ INLINE void transpose(const uint32_t* const rows[LANES], long at, uint32_t* out,
             b[half + 4 + i] = _mm512_shuffle_i32x4(a[half + i], a[half + 4 + i], 0xdd);
         }
     for (int i = 0; i < 8; i++) {
-        store_words(out + i * out_row, _mm512_shuffle_i32x4(b[i], b[8 + i], 0x88));
-        store_words(out + (i + 8) * out_row, _mm512_shuffle_i32x4(b[i], b[8 + i], 0xdd));
+        out[i] = _mm512_shuffle_i32x4(b[i], b[8 + i], 0x88);
+        out[i + 8] = _mm512_shuffle_i32x4(b[i], b[8 + i], 0xdd);
     }
+}
+
+INLINE void transpose(const uint32_t* const rows[LANES], long at, uint32_t* out, long out_row) {
+    vi columns[LANES];
+    transposed(rows, at, columns);
+    for (int i = 0; i < LANES; i++) store_words(out + i * out_row, columns[i]);
 }
 #else
 INLINE void interleave(const uint16_t* a, const uint16_t* b, uint32_t* out) {

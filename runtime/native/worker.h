@@ -92,7 +92,7 @@ template <class T> class Worker {
     void attend(const Piece& p, const Piece* next) {
         const int64_t start = s_.start[p.sequence] + p.first, position = s_.position[p.sequence] + p.first;
         const int rows = p.num * group_;
-        in_place_ = BY_TILES && rows <= LANES;
+        in_place_ = stay_in_place(rows);
         for (int h = 0; h < p.num_heads; h++) begin(start, rows, p.first_head + h, h);
         if (!knows_next_) {
             look_up(p, first_key(p)), begin_next();
@@ -114,6 +114,15 @@ template <class T> class Worker {
     }
 
   private:
+    // Whether keys stay where they are for so many rows of a head.
+    bool stay_in_place(int rows) const {
+#if defined(__AVX512BF16__)
+        if constexpr (PER == 2 && !BY_TILES)
+            return rows <= MOST_ROWS_IN_PLACE && l_.key_width % (2 * LANES) == 0 && l_.value_width % COLUMNS_IN_PLACE == 0;
+#endif
+        return BY_TILES && rows <= LANES;
+    }
+
     // One tile of keys, head by head; `position` is the first row's, counted from the tile.
     void attend_many(int heads, int rows, int64_t position) {
         const int hidden = int(std::max<int64_t>(0, -position)) * group_;  // rows before this tile
@@ -153,16 +162,13 @@ template <class T> class Worker {
     // memory, a little apart.
     void attend_few(int heads, int rows, int64_t position) {
         const int n = rounded_up(tile_.num, KEYS_AT_ONCE);
-#if defined(__AMX_BF16__)
+#if defined(__AVX512BF16__)
         for (int i = 0; i < n; i += KEYS_AT_ONCE)
             for (int h = 0; h < heads; h++) score_few(h, i, rows);
         for (int row = 0; row < heads * rows; row++)
             weigh((float*)scores_ + row * SCORES, weights_ + row * WEIGHTS, row, position + row % rows / group_, n);
-        const bool packs = rows > tiles::MOST_ROWS_IN_PLACE || l_.value_width % tiles::COLUMNS_IN_PLACE != 0;
         for (int i = 0; i < n; i += KEYS_AT_ONCE)
-            for (int h = 0; h < heads; h++)
-                if (packs) add_packed(h, i, rows);
-                else add_few(h, i, rows);
+            for (int h = 0; h < heads; h++) add_few(h, i, rows);
 #endif
     }
 
@@ -183,12 +189,13 @@ template <class T> class Worker {
 
     // Adds the values i ... i + 2 LANES to the sums of a few rows.
     void add_few(int h, int i, int rows) {
-        for (int c = 0; c < l_.value_width; c += tiles::COLUMNS_IN_PLACE)
+        if (rows > MOST_ROWS_IN_PLACE || l_.value_width % COLUMNS_IN_PLACE) return add_packed(h, i, rows);
+        for (int c = 0; c < l_.value_width; c += COLUMNS_IN_PLACE)
             for (int row = h * rows; row < (h + 1) * rows; row += 2) {
                 const auto value_at = [&](int j) {  // of no key: its weight is 0
                     return place(l_.values, tile_, std::min(i + j, tile_.num - 1), h, l_.value_width) + c;
                 };
-                const auto meanwhile = [&] { fetch(row == h * rows ? 2 * tiles::COLUMNS_IN_PLACE / (2 * LANES) : 0); };
+                const auto meanwhile = [&] { fetch(row == h * rows ? 2 * COLUMNS_IN_PLACE / (2 * LANES) : 0); };
                 const auto* weights = weights_ + row * WEIGHTS + i / PER;
                 auto* sums = (float*)sums_ + row * sum_row_ + c;
                 if (row + 1 < (h + 1) * rows)
@@ -238,6 +245,29 @@ template <class T> class Worker {
         };
         tiles::Strips<decltype(one)>(tiled, one).attend(many_);
     }
+#elif defined(__AVX512BF16__)
+    // All rows' scores with the keys i ... i + LANES.
+    void score_few(int h, int i, int rows) {
+        const uint32_t* keys[LANES];
+        for (int j = 0; j < LANES; j++)  // of no key: masked, but numbers
+            keys[j] = (const uint32_t*)place(l_.keys, tile_, std::min(i + j, tile_.num - 1), h, l_.key_width);
+        vectors::with_rows(rows, [&](auto num) {
+            vectors::score_in_place<num.value>(keys, queries_ + h * rows * query_row_, query_row_, key_words_,
+                                               (float*)scores_ + h * rows * SCORES + i, SCORES, [&] { fetch(LANES); });
+        });
+    }
+
+    // Adds the values i ... i + LANES to the sums of a few rows.
+    void add_few(int h, int i, int rows) {
+        for (int c = 0; c < l_.value_width; c += COLUMNS_IN_PLACE) {
+            const auto value_at = [&](int j) { return place(l_.values, tile_, i + j, h, l_.value_width) + c; };
+            vectors::with_rows(rows, [&](auto num) {
+                vectors::add_values_in_place<num.value>(
+                    value_at, std::min(LANES, tile_.num - i), weights_ + h * rows * WEIGHTS + i / PER, WEIGHTS,
+                    (float*)sums_ + h * rows * sum_row_ + c, sum_row_, [&] { fetch(2 * COLUMNS_IN_PLACE / (2 * LANES)); });
+            });
+        }
+    }
 #endif
 
     // Where head h of a tile is kept, of its token i.
@@ -264,12 +294,13 @@ template <class T> class Worker {
     }
 
     void begin(int64_t start, int rows, int key_head, int h) {
-        if (in_place_) std::memset(queries_ + h * LANES * key_words_, 0, 4 * size_t(LANES * key_words_));
+        const bool turns = BY_TILES && in_place_;
+        if (turns) std::memset(queries_ + h * LANES * key_words_, 0, 4 * size_t(LANES * key_words_));
         for (int row = 0; row < rows; row++) {
             const int head = key_head * group_ + row % group_, at = h * rows + row;
             const T* q = (const T*)q_.at + (start + row / group_) * q_.row + head * q_.head;
-            pack_row(q, l_.key_width, in_place_ ? spare_ : queries_ + at * query_row_, key_words_);
-            for (int word = 0; in_place_ && word < key_words_; word++)
+            pack_row(q, l_.key_width, turns ? spare_ : queries_ + at * query_row_, key_words_);
+            for (int word = 0; turns && word < key_words_; word++)
                 queries_[(h * key_words_ + word) * LANES + row] = spare_[word];
             const float unit = is_quick_ ? ONE_OVER_LN2 : 1.f;  // of powers of two, or of e
             ((float*)most_)[at] = l_.sinks ? l_.sinks[head] * unit : -INFINITY;
