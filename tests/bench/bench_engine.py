@@ -1,6 +1,6 @@
 """The engine on this machine's CPU over HTTP, beside vLLM's CPU build, llama.cpp and `generate`.
 
-Two models with random weights in bf16, 128 tokens in and 128 out. All servers of a model are up at once and
+Two models with random weights in bf16, 128 tokens in and out. All servers of a model are up at once and
 are asked in turn, three rounds of each load, so that another load on the machine meets all of them. A row
 gives the middle round, and the best of tokens/s and of processor time; the share is of a step that reads all
 weights and keys once, at the bandwidth measured in the same run. Then first tokens of long prompts, the time
@@ -61,12 +61,16 @@ class Round:
 
 
 def rounds(servers: list[Server], num_rounds: int, *loaded: int) -> list[list[Round]]:
-    """Of each server, which are asked in turn: `loaded` is clients, requests, tokens in and out."""
+    """Of each server, which are asked in turn: `loaded` is clients, requests, tokens in and out.
+
+    Each round has prompts of its own: none is found in a cache of prefixes.
+    """
     found: list[list[Round]] = [[] for _ in servers]
-    for _ in range(num_rounds):
+    for number in range(num_rounds):
+        seed = 10_000 * (loaded[0] + 1000 * number)
         for server, its in zip(servers, found, strict=True):
             begin_s = server.cpu_s()
-            seen = load(server.port, "m", *loaded)
+            seen = load(server.port, "m", seed, *loaded)
             its.append(Round(seen, server.cpu_s() - begin_s))
     return found
 
@@ -74,12 +78,12 @@ def rounds(servers: list[Server], num_rounds: int, *loaded: int) -> list[list[Ro
 def compare(servers: list[Server], shape: Shape, bytes_per_s: float, args: argparse.Namespace) -> None:
     """Print the rows of a model's servers."""
     at_start_gb = [server.resident_gb() for server in servers]
-    rounds(servers, 1, 1, 1, NUM_INPUT, 16)
+    rounds(servers, 1, 1, 1, NUM_INPUT // 2, 16)
     print(HEAD)
     for clients in args.clients:
         requests = clients * 2 if clients <= 8 else clients
-        least_s = shape.step_s(clients, NUM_INPUT + NUM_OUTPUT / 2, bytes_per_s)
-        all_found = rounds(servers, args.rounds, clients, requests, NUM_INPUT, NUM_OUTPUT)
+        least_s = shape.step_s(clients, NUM_INPUT + args.num_output / 2, bytes_per_s)
+        all_found = rounds(servers, args.rounds, clients, requests, NUM_INPUT, args.num_output)
         for server, found in zip(servers, all_found, strict=True):
             rates, cpu_s = [one.seen.tokens_per_s for one in found], [one.cpu_s for one in found]
             ttft_s = statistics.median(one.seen.ttft_s for one in found)
@@ -148,22 +152,28 @@ def generate(folder: Path, args: argparse.Namespace) -> None:
     assert child.wait() == 0
 
 
+def numbers(text: str) -> list[int]:
+    return [int(n) for n in text.split(",") if n]
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench engine")
     parser.add_argument("--model", choices=[*SHAPES], action="append", help="default: both")
-    parser.add_argument("--clients", type=lambda text: [int(n) for n in text.split(",")], default=[*CLIENTS])
+    parser.add_argument("--clients", type=numbers, default=[*CLIENTS])
     parser.add_argument("--rounds", type=int, default=NUM_ROUNDS)
     parser.add_argument("--quick", action="store_true", help="a round of 1, 8 and 32 clients, 2,000 tokens")
-    parser.add_argument("--no-long", action="store_true", help="no long prompts")
+    parser.add_argument(
+        "--long", type=numbers, default=[*LONG_PROMPTS], help="tokens of long prompts, '' for none"
+    )
+    parser.add_argument("--num-output", type=int, default=NUM_OUTPUT, help="tokens of an answer")
     parser.add_argument("--no-generate", action="store_true", help="no column of transformers")
     parser.add_argument("--few-bits", action="store_true", help="int8 and int4 weights, too")
     parser.add_argument("--vllm", metavar="PYTHON", help="where vLLM's CPU build is installed")
     parser.add_argument("--llama-cpp", metavar="FOLDER", help="a checkout of llama.cpp that is built")
     args = parser.parse_args()
     args.most_generated = 8 if args.quick else 64
-    args.long = () if args.no_long else LONG_PROMPTS[:1] if args.quick else LONG_PROMPTS
     if args.quick:
-        args.rounds = 1
+        args.rounds, args.long = 1, args.long[:1]
         args.clients = [1, 8, 32] if args.clients == [*CLIENTS] else args.clients
     return args
 

@@ -84,8 +84,10 @@ async def ask(port: int, model: str, token_ids: list[int], num_output: int) -> A
     return Answer(begin_s, first_s, last_s, num_output)
 
 
-async def _load(port: int, model: str, clients: int, requests: int, num_input: int, num_output: int) -> Load:
-    load, seeds = Load(), itertools.count(clients * 10_000)
+async def _load(
+    port: int, model: str, seed: int, clients: int, requests: int, num_input: int, num_output: int
+) -> Load:
+    load, seeds = Load(), itertools.count(seed)
     left = iter(range(requests))
 
     async def client() -> None:
@@ -98,6 +100,11 @@ async def _load(port: int, model: str, clients: int, requests: int, num_input: i
     return load
 
 
-def load(port: int, model: str, clients: int, requests: int, num_input: int, num_output: int) -> Load:
-    """`requests` requests by `clients` clients, each of which asks again when it is answered."""
-    return asyncio.run(_load(port, model, clients, requests, num_input, num_output))
+def load(
+    port: int, model: str, seed: int, clients: int, requests: int, num_input: int, num_output: int
+) -> Load:
+    """`requests` requests by `clients` clients, each of which asks again when it is answered.
+
+    Prompts are those of `seed` and of the numbers behind it.
+    """
+    return asyncio.run(_load(port, model, seed, clients, requests, num_input, num_output))
