@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from actors.kernel.actor import Actor
 from actors.kernel.clock import Event
-from actors.messages import EngineUp, Heard
+from actors.messages import EngineDown, EngineUp, Heard
 from runtime.worker.forks import Forks
 
 log = logging.getLogger("sundog.faults")
@@ -45,13 +45,16 @@ class EngineFaults(Actor[Heard | Hurt | NextSignal]):
         super().__init__("faults")
         self._hurts, self._forks = hurts, forks
         self._num_to_come = replicas
-        self._begin_s = 0.0
         self._killed_s: dict[int, float] = {}
+        self._notice_s: dict[int, float] = {}
+        """After how long it was noticed."""
 
     def handle(self, message: Heard | Hurt | NextSignal) -> None:
         match message:
             case EngineUp():
                 self._up(message.replica)
+            case EngineDown(replica) if replica in self._killed_s:
+                self._notice_s[replica] = self.clock.now_s() - self._killed_s[replica]
             case Hurt(factor=None):
                 self._kill(message.replica)
             case Hurt():
@@ -76,7 +79,8 @@ class EngineFaults(Actor[Heard | Hurt | NextSignal]):
     def _up(self, replica: int) -> None:
         now_s = self.clock.now_s()
         if (killed_s := self._killed_s.pop(replica, None)) is not None:
-            log.warning("replica %d is up again, %.2f s after it was killed", replica, now_s - killed_s)
+            text = "replica %d is up again, %.3f s after it was killed, which was noticed after %.3f s"
+            log.warning(text, replica, now_s - killed_s, self._notice_s[replica])
         if self._num_to_come:
             self._num_to_come -= 1
             if not self._num_to_come:

@@ -220,13 +220,14 @@ class CostBackend:
         return self._pace.step_s(prefill_tokens, decodes, context_tokens)
 
     def cut(self) -> None:
-        """End the run under way with the last step that has ended by now, if any has."""
+        """End the run under way with the last step that has ended by now, if any has; the rest is lost."""
         num_steps = bisect_right(self._end_times_s, self._run_clock().now_s())
         if self._batch is not None and 0 < num_steps < len(self._end_times_s):
             self._timer.stop()
             self._timer = CallTimer(self.end)
             self._end_times_s = self._end_times_s[:num_steps]
             self.end()
+        self._timer.stop()
 
     async def close(self) -> None:
         """Do nothing, as nothing was taken."""

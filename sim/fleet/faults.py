@@ -29,12 +29,16 @@ class _Table(BaseModel):
 
 
 class DeadEngine(_Table):
-    """An engine crashes at an instant, and is up again `down_s` later with an empty cache."""
+    """An engine crashes at an instant, and is up again `down_s` later with an empty cache.
+
+    Requests are sent to it until that is noticed, after `notice_s`.
+    """
 
     kind: Literal["dead-engine"]
     at_s: Seconds
     replica: Replica
     down_s: Seconds = START_S
+    notice_s: Seconds = 0.0
 
 
 class Straggler(_Table):
@@ -124,6 +128,10 @@ def drawn_faults(file: FaultFile, num_replicas: int, seed: int) -> tuple[Planned
         if replica >= num_replicas:
             raise ConfigError(
                 f"a fault of kind {fault.kind} is of replica {replica}: give 0 to {num_replicas - 1}"
+            )
+        if isinstance(fault, DeadEngine) and fault.notice_s > fault.down_s:
+            raise ConfigError(
+                f"a dead-engine's notice_s is {fault.notice_s:g}: give at most its down_s, {fault.down_s:g}"
             )
     found: list[PlannedFault] = list(file.fault)
     if (crashes := file.random) is not None:

@@ -19,13 +19,13 @@ class MortalBackend:
     """A backend that takes `start_s` to load, and can be killed at any instant.
 
     Law: the steps that had ended by then have been told, whether they were one run or many; the step under
-    way is lost.
+    way is lost. Until somebody notices, nothing more is answered.
     """
 
     def __init__(self, inner: CostBackend, start_s: float = 0.0) -> None:
         self._inner, self._start_s = inner, start_s
         self._runner: Ref[Batch | Interrupt | Load] | None = None
-        self._is_killed = False
+        self._is_killed = self._is_noticed = False
 
     async def load(self) -> Capacity:
         """Load as the inner backend does, after the time that a start takes."""
@@ -35,12 +35,13 @@ class MortalBackend:
     def execute(self, batch: Batch) -> Reply[StepResult]:
         """Do as the inner backend does, until the engine is killed."""
         self._check()
-        return self._inner.execute(batch)
+        return Reply() if self._is_killed else self._inner.execute(batch)
 
     def interrupt(self) -> None:
         """End the run under way at its next step boundary."""
         self._check()
-        self._inner.interrupt()
+        if not self._is_killed:
+            self._inner.interrupt()
 
     async def close(self) -> None:
         """Close the inner backend as well."""
@@ -58,11 +59,17 @@ class MortalBackend:
         change()
 
     def kill(self) -> bool:
-        """Let the engine crash now; False if it is not up."""
+        """Let the engine do nothing more from now on; False if it is not up."""
         if self._runner is None or self._is_killed:
             return False
         self._inner.cut()
         self._is_killed = True
+        return True
+
+    def notice(self) -> bool:
+        """Let the engine that was killed crash; False if it is not up any longer."""
+        assert self._runner is not None
+        self._is_noticed = True
         try:
             self._runner.tell(Interrupt(0))
         except ActorDied:
@@ -70,5 +77,5 @@ class MortalBackend:
         return True
 
     def _check(self) -> None:
-        if self._is_killed:
+        if self._is_noticed:
             raise KilledByFault("a fault of the run killed it")

@@ -118,7 +118,7 @@ def _befallen(trouble: Trouble, recorder: Recorder) -> tuple[FaultFigures, ...]:
     found = []
     for each in trouble.befallen:
         replica = getattr(each.fault, "replica", None)
-        loss = losses.get((replica, each.at_s)) if isinstance(each.fault, DeadEngine) else None
+        loss = losses.get((replica, each.noticed_s)) if isinstance(each.fault, DeadEngine) else None
         counts = (0, 0) if loss is None else (loss.num_ended, loss.num_again)
         found.append(FaultFigures(each.fault.kind, each.at_s, replica, *counts, each.num_cancelled))
     return tuple(found)

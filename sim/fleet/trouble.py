@@ -20,10 +20,14 @@ from sim.fleet.mortal import MortalBackend
 
 @dataclass(slots=True)
 class Befallen:
-    """A fault that has happened; `num_cancelled` are the clients that left."""
+    """A fault that has happened; `num_cancelled` are the clients that left.
+
+    It was noticed at `noticed_s`, from when on the fleet does without the engine.
+    """
 
     fault: PlannedFault
     at_s: float
+    noticed_s: float
     num_cancelled: int = 0
 
 
@@ -39,6 +43,8 @@ class Trouble:
     befallen: list[Befallen] = field(default_factory=list)
     _mortals: dict[int, MortalBackend] = field(default_factory=dict)
     _down_s: dict[int, float] = field(default_factory=dict)
+    _dead: dict[int, tuple[MortalBackend, float]] = field(default_factory=dict)
+    """Engines that a fault has killed, by its number, and when; nobody has noticed yet."""
     _loss_rates: list[float] = field(default_factory=list)
 
     def new_backend(self, replica: int) -> MortalBackend:
@@ -62,7 +68,10 @@ class Trouble:
         for number, fault in enumerate(self.faults):
             match fault:
                 case DeadEngine():
-                    acts.append((fault.at_s, number, partial(self._kill, fault)))
+                    acts.append((fault.at_s, number, partial(self._kill, fault, number)))
+                    if fault.notice_s:
+                        at_s = fault.at_s + fault.notice_s
+                        acts.append((at_s, number, partial(self._notice, fault, number)))
                 case Straggler():
                     until_s = fault.at_s + fault.for_s
                     acts.append((fault.at_s, number, partial(self._slow, fault, fault.factor)))
@@ -86,12 +95,20 @@ class Trouble:
         return any(drawn(self.seed, [*key, index]) < rate for index, rate in enumerate(self._loss_rates))
 
     def _note(self, fault: PlannedFault, num_cancelled: int = 0) -> None:
-        self.befallen.append(Befallen(fault, now_s(), num_cancelled))
+        self.befallen.append(Befallen(fault, now_s(), now_s(), num_cancelled))
 
-    def _kill(self, fault: DeadEngine) -> None:
-        self._down_s[fault.replica] = fault.down_s
-        if self._mortals[fault.replica].kill():
-            self._note(fault)
+    def _kill(self, fault: DeadEngine, number: int) -> None:
+        mortal = self._mortals[fault.replica]
+        if mortal.kill():
+            self._dead[number] = mortal, now_s()
+            if not fault.notice_s:
+                self._notice(fault, number)
+
+    def _notice(self, fault: DeadEngine, number: int) -> None:
+        mortal, at_s = self._dead.pop(number, (None, 0.0))
+        if mortal is not None and mortal.notice():
+            self._down_s[fault.replica] = fault.down_s - fault.notice_s
+            self.befallen.append(Befallen(fault, at_s, now_s()))
 
     def _slow(self, fault: Straggler, factor: float) -> None:
         pace = self.paces[fault.replica]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from actors.core.config import ConfigError
 from sim.figures.metrics import summarize
 from sim.fleet.faults import (
     Cancellations,
@@ -44,7 +45,7 @@ def some_faults(rng: random.Random, num_replicas: int, span_s: float) -> tuple[P
             rng.choice(
                 [
                     DeadEngine(kind="dead-engine", **at, down_s=down_s),
-                    DeadEngine(kind="dead-engine", **at, down_s=down_s),
+                    DeadEngine(kind="dead-engine", **at, down_s=down_s, notice_s=rng.uniform(0, down_s)),
                     Straggler(kind="straggler", **while_, factor=rng.choice([0.5, 2.0, 10.0])),
                     SlowLink(kind="slow-link", **while_, part=rng.choice([0.0, 0.1])),
                     LostTransfer(
@@ -117,6 +118,29 @@ def test_what_had_produced_nothing_is_answered_and_what_had_is_an_error() -> Non
     assert isinstance(figures, FleetFigures)
     (fault,) = figures.faults
     assert (fault.kind, fault.num_ended, fault.num_again) == ("dead-engine", 1, 1)
+
+
+def test_until_its_end_is_noticed_an_engine_is_sent_requests_and_answers_none() -> None:
+    """A request that comes meanwhile waits for the next engine; one that comes later is refused."""
+    rows = [
+        TraceRequest("begun", 0.0, 40, 200),
+        TraceRequest("meanwhile", 0.12, 40, 5),
+        TraceRequest("later", 0.16, 40, 5),
+        TraceRequest("after", 0.5, 40, 5),
+    ]
+    config, plan = fleet(("both",))
+
+    def columns(notice_s: float) -> tuple[list[str | None], list[float]]:
+        dead = DeadEngine(kind="dead-engine", at_s=0.1, replica=0, down_s=0.3, notice_s=notice_s)
+        found = played(rows, config, replace(plan, faults=(dead,))).columns
+        return found.reason, list(found.first_token_s)
+
+    reasons, first_s = columns(notice_s=0.05)
+    assert reasons == ["error", "stop", "refused", "stop"] and first_s[1] > 0.1 + 0.3
+    assert columns(notice_s=0.0)[0] == ["error", "refused", "refused", "stop"]
+    late = DeadEngine(kind="dead-engine", at_s=0.1, replica=0, down_s=0.3, notice_s=0.4)
+    with pytest.raises(ConfigError, match="notice_s is 0.4: give at most its down_s"):
+        drawn_faults(FaultFile(fault=(late,)), 1, 0)
 
 
 def test_a_straggler_takes_longer_by_its_factor_and_a_spike_multiplies_requests() -> None:
