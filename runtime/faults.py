@@ -2,16 +2,18 @@
 
 Instants count from when every engine is up for the first time. A process that is held up is stopped for a
 part of each PERIOD_S, so that it goes on at a part of its pace. How long a killed one is down is measured.
+Links between pools are slowed down, and transfers lost, by the mover.
 """
 
 import logging
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from actors.kernel.actor import Actor
 from actors.kernel.clock import Event
 from actors.messages import EngineDown, EngineUp, Heard
+from runtime.kv_transfer.mover import KvMover
 from runtime.worker.forks import Forks
 
 log = logging.getLogger("sundog.faults")
@@ -30,6 +32,17 @@ class Hurt(NamedTuple):
     for_s: float = 0.0
 
 
+class LinkFault(NamedTuple):
+    """A fault of links between pools, or its end: a change of what the mover does from then on."""
+
+    at_s: float
+    says: str
+    change: Callable[[KvMover], None]
+
+
+Fault = Hurt | LinkFault
+
+
 class NextSignal(NamedTuple):
     """It is time to stop a process that is held up, or to let it go on."""
 
@@ -38,18 +51,20 @@ class NextSignal(NamedTuple):
     goes_on: bool
 
 
-class EngineFaults(Actor[Heard | Hurt | NextSignal]):
+class EngineFaults(Actor[Heard | Fault | NextSignal]):
     """A listener that sends engine processes their signals, and says how long the killed ones are down."""
 
-    def __init__(self, hurts: Sequence[Hurt], forks: Forks, replicas: int) -> None:
+    def __init__(
+        self, faults: Sequence[Fault], forks: Forks, replicas: int, mover: KvMover | None = None
+    ) -> None:
         super().__init__("faults")
-        self._hurts, self._forks = hurts, forks
+        self._faults, self._forks, self._mover = faults, forks, mover
         self._num_to_come = replicas
         self._killed_s: dict[int, float] = {}
         self._notice_s: dict[int, float] = {}
         """After how long it was noticed."""
 
-    def handle(self, message: Heard | Hurt | NextSignal) -> None:
+    def handle(self, message: Heard | Fault | NextSignal) -> None:
         match message:
             case EngineUp():
                 self._up(message.replica)
@@ -62,6 +77,10 @@ class EngineFaults(Actor[Heard | Hurt | NextSignal]):
                 self._hold_up(NextSignal(message, self.clock.now_s() + message.for_s, goes_on=False))
             case NextSignal():
                 self._hold_up(message)
+            case LinkFault(says=says, change=change):
+                assert self._mover is not None, "only pools have links"
+                log.warning("a fault: %s", says)
+                change(self._mover)
             case _:
                 pass
 
@@ -84,8 +103,8 @@ class EngineFaults(Actor[Heard | Hurt | NextSignal]):
         if self._num_to_come:
             self._num_to_come -= 1
             if not self._num_to_come:
-                for hurt in self._hurts:
-                    self.schedule(now_s + hurt.at_s, Event.TIMEOUT, hurt)
+                for fault in self._faults:
+                    self.schedule(now_s + fault.at_s, Event.TIMEOUT, fault)
 
     def _hold_up(self, turn: NextSignal) -> None:
         hurt, until_s, goes_on = turn

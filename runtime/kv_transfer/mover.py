@@ -2,14 +2,17 @@
 
 It lives in the server, behind the Router. A part is read at one port and written at the other, then the next:
 transfers under way take turns, and go wherever engines are, over the links that they have with the server.
-A transfer whose engine dies is refused, as one that gets lost in a simulation.
+A transfer whose engine dies is refused, as one that gets lost in a simulation. Faults slow the links of an
+engine down, cut them off, and lose transfers: what they change holds from the next part on.
 """
 
 import logging
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
+from actors.core.chance import is_lost
 from actors.kernel.actor import Actor, ActorDied, Handled, Ref, Reply, answer
+from actors.kernel.clock import Event
 from actors.messages import CeaseFetch, Done, FetchKv, Refused
 from actors.metrics.totals import KvTransferTotals
 from runtime.kv_transfer.messages import KvPart, ReadKv, WriteKv
@@ -18,12 +21,13 @@ log = logging.getLogger("sundog")
 
 
 class KvTransfer:
-    """A transfer under way; of its blocks `num_moved` have been written."""
+    """A transfer under way: `num_moved` of its blocks have been written, more go since `part_begin_s`."""
 
-    __slots__ = ("begin_s", "fetch", "num_moved", "reply")
+    __slots__ = ("begin_s", "fetch", "num_moved", "part_begin_s", "reply")
 
     def __init__(self, fetch: FetchKv, begin_s: float) -> None:
         self.fetch, self.begin_s = fetch, begin_s
+        self.part_begin_s = begin_s
         self.num_moved = 0
         self.reply: Reply[Done | Refused] = Reply()
 
@@ -40,11 +44,22 @@ class PartMoved(NamedTuple):
     written: int = 0
 
 
-class KvMover(Actor[FetchKv | CeaseFetch | PartMoved]):
-    """Moves blocks for a Router between the ports of its engines."""
+class NextPart(NamedTuple):
+    """The mover tells itself that the links have had their time for a part of a transfer."""
 
-    def __init__(self) -> None:
+    transfer: KvTransfer
+
+
+class KvMover(Actor[FetchKv | CeaseFetch | PartMoved | NextPart]):
+    """Moves blocks for a Router between the ports of its engines; by `seed` faults choose what they lose."""
+
+    def __init__(self, seed: int = 0) -> None:
         super().__init__("kv-mover")
+        self._seed = seed
+        self._loss_rates: list[float] = []
+        self._pace: dict[int, float] = {}
+        """The part of its pace that an engine's links have, where a fault slows them down."""
+        self._cut_off: list[KvTransfer] = []
         self._ports: dict[int, Ref[ReadKv | WriteKv]] = {}
         self._under_way: dict[str, KvTransfer] = {}
         self.totals = KvTransferTotals()
@@ -53,7 +68,18 @@ class KvMover(Actor[FetchKv | CeaseFetch | PartMoved]):
         """Learn the port of an engine that comes up, in the place of the one before."""
         self._ports[replica] = port
 
-    def handle(self, message: FetchKv | CeaseFetch | PartMoved) -> Handled:
+    def slow_down(self, replica: int, part: float) -> None:
+        """Let an engine send and receive at this part of its pace from now on; 0 cuts it off."""
+        self._pace[replica] = part
+        waiting, self._cut_off = self._cut_off, []
+        for transfer in waiting:
+            self.tell_self(NextPart(transfer))
+
+    def lose(self, rate: float, *, more: bool) -> None:
+        """Lose this share of the transfers, `more` than what is lost already, or no more."""
+        (self._loss_rates.append if more else self._loss_rates.remove)(rate)
+
+    def handle(self, message: FetchKv | CeaseFetch | PartMoved | NextPart) -> Handled:
         match message:
             case FetchKv():
                 transfer = KvTransfer(message, self.clock.now_s())
@@ -65,17 +91,35 @@ class KvMover(Actor[FetchKv | CeaseFetch | PartMoved]):
             case PartMoved():
                 if self._under_way.get(message.transfer.fetch.request_id) is message.transfer:
                     self._moved(message)
+            case NextPart(transfer):
+                if self._under_way.get(transfer.fetch.request_id) is transfer:
+                    self._go_on(transfer)
             case _:
                 self.unknown(message)
         return None
 
+    def _pace_of(self, fetch: FetchKv) -> float:
+        return min(self._pace.get(fetch.source, 1.0), self._pace.get(fetch.target, 1.0))
+
+    def _go_on_in_time(self, transfer: KvTransfer) -> None:
+        """Go on once links that are slow have had as much more time for the last part as they take."""
+        now_s, pace = self.clock.now_s(), self._pace_of(transfer.fetch)
+        late_s = (now_s - transfer.part_begin_s) * (1 / pace - 1) if pace else 0.0
+        if late_s == 0:
+            return self._go_on(transfer)
+        self.schedule(now_s + late_s, Event.TIMEOUT, NextPart(transfer))
+
     def _go_on(self, transfer: KvTransfer) -> None:
-        """Read the next part, unless all is done."""
-        fetch = transfer.fetch
+        """Read the next part, unless all is done or the links are cut off."""
+        fetch, transfer.part_begin_s = transfer.fetch, self.clock.now_s()
+        if self._pace_of(fetch) == 0:
+            return self._cut_off.append(transfer)
         left = fetch.source_blocks[transfer.num_moved :]
         if left:
             port = self._ports[fetch.source]
             return self._hear(transfer, lambda: port.request(ReadKv(left)))
+        if is_lost(self._seed, fetch.request_id, self.clock.now_s(), self._loss_rates):
+            return self._lose(transfer, "a fault of the run")
         del self._under_way[fetch.request_id]
         self.totals.num_transfers += 1
         self.totals.seconds += self.clock.now_s() - transfer.begin_s
@@ -92,12 +136,15 @@ class KvMover(Actor[FetchKv | CeaseFetch | PartMoved]):
                 self._hear(transfer, lambda: port.request(WriteKv(blocks, data)), len(blocks))
             case Done():
                 transfer.num_moved += moved.written
-                self._go_on(transfer)
+                self._go_on_in_time(transfer)
             case None:
-                del self._under_way[fetch.request_id]
-                self.totals.num_lost += 1
-                log.warning("the KV of %s is lost on its way: %s", fetch.request_id, moved.error)
-                transfer.reply.set(Refused(f"the transfer was lost: {moved.error}"))
+                self._lose(transfer, f"{moved.error}")
+
+    def _lose(self, transfer: KvTransfer, why: str) -> None:
+        del self._under_way[transfer.fetch.request_id]
+        self.totals.num_lost += 1
+        log.warning("the KV of %s is lost on its way: %s", transfer.fetch.request_id, why)
+        transfer.reply.set(Refused(f"the transfer was lost: {why}"))
 
     def _hear(self, transfer: KvTransfer, ask: Callable[[], Reply[Part]], written: int = 0) -> None:
         """Ask a port, and have its answer come as a message."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from actors.core.chance import drawn
+from actors.core.chance import drawn, is_lost
 from actors.core.config import ConfigError
 from actors.engine.backend import Backend
 from actors.front.async_llm import FromClients
@@ -91,8 +91,7 @@ class Trouble:
 
     def is_lost(self, request_id: str) -> bool:
         """Draw whether a transfer gets lost that is done now."""
-        key = ["lost", request_id, f"{now_s()}"]
-        return any(drawn(self.seed, [*key, index]) < rate for index, rate in enumerate(self._loss_rates))
+        return is_lost(self.seed, request_id, now_s(), self._loss_rates)
 
     def _note(self, fault: PlannedFault, num_cancelled: int = 0) -> None:
         self.befallen.append(Befallen(fault, now_s(), now_s(), num_cancelled))

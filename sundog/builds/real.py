@@ -3,6 +3,7 @@
 import os
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from actors.config import ConfigError
@@ -11,12 +12,14 @@ from sundog.builds.served import Served, max_loras
 from sundog.builds.torch_limits import need_torch
 from sundog.options.engine import EngineOptions
 from sundog.options.serving import RealServing
+from sundog.options.simulation import parse_pool
 
 if TYPE_CHECKING:
     from actors.front.codec import Vocabulary
-    from runtime.faults import Hurt
+    from runtime.faults import Fault, LinkFault
     from runtime.serve import RealModel
     from runtime.worker.forks import Forks
+    from sim.fleet.faults import LostTransfer, SlowLink
 
 
 class StartingModel(NamedTuple):
@@ -24,7 +27,7 @@ class StartingModel(NamedTuple):
 
     orders: ServeOrders
     forks: "Forks | None"
-    hurts: "tuple[Hurt, ...]"
+    faults: "tuple[Fault, ...]"
 
 
 def begun_model(
@@ -39,10 +42,10 @@ def begun_model(
     if serving.messages and not serving.in_process:
         raise ConfigError("--messages sees the actors of one process: give --in-process, too")
     need_torch()
-    hurts = () if serving.faults is None else _hurts(serving, serving.faults, engine)
+    faults = () if serving.faults is None else _faults(serving, serving.faults, engine)
     orders = ServeOrders(model=model, serving=serving, engine=engine)
     is_forked = serving.on is None and not serving.in_process
-    return StartingModel(orders, forks_here(orders, stack) if is_forked else None, hurts)
+    return StartingModel(orders, forks_here(orders, stack) if is_forked else None, faults)
 
 
 def real_model(begun: StartingModel, stack: ExitStack) -> Served:
@@ -52,12 +55,15 @@ def real_model(begun: StartingModel, stack: ExitStack) -> Served:
     from runtime.kv_transfer.mover import KvMover
     from sundog.builds.start_report import device_of
 
-    orders, forks, hurts = begun
+    orders, forks, faults = begun
     serving = orders.serving
     place = forks if serving.on is None else ray_place(orders, stack)
     found = orders.open()
     real = found.real
-    mover = KvMover() if found.config.hands_over else None
+    mover = KvMover(orders.engine.seed) if found.config.hands_over else None
+    hurting = (
+        () if forks is None or not faults else (EngineFaults(faults, forks, found.config.replicas, mover),)
+    )
     real.grammars.prepare()
     vocabulary = _with_thought(real.vocabulary, real, serving)
     return Served(
@@ -72,29 +78,20 @@ def real_model(begun: StartingModel, stack: ExitStack) -> Served:
         max_loras=max_loras(serving),
         vectors=real.vectors,
         folder=real.folder,
-        listeners=() if forks is None or not hurts else (EngineFaults(hurts, forks, found.config.replicas),),
+        listeners=hurting,
         links=mover,
     )
 
 
-NOT_REAL = {
-    "slow-link": "links between pools, which a server does not hold up",
-    "lost-transfer": "links between pools, which a server does not cut",
-    "cancellations": "clients, whom a server does not drive",
-    "spike": "clients, whom a server does not drive",
-    "retries": "clients, whom a server does not drive",
-}
-"""What the faults are of that can only be simulated."""
-
-
-def _hurts(serving: RealServing, file: str, engine: EngineOptions) -> "tuple[Hurt, ...]":
+def _faults(serving: RealServing, file: str, engine: EngineOptions) -> "tuple[Fault, ...]":
     """The faults of a file for engine processes of this machine; refuses by name what cannot be for real."""
-    from runtime.faults import MOST_TIMES, Hurt
-    from sim.fleet.faults import DeadEngine, Straggler, drawn_faults, read_faults
+    from runtime.faults import MOST_TIMES, Fault, Hurt
+    from sim.fleet.faults import DeadEngine, LostTransfer, SlowLink, Straggler, drawn_faults, read_faults
 
     if serving.on is not None or serving.in_process:
         raise ConfigError("--faults hurts engine processes of this machine: leave --on and --in-process out")
-    found = list[Hurt]()
+    found = list[Fault]()
+    has_links = any(parse_pool(each).role == "prefill" for each in serving.pool)
     for fault in drawn_faults(read_faults(file), engine.replicas, engine.seed):
         match fault:
             case DeadEngine():
@@ -106,11 +103,34 @@ def _hurts(serving: RealServing, file: str, engine: EngineOptions) -> "tuple[Hur
                     f"{file}: a straggler's factor is {fault.factor:g}; a process can be held up 1 to"
                     f" {MOST_TIMES:g} times"
                 )
+            case SlowLink() | LostTransfer() if not has_links:
+                raise ConfigError(
+                    f"{file}: a fault of kind {fault.kind} is of links between pools: give --pool"
+                    " prefill=cpu:x1 --pool decode=cpu:x1, or leave it out"
+                )
+            case SlowLink() | LostTransfer():
+                found += _of_links(fault)
             case _:
                 raise ConfigError(
-                    f"{file}: a fault of kind {fault.kind} is of {NOT_REAL[fault.kind]}: replay simulates it"
+                    f"{file}: a fault of kind {fault.kind} is of clients, whom a server does not drive:"
+                    " replay simulates it"
                 )
     return tuple(found)
+
+
+def _of_links(fault: "SlowLink | LostTransfer") -> "tuple[LinkFault, LinkFault]":
+    """The begin of a fault of links, and its end."""
+    from runtime.faults import LinkFault
+    from runtime.kv_transfer.mover import KvMover
+    from sim.fleet.faults import SlowLink
+
+    if isinstance(fault, SlowLink):
+        says = f"the links of replica {fault.replica} go at {fault.part:g} of their pace"
+        begin, end = (partial(KvMover.slow_down, replica=fault.replica, part=p) for p in (fault.part, 1.0))
+    else:
+        says = f"of the transfers {fault.rate:g} get lost"
+        begin, end = (partial(KvMover.lose, rate=fault.rate, more=more) for more in (True, False))
+    return LinkFault(fault.at_s, says, begin), LinkFault(fault.at_s + fault.for_s, f"no more: {says}", end)
 
 
 def _with_thought(vocabulary: "Vocabulary", real: "RealModel", serving: RealServing) -> "Vocabulary":

@@ -12,6 +12,9 @@ from tests.live import live
 CRASH = '[[fault]]\nkind = "dead-engine"\nat_s = 0.5\nreplica = 0\ndown_s = 2\n'
 SLOW = '[[fault]]\nkind = "straggler"\nat_s = 0.2\nfor_s = 1\nreplica = 0\nfactor = 4\n'
 
+CUT = '[[fault]]\nkind = "slow-link"\nat_s = 0\nfor_s = 3\nreplica = 1\npart = 0\n'
+LOST = '[[fault]]\nkind = "lost-transfer"\nrate = 1\n'
+
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
@@ -34,13 +37,26 @@ def test_a_file_kills_and_holds_up_the_processes_of_a_real_server(file: Path) ->
         assert server.stop() == 0
 
 
+@pytest.mark.wall_clock
+def test_a_file_cuts_links_between_pools_and_loses_transfers(file: Path) -> None:
+    """A request waits until the link is there again, is lost three times, and ends with an error."""
+    file.write_text(CUT + LOST)
+    pools = ("--pool", "prefill=cpu:x1", "--pool", "decode=cpu:x1")
+    with live("sundog", "serve", "--port", "0", *pools, "--faults", str(file)) as server:
+        assert server.complete(max_tokens=4).status_code == 500
+        heard = [line for line in server.said if "their pace" in line or "is lost on its way" in line]
+        assert ["no more: " in line for line in heard[:2]] == [False, True], server.said
+        assert len(heard) == 5 and all("a fault of the run" in line for line in heard[2:])
+        assert server.stop() == 0
+
+
 @pytest.mark.parametrize(
     ("written", "named"),
     [
         ('[[fault]]\nkind = "spike"\nat_s = 1\nfor_s = 1\nfactor = 2\n', "spike is of clients"),
         (
             '[[fault]]\nkind = "slow-link"\nat_s = 1\nfor_s = 1\nreplica = 0\npart = 0\n',
-            "slow-link is of links",
+            "slow-link is of links between pools: give --pool prefill",
         ),
         (SLOW.replace("factor = 4", "factor = 50"), "factor is 50"),
         (CRASH.replace("replica = 0", "replica = 7"), "replica 7: give 0 to 0"),

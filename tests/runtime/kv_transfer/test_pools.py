@@ -13,9 +13,11 @@ pytest.importorskip("torch", reason="the engine extra is not installed")
 
 from actors.config import EngineConfig, SchedulerConfig
 from actors.config.pools import EnginePool
+from actors.core.chance import is_lost
 from actors.core.params.sampling import Sampling
 from actors.front.async_llm import FromClients
 from actors.kernel.actor import Ref
+from actors.kernel.clock import now_s
 from actors.messages import Capacity, Generate
 from runtime.kv_transfer.mover import KvMover
 from runtime.kv_transfer.port import KvPort
@@ -68,12 +70,18 @@ def requests(seed: int, *, logprobs: bool = False) -> tuple[list[TraceRequest], 
 
 
 def real(
-    rows: list[TraceRequest], generate_for: Asked, settings: EngineConfig, timeout_s: float | None = None
+    rows: list[TraceRequest],
+    generate_for: Asked,
+    settings: EngineConfig,
+    timeout_s: float | None = None,
+    loss_rates: tuple[float, ...] = (),
 ) -> tuple[Journal, KvMover]:
     """What torch computes, with a mover between its engines if there are two."""
     model, journal, mover = RealModel.open(None), Journal(), KvMover()
     new_backend = torch_backends(model, settings, dtype="float32")
     engines = [new_backend(replica) for replica in range(settings.replicas)]
+    for rate in loss_rates:
+        mover.lose(rate, more=True)
     ports = [KvPort(f"kv-port-{replica}", engine) for replica, engine in enumerate(engines)]
     for replica, port in enumerate(ports):
         mover.connect(replica, port.ref(mover.name))
@@ -119,22 +127,29 @@ def test_answers_of_pools_are_token_for_token_those_of_one_engine(seed: int) -> 
     assert mover.totals.num_bytes > 0
 
 
+@pytest.mark.parametrize("loss_rates", [(), (0.3, 0.2)], ids=["", "losses"])
 @pytest.mark.parametrize("seed", range(3))
-def test_pools_form_the_batches_that_a_simulation_forms(seed: int) -> None:
-    """Each engine's batches, block by block, and their instants, where links cost nothing in either world."""
+def test_pools_form_the_batches_that_a_simulation_forms(seed: int, loss_rates: tuple[float, ...]) -> None:
+    """Each engine's batches, block by block, and their instants, where links cost nothing in either world.
+
+    Faults lose the same transfers in both, and requests begin again.
+    """
     settings = config(apart=True)
-    there, _ = real(*requests(seed), settings)
+    there, mover = real(*requests(seed), settings, loss_rates=loss_rates)
+    assert bool(mover.totals.num_lost) == bool(loss_rates)
     past, lengths = Past.of(there), {name: len(tokens) for name, tokens in answers(there).items()}
     here = Journal()
     oracles = [Oracle(), Oracle(lengths)]
     replay_on(
-        [row._replace(num_output_tokens=lengths[row.request_id]) for row in past.trace()],
+        [row._replace(num_output_tokens=lengths.get(row.request_id, 1)) for row in past.trace()],
         settings,
         [CostBackend(Pace(COST, f"runner-{n}"), each, CAPACITY) for n, each in enumerate(oracles)],
         CAPACITY,
         generate_for=past.counted,
         listeners=[here],
-        surroundings=Surroundings(links=KvLinks([inf, inf])),
+        surroundings=Surroundings(
+            links=KvLinks([inf, inf], is_lost=lambda name: is_lost(0, name, now_s(), loss_rates))
+        ),
     )
     for replica in range(2):
         one = [decisions([o for o in each.outputs if o.replica == replica]) for each in (there, here)]
