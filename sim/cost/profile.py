@@ -121,7 +121,7 @@ Seconds = Annotated[float, Field(ge=0, lt=1e6)]
 
 @dataclass(frozen=True, slots=True)
 class MeasuredEngine:
-    """The engine's limits; `num_gpu_blocks` includes the null block."""
+    """The engine's limits; `num_gpu_blocks` includes the null block, `kv_token_bytes` may be unknown (0)."""
 
     model: str
     num_gpu_blocks: Count
@@ -130,6 +130,7 @@ class MeasuredEngine:
     max_num_batched_tokens: Count
     max_num_seqs: Count
     async_scheduling: bool
+    kv_token_bytes: Annotated[int, Field(ge=0, le=2**40)] = 0
 
 
 @dataclass(frozen=True, slots=True)

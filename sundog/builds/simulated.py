@@ -174,7 +174,7 @@ class Simulated:
             kernels.overhead.request_s,
             config.replicas,
             known.model,
-            0,
+            known.kv_token_bytes,
             f"as measured in {Path(file).name}",
         )
 
@@ -194,7 +194,9 @@ class Simulated:
             part = cls._of(replace(engine, **own), replace(target, gpu=spec.gpu, pool=()))
             rate = (target.kv_transfer_gb_per_s or LINK_GB_PER_S) * 1e9
             if not part.kv_token_bytes:
-                raise ConfigError(f"--pool {spec.name}: {spec.gpu} does not say how many bytes a token has")
+                raise ConfigError(
+                    f"--pool {spec.name}: {spec.gpu} does not say how many bytes a token has: calibrate again"
+                )
             if isinstance(part.cost, InStep):
                 raise ConfigError("--pool: ranks that share experts go in step; they cannot be in a pool yet")
             member = PlannedEngine(

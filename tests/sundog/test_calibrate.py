@@ -96,6 +96,23 @@ def test_a_replay_needs_no_model_and_no_gpu(profile: Path, tmp_path: Path) -> No
     refused(sundog(*short, "-tp", 2), "--tensor-parallel-size")
 
 
+def test_measured_engines_are_put_in_pools(profile: Path, tmp_path: Path) -> None:
+    """The file says how much a transfer carries: 4 layers of 2 heads of 64 numbers twice, in 2 bytes."""
+    trace = tmp_path / "trace.csv"
+    trace.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n0.0,64,20\n")
+    pools = ("--pool", f"prefill={profile}:x1", "--pool", f"decode={profile}:x1")
+    fast, slow = (
+        json.loads(sundog("replay", trace, *pools, "--json", "--kv-transfer-gb-per-s", rate).stdout)
+        for rate in (1, 0.001)
+    )
+    late_s = slow["ttft_s"]["mean"] - fast["ttft_s"]["mean"]
+    assert late_s == pytest.approx(64 * 2048 * (1 / 1e6 - 1 / 1e9), abs=1e-9)
+    older = tmp_path / "older.toml"
+    older.write_text(profile.read_text().replace("kv_token_bytes = 2048\n", ""))
+    pools = ("--pool", f"prefill={older}:x1", "--pool", f"decode={older}:x1")
+    refused(sundog("replay", trace, *pools), "older.toml does not say how many bytes", "calibrate again")
+
+
 def test_a_server_answers_at_the_measured_pace(profile: Path) -> None:
     """`--gpu FILE`: under the model's name, without a GPU's."""
     with live("sundog", "emulate", "--port", "0", "--gpu", str(profile)) as server:

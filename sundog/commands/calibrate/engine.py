@@ -23,6 +23,7 @@ from actors.engine.backend import Backend
 from actors.engine.executor import Executor, Runner
 from actors.kernel.actor import Ref
 from actors.messages import Batch, Capacity, Interrupt, Load
+from runtime.kv_transfer.port import MovesKv
 from runtime.serve import RealModel, torch_backends
 from runtime.worker.hop_probe import measured_hops
 from sim.cost.profile import ENGINE, HOPS, HOST, MEASURED, HostShare, MeasuredEngine, write_cost
@@ -114,10 +115,9 @@ def from_engine(source: str, engine: EngineOptions, measuring: MeasuringOptions,
         quantization=engine.quantization,
     )
     with runs_progress("shapes of steps") as on_progress:
-        capacity, fitted = trio.run(
-            partial(
-                _measure, new_backend(0), config, model.tokenizer.vocab_size, measuring.seconds, on_progress
-            )
+        vocab_size, seconds = model.tokenizer.vocab_size, measuring.seconds
+        capacity, kv_token_bytes, fitted = trio.run(
+            partial(_measure, new_backend(0), config, vocab_size, seconds, on_progress)
         )
     scheduler = config.with_blocks(capacity.num_blocks)
     known = MeasuredEngine(
@@ -128,6 +128,7 @@ def from_engine(source: str, engine: EngineOptions, measuring: MeasuringOptions,
         scheduler.max_num_batched_tokens,
         scheduler.max_num_seqs,
         scheduler.async_scheduling,
+        kv_token_bytes,
     )
     evidence = {**machine(measuring.device), "dtype": engine.dtype, **_evidence(fitted)}
     tried, hops = None, NO_HOPS
@@ -222,7 +223,9 @@ async def _measure(
     vocab_size: int,
     seconds: float,
     on_progress: Callable[[int, int], None] | None,
-) -> tuple[Capacity, EngineFitted]:
+) -> tuple[Capacity, int, EngineFitted]:
+    """Measure an engine; returns its capacity, the bytes of a token's keys and values, and its steps."""
+    assert isinstance(backend, MovesKv)
     async with _executor(backend) as executor:
         capacity = await executor.ask(Load())
         scheduler = config.with_blocks(capacity.num_blocks)
@@ -234,8 +237,11 @@ async def _measure(
         chunk_tokens = scheduler.max_num_batched_tokens
         num_blocks = await prober.write(least, most, chunk_tokens, longest, WRITE_S)
         limits = Limits(scheduler.max_num_running, chunk_tokens, longest, num_blocks, capacity.block_size)
-        return capacity, await fit_engine(
-            prober, limits, seconds, SEED, on_progress or (lambda done, total: None)
+        kv_token_bytes = backend.kv_block_bytes() // capacity.block_size
+        return (
+            capacity,
+            kv_token_bytes,
+            await fit_engine(prober, limits, seconds, SEED, on_progress or (lambda done, total: None)),
         )
 
 
