@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from sim.record.sink import Unkept
     from sim.record.step_log import StepLog
 
+CHANGE_ENGINES = (
+    ": a journal has each request on one engine, and here they change engines, between pools or as the router"
+    " moves them: leave it out"
+)
+
 
 def run_output(
     directory: str | None, messages: bool, journal: bool | None, config: EngineConfig, num_blocks: int
@@ -22,7 +27,7 @@ def run_output(
     needs_folder(directory, messages, "--out")
     if config.passes_on:
         if journal:
-            raise ConfigError("--journal: requests that change engines are not in one; leave it out")
+            raise ConfigError(f"--journal{CHANGE_ENGINES}")
         journal = False
     if journal and directory is None:
         raise ConfigError("--journal needs a folder to write it to: give --out DIR")
@@ -53,6 +58,8 @@ def server_record(directory: str | None, messages: bool, config: EngineConfig) -
     needs_folder(directory, messages, "--record")
     if directory is None:
         return _unkept()
+    if config.passes_on:
+        raise ConfigError(f"--record{CHANGE_ENGINES}")
     from sim.record.journal_file import ServerRecord
     from sim.record.journal_rows import Header
 

@@ -33,7 +33,6 @@ def in_pools(serving: RealServing, engine: EngineOptions) -> tuple[RealServing, 
         ("--replicas", engine.replicas > 1),
         ("--tensor-parallel-size", engine.tensor_parallel_size > 1),
         ("--in-process", serving.in_process),
-        ("--record", serving.record is not None),
         ("--device cuda", serving.device == "cuda"),
         ("a draft model", engine.speculation is not None and engine.speculation.model is not None),
     ):

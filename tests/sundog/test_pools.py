@@ -82,7 +82,7 @@ def test_pools_are_played_from_python_and_varied_in_sweeps(trace: str) -> None:
         (("--pool", "both=h100:x1", "--gpu", "b200"), "--gpu is given beside --pool"),
         (("--pool", "both=h100:x0"), "at least one replica"),
         (("--pool", "both=h100:x1:seed=2"), "a pool has no seed of its own"),
-        ((*APART, "--journal"), "--journal: requests that change engines"),
+        ((*APART, "--journal"), "--journal: a journal has each request on one engine"),
     ],
 )
 def test_a_fleet_that_cannot_be_is_refused_in_one_line(

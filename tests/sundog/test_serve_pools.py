@@ -16,6 +16,7 @@ from tests.patience import START_S
 
 APART = ("--pool", "prefill=cpu:x1", "--pool", "decode=cpu:x1")
 SERVE = ("sundog", "serve", "--port", "0", "--debug", "--dtype", "float32")
+MOVING = ("--router", "docs/routers/llumnix.py:Llumnix")
 PROMPT = list(range(300, 340))
 DRAWN = {"temperature": 1.0, "seed": 7}
 
@@ -118,9 +119,14 @@ def test_when_either_process_is_killed_each_request_ends_once_and_more_are_serve
         ((*APART, "--tensor-parallel-size", "2"), "--tensor-parallel-size does not go with --pool"),
         ((*APART, "--in-process"), "--in-process does not go with --pool"),
         ((*APART, "--device", "cuda"), "--device cuda does not go with --pool"),
-        ((*APART, "--record", "run"), "--record does not go with --pool"),
+        ((*APART, "--record", "run"), "--record: a journal has each request on one engine"),
+        (
+            ("--replicas", "2", *MOVING, "--record", "run"),
+            "--record: a journal has each request on one engine",
+        ),
     ],
 )
 def test_what_cannot_be_in_pools_is_refused_in_one_line(options: tuple[str, ...], words: str) -> None:
     done = warm.run("sundog", "serve", "--port", "0", *options)
-    assert done.returncode == 2 and words in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+    said = [line for line in done.stderr.splitlines() if line.startswith("sundog: ")]
+    assert done.returncode == 2 and len(said) == 1 and words in said[0], done.stderr
