@@ -35,6 +35,8 @@ class Live:
     """Whether a model answers, not canned text."""
     url: str = ""
     said: list[str] = field(default_factory=list)
+    said_s: list[float] = field(default_factory=list)
+    """When each line came, by `time.monotonic`."""
     serves: threading.Event = field(default_factory=threading.Event)
 
     def listen(self) -> None:
@@ -47,6 +49,7 @@ class Live:
                     self.url = found.group()
                     self.serves.set()
                 else:
+                    self.said_s.append(time.monotonic())
                     self.said.append(line)
         self.serves.set()
 
