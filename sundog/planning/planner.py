@@ -11,7 +11,7 @@ from sundog.options.engine import EngineOptions
 from sundog.options.simulation import LoadOptions, ReadingOptions, TargetOptions, TermsOptions, parse_rate
 from sundog.planning.advice import TUNED, Advice, advise
 from sundog.planning.fleets import Fleets
-from sundog.planning.pools import Machine, PoolsCandidate, pools_of
+from sundog.planning.pools import PoolsCandidate, pools_of
 from sundog.planning.prices import price_of
 from sundog.planning.search import Candidate
 from sundog.sweeps.axes import WORKLOAD
@@ -62,13 +62,12 @@ class Problem:
             return [replace(each, tried={}) for each, _ in checked]
 
         def pools() -> list[PoolsCandidate]:
-            machines = [Machine(each, simulated) for each, simulated in checked if simulated is not None]
-            return self._pools(machines)
+            return self._pools([(each, simulated) for each, simulated in checked if simulated is not None])
 
         terms = self.objectives, num_seeds, confidence
         return advise(made, *terms, fresh, pools, tuple(tuned) if tune else (), window_s)
 
-    def _pools(self, machines: list[Machine]) -> list[PoolsCandidate]:
+    def _pools(self, machines: "list[tuple[Candidate, Simulated]]") -> list[PoolsCandidate]:
         """Pairs of machines as pools for prefill and decode; none where they cannot be simulated so."""
         engine, target = self.plan.engine, self.plan.target
         if not self.has_pools or target.faults not in (None, "none") or target.scaler is not None:

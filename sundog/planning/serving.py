@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from sundog.options.row import spelled
-from sundog.planning.pools import PoolsCandidate
+from sundog.planning.pools import ROLES, PoolsCandidate
 from sundog.planning.search import Candidate
 
 if TYPE_CHECKING:
@@ -44,17 +44,19 @@ class ServerGroup(NamedTuple):
 
     role: str | None
     num_servers: int
-    num_gpus: int
-    ranks: int
+    machine: Candidate
+
+    @property
+    def ranks(self) -> int:
+        return int(self.machine.settings["tensor_parallel_size"])
 
 
 def _groups(winner: Candidate) -> tuple[ServerGroup, ...]:
     assert winner.holding is not None
     if isinstance(winner, PoolsCandidate):
         numbers = winner.engines(winner.holding, winner.spare)
-        roles = zip(("prefill", "decode"), numbers, winner.gpus, winner.ranks, strict=True)
-        return tuple(ServerGroup(*each) for each in roles)
-    return (ServerGroup(None, winner.bought, winner.num_gpus, int(winner.settings["tensor_parallel_size"])),)
+        return tuple(map(ServerGroup, ROLES, numbers, winner.parts))
+    return (ServerGroup(None, winner.bought, winner),)
 
 
 def commands(winner: Candidate, plan: "Plan", reading: "ReadingOptions") -> Iterator[str]:
@@ -71,7 +73,7 @@ def commands(winner: Candidate, plan: "Plan", reading: "ReadingOptions") -> Iter
     for group in _groups(winner):
         words = ["vllm", "serve", plan.target.model, *vllm_options(winner, plan, group)]
         times = f"{group.num_servers} times" if group.num_servers > 1 else "once"
-        place = "" if group.role is None else f"for {group.role}, "
+        place = "" if group.role is None else f"for {group.role} on {group.machine.settings['gpu']}, "
         is_alone = group.role is None and group.num_servers == 1
         yield shlex.join(words) + ("" if is_alone else f"  # {times}, {place}behind a router")
     if (policy := str(settings.get("policy", plan.engine.policy))) not in OWN_POLICIES:
@@ -127,7 +129,7 @@ spec:
 {_listed([plan.target.model, *vllm_options(winner, plan, group)], 12)}
           ports: [{{containerPort: 8000}}]
           resources:
-            limits: {{nvidia.com/gpu: {group.num_gpus}}}
+            limits: {{nvidia.com/gpu: {group.machine.num_gpus}}}  # {group.machine.settings["gpu"]}
 """
 
 
@@ -156,7 +158,7 @@ def _pods(role: str, group: ServerGroup | None, winner: Candidate, plan: "Plan")
     at = options.index("--tensor-parallel-size")
     options = options[:at] + options[at + 2 :]
     return f"""{role}:
-  create: true
+  create: true  # on {group.machine.settings["gpu"]}
   replicas: {group.num_servers}
   parallelism:
     tensor: {group.ranks}
