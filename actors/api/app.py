@@ -19,7 +19,7 @@ from actors.api.in_flight import LLM, AnswerControl, AnswersInFlight
 from actors.api.keys import ApiKeys, check_key
 from actors.api.live import LiveEvents
 from actors.api.routes.admin import admin_routes, lora_routes
-from actors.api.routes.completions import chat_routes, completions_routes, invocations_routes
+from actors.api.routes.completions import chat_routes, completions_routes
 from actors.api.routes.operations import metrics_routes, models_routes, operations_routes
 from actors.api.routes.pages import dashboard_routes, documents_routes, welcome_routes
 from actors.api.routes.tokenize import tokenize_routes
@@ -96,7 +96,6 @@ ROUTES = (
     documents_routes,
     embeddings_routes,
     scoring_routes,
-    invocations_routes,
     dashboard_routes,
     admin_routes,
     welcome_routes,

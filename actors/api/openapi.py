@@ -58,7 +58,6 @@ OPERATIONS = (
     Operation("post", "/v1/embeddings", "The vectors of texts.", EmbeddingBody),
     *(Operation("post", path, "How alike texts are, by their vectors.", ScoreBody) for path in SCORES),
     *(Operation("post", path, "Documents by their likeness to a query.", RerankBody) for path in RERANKS),
-    Operation("post", "/invocations", "Answers, vectors or likeness, by its body.", answers=(JSON, EVENTS)),
     Operation(
         "post", "/v1/messages", "Answer a conversation, in Anthropic's shape.", MessagesBody, (JSON, EVENTS)
     ),

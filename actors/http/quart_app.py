@@ -40,8 +40,6 @@ class ApiRequest(TrioRequest):
     receive: Receive
     began_s: float
     """The instant at which its headers had arrived, by `time.perf_counter`."""
-    parsed: tuple[object] | None = None
-    """The value that its body spells, once it is parsed."""
     _read: bytes | None = None
     _is_whole = False
 

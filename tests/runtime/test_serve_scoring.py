@@ -41,7 +41,7 @@ def cosine(embedder: Embedder, left: list[int], right: list[int]) -> float:
 @pytest.mark.parametrize(
     "names", [("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2")]
 )
-@pytest.mark.parametrize("path", ["/score", "/v1/score", "/invocations"])
+@pytest.mark.parametrize("path", ["/score", "/v1/score"])
 def test_one_text_is_compared_with_each(embedder: Embedder, names: tuple[str, str], path: str) -> None:
     """And each text is read once."""
     answer = ask(embedder, path, **dict(zip(names, ("w1 w2", list(OTHERS)), strict=True))).json()
@@ -58,7 +58,7 @@ def test_as_many_are_compared_in_pairs(embedder: Embedder) -> None:
     np.testing.assert_allclose([each["score"] for each in answer["data"]], pairs, atol=1e-5)
 
 
-@pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank", "/invocations"])
+@pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
 def test_documents_come_in_the_order_of_their_likeness(embedder: Embedder, path: str) -> None:
     """The same text first; `top_n` shows the first ones alone, and 0 all."""
     wanted = sorted(

@@ -119,22 +119,13 @@ class JsonObject(BaseModel):
 
 async def parse_request(body_type: type[BodyT], request: ApiRequest, context: ApiContext) -> BodyT:
     """Return the request's checked body; raises 415 for another type than JSON, 413, and 400."""
-    value = await read_json(request, context)
-    return await _off_the_loop(partial(validate, body_type, value), request, context)
+    check_content_type(request.headers.get("Content-Type"), request.headers.get("Content-Encoding"))
+    data = await request.read_body()
 
+    def work() -> BodyT:
+        return validate(body_type, parse(data))
 
-async def read_json(request: ApiRequest, context: ApiContext) -> object:
-    """Return the request's body, parsed once; raises 415 for another type than JSON, 413, and 400."""
-    if request.parsed is None:
-        check_content_type(request.headers.get("Content-Type"), request.headers.get("Content-Encoding"))
-        data = await request.read_body()
-        request.parsed = (await _off_the_loop(partial(parse, data), request, context),)
-    return request.parsed[0]
-
-
-async def _off_the_loop(work: Callable[[], T], request: ApiRequest, context: ApiContext) -> T:
-    """Do `work` on the request's body: of a large one in a thread, one body at a time."""
-    if len(await request.read_body()) < THREAD_FROM_BYTES:
+    if len(data) < THREAD_FROM_BYTES:
         return work()
     return await trio.to_thread.run_sync(partial(_without_collecting, work), limiter=context.large_bodies)
 

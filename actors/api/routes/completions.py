@@ -1,21 +1,17 @@
-"""POST /v1/completions, /v1/chat/completions, and /invocations, which takes the body of any route."""
+"""POST /v1/completions and /v1/chat/completions: texts that go on, and conversations."""
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import cast
 
-from quart import Blueprint, Response, current_app
+from quart import Blueprint, Response
 
 from actors.api.answers.choices import AnswerChoices, Wanted
 from actors.api.answers.parts import Shaped
 from actors.api.answers.shapes import COMPLETION, ChatShape, Json, ToolShape, text_format
 from actors.api.bodies.chat import ChatBody, conversation
 from actors.api.bodies.extras import read_body
-from actors.api.bodies.parsing import read_json
 from actors.api.bodies.texts import CompletionBody
 from actors.api.context import ApiContext
-from actors.api.errors import invalid
 from actors.api.routes.generate import PendingAnswer
 from actors.core.params.sampling import Sampling
 from actors.http.quart_app import ApiRequest, current_request, fed_response, json_response
@@ -136,36 +132,3 @@ def chat_routes(context: ApiContext) -> Blueprint:
         return fed_response(chat.chunks()) if body.stream else json_response(await chat.whole())
 
     return routes
-
-
-FIELDS = {
-    "messages": "chat.create_chat_completion",
-    "prompt": "completions.create_completion",
-    "input": "embeddings.create_embeddings",
-    "text_1": "scoring.create_score",
-    "queries": "scoring.create_score",
-    "data_1": "scoring.create_score",
-    "query": "scoring.rerank",
-}
-"""The field that only one route's bodies must have, and that route."""
-
-
-def invocations_routes(context: ApiContext) -> Blueprint:
-    """The route; the others see to the body's type and its errors."""
-    routes = Blueprint("invocations", __name__)
-
-    @routes.post("/invocations")
-    async def invoke() -> Response:
-        body = await read_json(current_request(), context)
-        view = current_app.view_functions[_route_of(body)]
-        return await cast(Callable[[], Awaitable[Response]], view)()
-
-    return routes
-
-
-def _route_of(body: object) -> str:
-    """The name of the route whose body this is; raises 400 for a body of none."""
-    for field, route in FIELDS.items():
-        if isinstance(body, dict) and body.get(field) is not None:
-            return route
-    raise invalid(f"The body must have one of {', '.join(FIELDS)}.", None)

@@ -77,7 +77,7 @@ async def test_every_route_needs_a_key_but_those_that_are_open_by_name(serving: 
             for method in rule.methods & {"GET", "POST", "PUT", "DELETE"}:
                 answer = await client.request(method, path, headers={"Authorization": "Bearer wrong"})
                 assert (answer.status_code != 401) == (path in OPEN), (method, path, answer.text)
-        assert walked >= OPEN | {"/invocations", "/tokenize", "/load", "/dashboard/events", "/pause"}
+        assert walked >= OPEN | {"/v1/completions", "/tokenize", "/load", "/dashboard/events", "/pause"}
         for path in ("/no/such/route", "/V1/models", "//v1/models", "/health/x", "/healthy"):
             assert (await client.get(path)).status_code == 401, path
         assert (await client.get("/health/", follow_redirects=True)).status_code == 200
@@ -87,12 +87,12 @@ async def test_every_route_needs_a_key_but_those_that_are_open_by_name(serving: 
         assert (await client.get("/is_paused", headers={"Authorization": "Bearer a"})).status_code == 200
 
 
-def test_invocations_are_counted_under_their_key(tmp_path: Path) -> None:
-    """With its tenant and its limit, as the routes that they stand for; without a key they are refused."""
+def test_answers_are_counted_under_their_key(tmp_path: Path) -> None:
+    """With its tenant and its limit; without a key they are refused."""
     file = tmp_path / "keys.toml"
     file.write_text(FILE)
     with live(*EMULATED, "--api-keys", str(file), "--log-format", "json") as server:
-        url, body = f"{server.url}/invocations", {"prompt": "Once", "max_tokens": 2, "tenant": "mallory"}
+        url, body = f"{server.url}/v1/completions", {"prompt": "Once", "max_tokens": 2, "tenant": "mallory"}
         alice = {"Authorization": "Bearer sk-alice"}
         assert httpx.post(url, json=body).status_code == 401
         assert httpx.post(url, json=body, headers=alice).status_code == 200

@@ -74,8 +74,7 @@ def post(server: Live, path: str, body: bytes, status: int, **headers: str) -> s
     ("path", "body", "status"),
     [
         pytest.param("/v1/chat/completions", KEYS, 413, id="keys"),
-        pytest.param("/invocations", KEYS, 413, id="keys-invocations"),
-        pytest.param("/invocations", MESSAGES, 413, id="messages"),
+        pytest.param("/v1/chat/completions", MESSAGES, 413, id="messages"),
         pytest.param("/v1/completions", ARRAYS, 413, id="arrays"),
         pytest.param("/v1/completions", NESTED, 413, id="nested"),
         pytest.param("/v1/completions", NUMBERS, 413, id="numbers"),
@@ -103,7 +102,7 @@ def test_no_body_stops_the_others(server: Live, path: str, body: bytes, status: 
 )
 def test_a_body_of_too_many_values_is_refused_with_the_limit(server: Live, body: bytes, says: str) -> None:
     """And with what to do, on each route."""
-    for path in ("/v1/chat/completions", "/invocations", "/v1/responses", "/tokenize"):
+    for path in ("/v1/chat/completions", "/v1/responses", "/tokenize"):
         answer = json.loads(post(server, path, body, 413))
         assert says in answer["error"]["message"] and "send less at once" in answer["error"]["message"]
 
@@ -116,7 +115,7 @@ def test_punctuation_within_a_text_is_no_value(server: Live) -> None:
 def test_nothing_is_parsed_before_the_key() -> None:
     """What no server could parse is a 401 without a key, and a 400 or 413 with it."""
     with live(*EMULATED, "--api-key", "k") as server:
-        for path in ("/invocations", "/v1/completions", "/tokenize"):
+        for path in ("/v1/completions", "/tokenize"):
             for body, status in ((b"{", 400), (KEYS, 413)):
                 post(server, path, body, 401)
                 post(server, path, body, status, Authorization="Bearer k")
