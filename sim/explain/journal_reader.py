@@ -43,7 +43,8 @@ def find_record(path: Path) -> Path:
         found = path / (numbered(JOURNAL, number) if number else JOURNAL)
         if not found.is_file() and (path / SUMMARY).is_file():
             raise JournalError(
-                f"{path} has no {JOURNAL}: a long replay keeps one with --journal, a measured run none"
+                f"{path} has no {JOURNAL}: a long replay keeps one with --journal; clients have none, and why"
+                " a request waited is known to the server alone: `sundog serve --record DIR`"
             )
         if not found.is_file():
             raise JournalError(

@@ -3,14 +3,16 @@
 from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from actors.config.speculative import Rates
 from actors.core.names import did_you_mean
 from sim.explain.history import History, HistoryError
 from sim.explain.journal_reader import check_run, find_record, journal_header, journal_records
 from sim.files.lines import JsonLines
+from sim.files.run_files import REQUESTS
 from sim.record.journal_rows import Drafted, JournalError, JournalStep
+from sim.record.run_directory import open_run
 
 Found = TypeVar("Found")
 
@@ -46,6 +48,20 @@ def find_request(requests: Mapping[str, Found], request_id: str) -> Found:
         hint = f" Did you mean {', '.join(near)}?" if near else did_you_mean(request_id, requests, most=3)
         raise JournalError(f"there is no request {request_id!r} among the {len(requests):,} recorded.{hint}")
     return requests[request_id]
+
+
+def refused_at_door(record: Path, request_id: str) -> dict[str, Any] | None:
+    """The request, if the run in the folder turned it away before any engine heard of it; O(requests)."""
+    if not (record / REQUESTS).is_file():
+        return None
+    import pyarrow.compute as pc
+
+    requests = open_run(record).requests()
+    if "refusal" not in requests.column_names:
+        return None
+    names = ("request_id", "arrival_s", "num_prompt_tokens", "tenant", "refusal")
+    found = requests.filter(pc.equal(requests["request_id"], request_id)).select(names).to_pylist()
+    return next((row | {"reason": "refused"} for row in found if row["refusal"] is not None), None)
 
 
 def measured_drafts(path: Path, num_tokens: int) -> dict[str, tuple[Rates, Rates]]:

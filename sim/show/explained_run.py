@@ -4,11 +4,9 @@ from collections import Counter
 from collections.abc import Mapping
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from sim.explain.clients import UNKNOWN, SeenRequest, longest_waits
 from sim.explain.findings import Findings, WorstWait
 from sim.figures.engine import SpeculationFigures
 from sim.show import words
@@ -129,42 +127,3 @@ def _preemptions(found: Findings) -> list[str]:
 def _often(counts: Counter[str]) -> str:
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MOST_REQUESTS]
     return ", ".join(f"{name} ({number:,} ×)" for name, number in ordered)
-
-
-def print_seen_run(console: Console, name: str, requests: list[SeenRequest], top: int) -> None:
-    """Print how requests ended, and the longest waits for a first token."""
-    ends = Counter(request.error or request.reason or "unfinished" for request in requests)
-    words = ", ".join(f"{count:,} {end}" for end, count in ends.most_common())
-    console.print(f"{name}: {len(requests):,} requests as clients saw them: {words}", markup=False)
-    table = table_of("request", "TTFT ms", "due at s", "prompt", "hits", "waiting", "streaming")
-    table.title = "the longest waits for a first token"
-    for each in longest_waits(requests, top):
-        table.add_row(
-            escape(each.request_id),
-            f"{(each.ttft_s or 0.0) * 1e3:,.1f}",
-            f"{each.due_s:,.3f}",
-            f"{each.num_prompt_tokens:,}",
-            "–" if each.prefix_hit_tokens is None else f"{each.prefix_hit_tokens:,}",
-            f"{each.num_waiting:,}",
-            f"{each.num_streaming:,}",
-        )
-    print_table(console, table)
-    console.print("waiting and streaming: other requests when it was due, without and with a first token")
-    console.print(UNKNOWN, markup=False)
-
-
-def print_seen_request(console: Console, each: SeenRequest) -> None:
-    """Print one request, instant by instant."""
-    lines = [
-        (each.due_s, f"due, beside {each.num_waiting:,} that wait and {each.num_streaming:,} that stream")
-    ]
-    if each.sent_s is not None:
-        lines.append((each.sent_s, f"sent, {each.num_prompt_tokens:,} tokens"))
-    if each.first_token_s is not None:
-        lines.append((each.first_token_s, f"first token, {each.ttft_s:,.3f} s after it was due"))
-    if each.end_s is not None:
-        lines.append((each.end_s, f"{each.error or each.reason}, {each.num_output_tokens:,} tokens"))
-    console.print(each.request_id, style="bold", markup=False)
-    for at_s, text in lines:
-        console.print(f"{at_s:12,.3f} s  {text}", markup=False)
-    console.print(UNKNOWN, markup=False)

@@ -13,7 +13,6 @@ from sundog.options.takes import command, takes
 
 if TYPE_CHECKING:
     from sim.explain.history import History
-    from sim.record.run_directory import Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,14 +33,10 @@ class ExplainOptions:
 def explain(asked: ExplainOptions, record: Path) -> None:
     """Say why requests waited, and which were preempted.
 
-    RECORD is a directory that replay --out, bench --out or serve --record wrote, or a journal in one.
+    RECORD is a directory that replay --out or serve --record wrote, or a journal in one.
     """
     from sim.explain.journal_reader import find_record
     from sim.explain.load import load
-
-    if (seen := _clients_run(record)) is not None:
-        _seen(seen, asked)
-        return
     from sim.files.run_files import JOURNAL
 
     history = load(record)
@@ -56,48 +51,16 @@ def explain(asked: ExplainOptions, record: Path) -> None:
         _request(history, asked.request_id, asked)
 
 
-def _clients_run(record: Path) -> "Run | None":
-    """The run in the folder, if only clients saw it."""
-    from sim.files.run_files import JOURNAL, SUMMARY
-    from sim.record.run_directory import open_run
-
-    if not (record / SUMMARY).is_file() or (record / JOURNAL).exists():
-        return None
-    run = open_run(record)
-    return run if run.is_clients else None
-
-
-def _seen(run: "Run", asked: ExplainOptions) -> None:
-    """What clients can say of it."""
-    from sim.explain.clients import longest_waits, seen_requests
-    from sim.explain.load import find_request
-    from sim.show.console import console_for
-    from sim.show.explained_run import print_seen_request, print_seen_run
-
-    if run.remark is not None:
-        remark(run.remark)
-    requests = seen_requests(run)
-    if asked.request_id is not None:
-        one = find_request({each.request_id: each for each in requests}, asked.request_id)
-        if asked.as_json:
-            click.echo(json.dumps(one.data, indent=1))
-        else:
-            print_seen_request(console_for(), one)
-    elif asked.as_json:
-        waits = [each.data for each in longest_waits(requests, asked.top)]
-        click.echo(json.dumps({"num_requests": len(requests), "longest_waits": waits}, indent=1))
-    else:
-        print_seen_run(console_for(), run.name, requests, asked.top)
-
-
 def _turned_away(record: Path, asked: ExplainOptions) -> bool:
     """Say so if the request was refused at the door, where the journal knows nothing of it."""
-    from sim.explain.clients import refused_at_door
+    from sim.explain.load import refused_at_door
 
     assert asked.request_id is not None
     found = refused_at_door(record, asked.request_id)
     if found is not None:
-        click.echo(json.dumps(found.data, indent=1) if asked.as_json else str(found))
+        name, arrival_s, refusal = (found[key] for key in ("request_id", "arrival_s", "refusal"))
+        text = f"Request {name} arrived at {arrival_s:,.3f} s and was refused at the door: {refusal}"
+        click.echo(json.dumps(found, indent=1) if asked.as_json else text)
     return found is not None
 
 
