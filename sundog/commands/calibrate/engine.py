@@ -237,12 +237,8 @@ async def _measure(
         chunk_tokens = scheduler.max_num_batched_tokens
         num_blocks = await prober.write(least, most, chunk_tokens, longest, WRITE_S)
         limits = Limits(scheduler.max_num_running, chunk_tokens, longest, num_blocks, capacity.block_size)
-        kv_token_bytes = backend.kv_block_bytes() // capacity.block_size
-        return (
-            capacity,
-            kv_token_bytes,
-            await fit_engine(prober, limits, seconds, SEED, on_progress or (lambda done, total: None)),
-        )
+        fitted = await fit_engine(prober, limits, seconds, SEED, on_progress or (lambda done, total: None))
+        return capacity, backend.kv_block_bytes() // capacity.block_size, fitted
 
 
 def _evidence(fitted: EngineFitted) -> dict[str, object]:
