@@ -167,19 +167,6 @@ class CostBackend:
     takes no time. Costs O(what the batch changes), plus O(steps) for their end times.
     """
 
-    __slots__ = (
-        "_batch",
-        "_capacity",
-        "_clock",
-        "_end_times_s",
-        "_fold",
-        "_pace",
-        "_queue",
-        "_reply",
-        "_source",
-        "_timer",
-    )
-
     def __init__(self, pace: Pace, source: TokenSource, capacity: Capacity) -> None:
         self._pace, self._source, self._capacity = pace, source, capacity
         self._fold = WorkFold(capacity.block_size)

@@ -16,8 +16,9 @@ def main() -> None:
     """Run the command line. Ctrl-C may come while it is imported, and ends that in one line too.
 
     So does SIGTERM in a sweep, a plan or a capacity: they may take hours, and their processes end with them.
+    A replay never looks for cycles: the one that it leaves, its graph, ends with the process.
     """
-    gc.set_threshold(SELDOM, 50, 50)
+    gc.set_threshold(0 if sys.argv[1:2] == ["replay"] else SELDOM, 50, 50)
     try:
         if sys.argv[1:2] in (["sweep"], ["plan"], ["capacity"]):
             terminated.like_ctrl_c()

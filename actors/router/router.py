@@ -229,10 +229,9 @@ class Router(Actor[RouterMessage]):
             hit_blocks = state.num_hit_blocks(keys, num_tokens, replica)
             others = [state.num_hit_blocks(keys, num_tokens, other) for other in up if other != replica]
             most_other = max(others, default=0)
-        counts = [state.num_requests[each] for each in up]
         names = tuple([submit.request_id for submit in submits])
-        chosen = state.num_requests[replica]
-        routed = Routed(names, replica, len(counts), chosen, min(counts), max(counts), hit_blocks, most_other)
+        chosen, tally = state.num_requests[replica], state.tallies[self._first]
+        routed = Routed(names, replica, len(up), chosen, tally.fewest, tally.most, hit_blocks, most_other)
         for listener in self._listeners:
             listener.tell(routed)
 

@@ -12,5 +12,4 @@ class LateBinding(RouterPolicy):
     most: int = 32
 
     def choose(self, request: Submit, fleet: Fleet) -> int | None:
-        idlest = min(fleet.up, key=fleet.num_requests)
-        return idlest if fleet.num_requests(idlest) < self.most else None
+        return fleet.idlest if fleet.num_requests(fleet.idlest) < self.most else None

@@ -24,11 +24,18 @@ become two together.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from actors.core.blocks.kv_events import KvChanges
 from actors.core.blocks.runs import BlockRun, FreeRuns, Key, OwnKey
 
 NULL = 0
+
+
+@lru_cache(maxsize=1)
+def _descending(num_blocks: int) -> tuple[int, ...]:
+    """All blocks but the null block, the last first: for all pools of a fleet the same objects."""
+    return tuple(range(num_blocks - 1, NULL, -1))
 
 
 class BlockPool:
@@ -39,7 +46,7 @@ class BlockPool:
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
         self.num_free = num_blocks - 1
-        self._empty = list(range(num_blocks - 1, NULL, -1))
+        self._empty = list(_descending(num_blocks))
         self._free = FreeRuns()
         self._runs: dict[int, BlockRun] = {}
         """The runs that are held or can be found, by their first block."""

@@ -44,45 +44,45 @@ class Sent:
         """The steps that its replica had done when it began to decode; None while it does not."""
 
 
+class Tally:
+    """Replicas by how many unfinished requests each has; a set of them is a number, a bit for each."""
+
+    __slots__ = ("_replicas", "fewest", "most")
+
+    def __init__(self, counts: dict[int, int]) -> None:
+        self._replicas: dict[int, int] = {}
+        for replica, count in counts.items():
+            self._replicas[count] = self._replicas.get(count, 0) | 1 << replica
+        self.fewest, self.most = min(counts.values(), default=0), max(counts.values(), default=0)
+
+    def idlest(self) -> int:
+        """The first replica of those that have the fewest; there must be one."""
+        replicas = self._replicas[self.fewest]
+        return (replicas & -replicas).bit_length() - 1
+
+    def change(self, replica: int, before: int, now: int) -> None:
+        """A replica has one request more or less than before. O(1)"""
+        rest = self._replicas[before] ^ 1 << replica
+        self._replicas[before] = rest
+        self._replicas[now] = self._replicas.get(now, 0) | 1 << replica
+        if now < self.fewest or (before == self.fewest and not rest):
+            self.fewest = now
+        if now > self.most or (before == self.most and not rest):
+            self.most = now
+
+
 class FleetState:
     """All replicas by number. `new_index` makes a replica's index of blocks, given how many it has."""
-
-    __slots__ = (
-        "_down",
-        "_draining",
-        "_hits",
-        "_new_index",
-        "_sent",
-        "_told_steps",
-        "block_size",
-        "has_ended",
-        "indexes",
-        "now_s",
-        "num_blocks",
-        "num_free_blocks",
-        "num_held",
-        "num_prefill_tokens",
-        "num_requests",
-        "num_running",
-        "num_steps",
-        "num_tokens",
-        "num_waiting",
-        "roles",
-        "seed",
-        "step_s",
-        "up",
-        "up_for",
-    )
 
     def __init__(self, new_index: Callable[[int], PrefixIndex], seed: int) -> None:
         self.seed = seed
         self.now_s = 0.0
-        self.up: tuple[int, ...] = ()
-        """Replicas that may be sent requests, in order."""
         self.num_held = 0
         """Requests that no replica was chosen for yet."""
         self.up_for: dict[Role, tuple[int, ...]] = {}
-        """The same by role."""
+        """Replicas that may be sent requests, in order, by role."""
+        self.tallies: dict[Role, Tally] = {}
+        """The requests of these."""
         self.roles: list[Role] = []
         self._down: set[int] = set()
         self._draining: set[int] = set()
@@ -161,7 +161,7 @@ class FleetState:
         elif request.begun is not None:
             to_compute += request.begun.num_output_tokens
         self._sent[request.request_id] = Sent(request, replica, num_tokens, to_compute)
-        self.num_requests[replica] += 1
+        self._count(replica, 1)
         self.num_tokens[replica] += num_tokens
         self.num_prefill_tokens[replica] += to_compute
         if request.block_hashes:
@@ -184,10 +184,17 @@ class FleetState:
         """A request is over; one that was lost with its replica is known no more."""
         sent = self._sent.pop(request_id, None)
         if sent is not None:
-            self.num_requests[sent.replica] -= 1
+            self._count(sent.replica, -1)
             self.num_tokens[sent.replica] -= sent.num_tokens
             self.num_prefill_tokens[sent.replica] -= sent.num_prefill_tokens
             self.has_ended[sent.replica] = True
+
+    def _count(self, replica: int, change: int) -> None:
+        """A replica has one request more or less."""
+        before = self.num_requests[replica]
+        self.num_requests[replica] = before + change
+        if not (replica in self._down or replica in self._draining):
+            self.tallies[self.roles[replica]].change(replica, before, before + change)
 
     # --- a replica -------------------------------------------------------------------------------
 
@@ -217,9 +224,10 @@ class FleetState:
 
     def _look(self) -> None:
         away = self._down | self._draining
-        self.up = tuple(number for number in range(len(self.num_requests)) if number not in away)
         for role in set(self.roles):
-            self.up_for[role] = tuple(number for number in self.up if self.roles[number] == role)
+            up = [number for number, its in enumerate(self.roles) if its == role and number not in away]
+            self.up_for[role] = tuple(up)
+            self.tallies[role] = Tally({number: self.num_requests[number] for number in up})
 
     def note(
         self, replica: int, num_free_blocks: int, num_running: int, num_waiting: int, step_s: float | None

@@ -64,6 +64,11 @@ class Fleet:
         """Requests that `choose` holds; one that it is asked about again is among them."""
         return self._state.num_held
 
+    @property
+    def idlest(self) -> int:
+        """The first of those in `up` that have the fewest unfinished requests. O(1)"""
+        return self._state.tallies[self.role].idlest()
+
     def num_requests(self, replica: int) -> int:
         """Requests that were sent there and have not ended."""
         return self._state.num_requests[replica]

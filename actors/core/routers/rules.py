@@ -29,7 +29,7 @@ class LeastRequests(RouterPolicy):
     """Chooses the replica with the fewest unfinished requests."""
 
     def choose(self, request: Submit, fleet: Fleet) -> int:
-        return min(fleet.up, key=fleet.num_requests)
+        return fleet.idlest
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class SessionAffinity(RouterPolicy):
     def choose(self, request: Submit, fleet: Fleet) -> int:
         up, name = fleet.up, request.tenant if self.key == "tenant" else session_of(request)
         if name is None:
-            return min(up, key=fleet.num_requests)
+            return fleet.idlest
         if self.bound == inf:
             return home(name, fleet)
         most = ceil(self.bound * (1 + sum(map(fleet.num_requests, up))) / len(up))

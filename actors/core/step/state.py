@@ -32,37 +32,6 @@ class SchedulerState:
     what it is told of the durations of steps from `step_times`.
     """
 
-    __slots__ = (
-        "admissions",
-        "catching_up",
-        "choose_victim",
-        "config",
-        "decode_runs",
-        "finished_ids",
-        "handovers",
-        "is_pipelined",
-        "kv",
-        "leaves_uncomputed",
-        "lockstep",
-        "lockstep_enabled",
-        "on_admitted",
-        "on_finished",
-        "on_preempted",
-        "pauses",
-        "policy",
-        "preempts_last",
-        "quota",
-        "refuse",
-        "requests",
-        "reset_ids",
-        "running",
-        "speculates",
-        "step_times",
-        "tells_sampled",
-        "view",
-        "waiting",
-    )
-
     def __init__(
         self,
         config: SchedulerConfig,

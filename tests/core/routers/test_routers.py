@@ -62,17 +62,21 @@ def history(router: str, seed: int) -> list[int]:
         alive[name] = world.send(
             name, 4 * len(keys) + 1, keys, session=f"s{session}", tenant=f"t{session % 2}"
         )
-        assert alive[name] in world.state.up
+        assert alive[name] in world.state.up_for["both"]
         for other in [other for other in alive if rng.random() < 0.2]:
             world.state.end(other)
             del alive[other]
-        if rng.random() < 0.1 and len(world.state.up) > 1:
-            replica = rng.choice(world.state.up)
+        if rng.random() < 0.1 and len(world.state.up_for["both"]) > 1:
+            replica = rng.choice(world.state.up_for["both"])
             assert set(world.state.lose(replica)) == {n for n, where in alive.items() if where == replica}
             alive = {n: where for n, where in alive.items() if where != replica}
         elif rng.random() < 0.2:
             world.state.regain(rng.randrange(4))
         assert world.state.num_requests == [list(alive.values()).count(replica) for replica in range(4)]
+        if up := world.fleet.up:
+            counts, tally = [world.state.num_requests[each] for each in up], world.state.tallies["both"]
+            assert (tally.fewest, tally.most) == (min(counts), max(counts))
+            assert world.fleet.idlest == up[counts.index(min(counts))]
     for name in alive:
         world.state.end(name)
     for counts in (world.state.num_requests, world.state.num_tokens, world.state.num_prefill_tokens):
@@ -120,7 +124,7 @@ def test_power_of_two_takes_the_less_busy_of_two_that_the_seed_draws() -> None:
     """Never the busiest, and of idle ones not always the first."""
     world = World("power-of-two", 8)
     for number in range(400):
-        assert world.send(f"r{number}") in world.state.up
+        assert world.send(f"r{number}") in world.state.up_for["both"]
     counts = world.state.num_requests
     assert max(counts) - min(counts) < 10
     assert World("power-of-two", 1).send("alone") == 0
