@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from sim.figures.intervals import find_warm_up
+from sim.figures.intervals import Interval, find_warm_up
 from sim.figures.named import Metric
 from sim.figures.sweep.cells import Cell, Job, Measures, Rule, grid, sweep
 from sim.figures.sweep.ranking import ranked
@@ -124,6 +125,33 @@ def test_settings_that_differ_are_told_apart_among_eight() -> None:
     )
     places = ranked(cells, Metric("m", "m"), 0.95).places
     assert places[0].cell.settings == {"x": 0} and not any(place.is_tied for place in places[1:])
+
+
+def test_a_setting_differs_if_it_does_from_all_candidates_and_one_tells_that_it_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a thousand settings that hardly differ, each is compared with few."""
+    rng, alike = np.random.default_rng(6), 30
+    shift = {"m": lambda x: float(x >= alike), "n": lambda x: float(x % 7) if x >= alike else 3.0}
+    cells = sweep(
+        grid({"x": list(range(2 * alike))}),
+        Rule("m", 5),
+        lambda jobs: [{n: rng.normal(of(each["x"]), 0.1) for n, of in shift.items()} for each, _ in jobs],
+    )
+    ranking, found = ranked(cells, Metric("m", "m"), 0.95), list[bool]()
+    for cell in cells:
+        changes = [cell.change(o, "n", ranking.confidence) for o in ranking.candidates if o is not cell]
+        found.append(all(c.low > 0 for c in changes) or all(c.high < 0 for c in changes))
+    change, num_changes = Cell.change, Counter[str]()
+
+    def counted(cell: Cell, *args: Any) -> Interval:
+        num_changes.update([cell.settings["x"]])
+        return change(cell, *args)
+
+    monkeypatch.setattr(Cell, "change", counted)
+    assert [ranking.change(cell, "n")[1] for cell in cells] == found and len(set(found)) == 2
+    assert len(ranking.candidates) > 20
+    assert all(num_changes[x] < 10 for x in range(alike)), num_changes
 
 
 def test_a_grid_is_every_combination() -> None:
