@@ -1,15 +1,14 @@
 """What a request costs in fleets of 1 to 256 engines at 16 requests a second each, as whole processes.
 
-Every engine of every fleet serves equally many requests, so that batches are alike. What engines cost that
-serve one request is measured apart, and left out of what a request costs. Then what the choice of each router
-costs by itself, among as many replicas. Plain, or with `--compiled` in a compiled copy.
+An engine of every fleet serves equally many requests, one alone more, so that batches are alike. What engines
+cost that serve one request is measured apart, and left out of what a request costs. Then what the choice of
+each router costs by itself, among as many replicas. Plain, or with `--compiled` in a compiled copy.
 """
 
 import sys
 import tempfile
 import time
 from pathlib import Path
-from statistics import mean
 
 from actors.core.request import Submit
 from actors.core.routers import ROUTERS, Fleet
@@ -18,10 +17,8 @@ from actors.core.routers.prefix_index import new_index
 from actors.policy_file import find_router
 from tests.bench.runs import H100, copied, poisson, replayed
 
-PER_S, EACH = 16, 600
+PER_S, EACH, FEWEST = 16, 600, 9_600
 FLEETS = (1, 16, 64, 256)
-LEAST_S = 1.0
-"""A small fleet is run so often that its runs have taken this long together."""
 NUM_CHOICES, NUM_BLOCKS = 500, 60
 
 
@@ -32,19 +29,13 @@ def main() -> None:
         source = copied(folder / "source", compiled="--compiled" in sys.argv)
         print("engines  requests  CPU s, one  CPU s, all  us a request    MB", flush=True)
         for engines in FLEETS:
-            count = EACH * engines
+            count = max(EACH * engines, FEWEST)
             trace, options = poisson(PER_S * engines, folder, count), f"{H100} --replicas {engines}"
-            ones, alls = list[float](), list[float]()
-            while sum(alls) < LEAST_S:
-                ones.append(replayed(source, trace, f"{options} --limit 1").cpu_s)
-                whole = replayed(source, trace, options)
-                alls.append(whole.cpu_s)
-            one_s, all_s = mean(ones), mean(alls)
-            print(
-                f"{engines:>7}  {count:>8}  {one_s:>10.2f}  {all_s:>10.2f}"
-                f"  {(all_s - one_s) / (count - 1) * 1e6:>12.0f}  {whole.megabytes:>4.0f}",
-                flush=True,
-            )
+            one_s = replayed(source, trace, f"{options} --limit 1").cpu_s
+            whole = replayed(source, trace, options)
+            each_us = (whole.cpu_s - one_s) / (count - 1) * 1e6
+            sizes = f"{engines:>7}  {count:>8}  {one_s:>10.2f}  {whole.cpu_s:>10.2f}"
+            print(f"{sizes}  {each_us:>12.0f}  {whole.megabytes:>4.0f}", flush=True)
     print(f"\nus a choice, plain{'':<12}" + "".join(f"{engines:>8}" for engines in FLEETS))
     for name in ROUTERS:
         text = "weighted:prefix=1,load=0.5" if name == "weighted" else name

@@ -54,7 +54,7 @@ class World:
 
 
 def history(router: str, seed: int) -> list[int]:
-    """Where requests go while others end, and replicas are lost and come back."""
+    """Where requests go while others end, and replicas are lost, drained, and come back."""
     rng, world, alive = random.Random(seed), World(router, seed=seed), dict[str, int]()
     for number in range(120):
         name, session = f"r{number}", rng.randrange(6)
@@ -72,6 +72,10 @@ def history(router: str, seed: int) -> list[int]:
             alive = {n: where for n, where in alive.items() if where != replica}
         elif rng.random() < 0.2:
             world.state.regain(rng.randrange(4))
+        if rng.random() < 0.1 and len(world.fleet.up) > 1:
+            world.state.drain(rng.choice(world.fleet.up), True)
+        elif rng.random() < 0.3:
+            world.state.drain(rng.randrange(4), False)
         assert world.state.num_requests == [list(alive.values()).count(replica) for replica in range(4)]
         if up := world.fleet.up:
             counts, tally = [world.state.num_requests[each] for each in up], world.state.tallies["both"]
