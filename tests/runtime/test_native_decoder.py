@@ -25,6 +25,7 @@ from tests.runtime.models import (
     ARCHITECTURES,
     COMMON,
     LATENT,
+    YARN,
     build_model,
     generate,
     random_prompt,
@@ -49,6 +50,8 @@ WHOLE = {
     *MIXTURES,
 }
 """Of the architectures of these tests, those that the kernels compute as a whole."""
+GROWING = {"original_max_position_embeddings": 64, "llama_4_scaling_beta": 0.1}
+"""Queries are larger from position 64 on, which no pass at load reaches."""
 APART = {"float32": 2e-6, "bfloat16": 0.02}
 # Widths such that each merged layer begins where a block of packed columns does.
 WIDE = {"num_key_value_heads": 4, "intermediate_size": 192}
@@ -159,7 +162,12 @@ async def test_which_decoders_are_computed_as_a_whole(architecture: str, tmp_pat
 
 @pytest.mark.parametrize("dtype", APART)
 @pytest.mark.parametrize(
-    ("architecture", "settings"), [("hunyuan_v1_dense", {"head_dim": 16}), ("llama", {"hidden_act": "relu"})]
+    ("architecture", "settings"),
+    [
+        ("hunyuan_v1_dense", {"head_dim": 16}),
+        ("llama", {"hidden_act": "relu"}),
+        ("ministral3", {"head_dim": 16, "rope_parameters": {**YARN, **GROWING}}),
+    ],
 )
 async def test_a_decoder_that_computes_anything_else_is_left_to_the_library(
     architecture: str, settings: dict[str, object], dtype: str, tmp_path: Path
