@@ -170,6 +170,8 @@ class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
             self._is_done = True
         else:
             self._num_to_come += 1
+            if row.session is not None:
+                self._recorder.programs.ties(row.request_id, row.after)
             self.schedule(row.arrival_s, Event.ARRIVAL, row)
 
     def _ask_after(self, row: TraceRequest) -> None:
@@ -193,6 +195,8 @@ class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
             self._attempts.setdefault(row.request_id, (row, 1))
         self._num_to_come -= 1
         self._num_arrived += 1
+        if row.session is not None:
+            self._recorder.programs.arrival_s[row.request_id] = self.clock.now_s()
         if row.slo_ttft_s is not None or row.slo_tpot_s is not None or row.slo_e2e_s is not None:
             self._recorder.wants(row.request_id, row.limits_s)
         self._llm.request(self._generate_for(row)).hand_to(_Answer(self, row))

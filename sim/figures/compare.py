@@ -68,6 +68,7 @@ def compare(first: Run, second: Run) -> Comparison:
     a, b = _columns(first), _columns(second)
     is_paired, rows = _pairing(a, b)
     figures = [figure for name in SHORT for figure in _figures(SHORT[name], a[name], b[name], rows)]
+    figures += _of_programs(*(run.summary.get("program_s", {}) for run in (first, second)))
     figures += _of_tenants(a, b, rows)
     gained, lost = _moved(a, b, rows) if is_paired and rows is not None else ([], [])
     names = dict.fromkeys([*first.config, *second.config])
@@ -129,6 +130,12 @@ def _pairing(a: Columns, b: Columns) -> tuple[bool, Rows | None]:
         np.array_equal(a[name][rows_a], b[name][rows_b]) for name in ("arrival_s", "num_prompt_tokens")
     )
     return (True, (rows_a, rows_b)) if alike else (False, None)
+
+
+def _of_programs(a: dict[str, float], b: dict[str, float]) -> list[Compared]:
+    """Programs as wholes, where both runs have some."""
+    kinds = [kind for kind in ("mean", "p50", "p99") if kind in a and kind in b]
+    return [Compared(f"program {k}", a[k], b[k], Interval(b[k] - a[k], np.nan)) for k in kinds]
 
 
 def _of_tenants(a: Columns, b: Columns, rows: Rows | None) -> list[Compared]:

@@ -9,6 +9,7 @@ Times are seconds, per request unless said otherwise:
     queueing  first step that the request was part of begins - arrival
     prefill   first token - first step, decode  finish - first token: the other stages
     normal.   E2E / output tokens
+    program   last token of requests that come after one another - first arrival of them
 """
 
 import json
@@ -214,6 +215,8 @@ class Summary:
     fleet: FleetFigures | None = None
     """The figures of a fleet whose engines are not all alike (`sim.fleet`)."""
     host: HostFigures | None = None
+    program_s: Distribution | None = None
+    """From the first arrival of a program of agents to its last token; None without programs."""
 
     def to_json(self) -> str:
         """JSON with keys in a fixed order and floats at full precision: same run, same bytes."""
@@ -223,7 +226,7 @@ class Summary:
         if self.fleet is not None and self.fleet.moves is None:
             del figures["fleet"]["moves"]
         names = ("remarks", "refusals", "num_cut", "objectives", "speculation", "client", "fleet", "host")
-        for name in names:
+        for name in (*names, "program_s"):
             if not figures[name]:
                 del figures[name]
         return json.dumps(figures, indent=2, allow_nan=False)
@@ -265,6 +268,7 @@ def summarize(recorder: Recorder, terms: RunTerms = NO_TERMS, source: Source | N
         speculation=SpeculationFigures.of(recorder.acceptance),
         fleet=fleet,
         host=HostFigures.of(recorder, totals.admitted_tokens),
+        program_s=distribution(np.array([took_s for _, took_s in recorder.programs.spans_s()]) + front_s),
     )
 
 

@@ -34,6 +34,8 @@ WHOLE = (
     "cost_per_million_output_tokens",
 )
 """Figures of all requests after the warm-up together."""
+PROGRAM = "program_s"
+"""A latency of programs of agents, which a run has whose requests come after one another."""
 TENANT = "tenant."
 OF_TENANTS = tuple(field.name for field in fields(TenantFigures))
 PERCENTILES_OF_TENANTS = tuple(f"{latency}.p95" for latency in LATENCIES)
@@ -72,16 +74,17 @@ class Metric(NamedTuple):
         if tenant is not None and rest in OF_TENANTS:
             return cls(name, rest, tenant=tenant)
         figure, _, part = rest.partition(".")
-        if figure in LATENCIES and (part == "mean" or percentile(part) is not None):
+        known = LATENCIES if tenant is not None else (*LATENCIES, PROGRAM)
+        if figure in known and (part == "mean" or percentile(part) is not None):
             return cls(name, figure, part, tenant)
-        if figure in LATENCIES:
+        if figure in known:
             raise ConfigError(
                 f"metric {name!r} has the part {part!r}: give mean, or a percentile below 100, as p99.9"
             )
         if tenant is not None:
             raise unknown("figure of a tenant", rest, (*OF_TENANTS, *PERCENTILES_OF_TENANTS))
         if name not in WHOLE:
-            raise unknown("metric", name, NAMES)
+            raise unknown("metric", name, (*NAMES, *(f"{PROGRAM}.{part}" for part in PERCENT)))
         return cls(name, name)
 
     @property

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.figures.named import Metric, Objective
+from sim.figures.named import PROGRAM, Metric, Objective
 from sim.record.rows import Floats, RequestTimes, Rows
 
 
@@ -177,7 +177,7 @@ def percentiles(metrics: Iterable[Metric], rows: Rows, times: RequestTimes) -> d
     found: dict[str, float] = {}
     owner = np.array(rows.tenant, dtype=object)
     for metric in metrics:
-        if metric.part is not None:
+        if metric.part is not None and metric.figure != PROGRAM:
             own = rows.is_done if metric.tenant is None else rows.is_done & (owner == metric.tenant)
             values = getattr(times, metric.figure)[own]
             found[metric.name] = part_of(values[~np.isnan(values)], metric.percent)

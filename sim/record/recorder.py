@@ -32,6 +32,7 @@ from sim.record.columns import (
     blocks_of,
 )
 from sim.record.sink import Sink
+from sim.trace.programs import Programs
 
 SPILL = 2**15
 """Rows, or steps of a replica, in memory from which on a sink is given what is complete."""
@@ -102,6 +103,7 @@ class Recorder:
     columns: Columns = field(default_factory=Columns)
     refusals: Refusals = field(default_factory=Refusals)
     acceptance: Acceptance = field(default_factory=Acceptance)
+    programs: Programs = field(default_factory=Programs)
     losses: list[Loss] = field(default_factory=list)
     """The engines that were lost, in order."""
     steps: list[StepColumns] = field(init=False)
@@ -306,6 +308,8 @@ class Recorder:
                 columns.first_token_s[request.row] = ABSENT
             columns.finish_s[request.row] = end_s
             columns.reason[request.row] = reason
+            if reason not in ("abort", "error"):
+                self.programs.ends(request_id, end_s)
         return num_missing
 
     def _hand_over(self, request: LiveColumns) -> None:

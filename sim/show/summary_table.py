@@ -93,6 +93,7 @@ def _latencies(summary: Summary) -> Table:
         ("prefill", summary.prefill_s),
         ("decode", summary.decode_s),
         ("E2E per token", summary.normalized_latency_s),
+        *((("program", summary.program_s),) if summary.program_s is not None else ()),
     )
     for name, d in rows:
         if d is None and name in STAGES and summary.client is not None:

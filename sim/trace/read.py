@@ -37,13 +37,8 @@ def run_rows(folder: str) -> Iterator[TraceRequest]:
         raise TraceError(path, 1, f"cannot be read: {error}") from None
     previous_s = 0.0
     for index, row in enumerate(table.to_pylist()):
-        request = TraceRequest(
-            row["request_id"],
-            row["arrival_s"],
-            row["num_prompt_tokens"],
-            row["num_output_tokens"],
-            tenant=row["tenant"],
-        )
+        *numbers, tenant = (row[name] for name in COLUMNS)
+        request = TraceRequest(*numbers)._replace(tenant=tenant)
         _check(path, index + 1, request, previous_s)
         previous_s = request.arrival_s
         yield request

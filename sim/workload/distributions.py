@@ -15,7 +15,13 @@ from actors.core.config import ConfigError
 from sim.trace.read import read_trace
 
 Counts = NDArray[np.int64]
-STRICT = ConfigDict(extra="forbid")
+
+
+class Described:
+    """A table of a description: a key that it does not know is refused."""
+
+    __slots__ = ()
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
 
 def check_span(smallest: int, largest: int) -> None:
@@ -25,12 +31,11 @@ def check_span(smallest: int, largest: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
+class Fixed(Described):
     """A length that is always `tokens`."""
 
     tokens: int
     kind: Literal["fixed"] = "fixed"
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     def __post_init__(self) -> None:
         check_span(self.tokens, self.tokens)
@@ -40,13 +45,12 @@ class Fixed:
 
 
 @dataclass(frozen=True, slots=True)
-class Uniform:
+class Uniform(Described):
     """Every length from `smallest` to `largest`, both included, is equally likely."""
 
     smallest: int
     largest: int
     kind: Literal["uniform"] = "uniform"
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     def __post_init__(self) -> None:
         check_span(self.smallest, self.largest)
@@ -56,7 +60,7 @@ class Uniform:
 
 
 @dataclass(frozen=True, slots=True)
-class LogNormal:
+class LogNormal(Described):
     """Lengths with this mean and median before rounding and clipping to `smallest`..`largest`.
 
     sigma^2 = 2 ln(mean / median), mu = ln(median): the moments of the log-normal distribution.
@@ -67,7 +71,6 @@ class LogNormal:
     largest: int
     smallest: int = 1
     kind: Literal["lognormal"] = "lognormal"
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     def __post_init__(self) -> None:
         if not 0 < self.median <= self.mean < np.inf:
@@ -84,14 +87,13 @@ class LogNormal:
 
 
 @dataclass(frozen=True, slots=True)
-class Zipf:
+class Zipf(Described):
     """Length k from `smallest` to `largest` with probability in proportion to k ** -exponent."""
 
     exponent: float
     largest: int
     smallest: int = 1
     kind: Literal["zipf"] = "zipf"
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     def __post_init__(self) -> None:
         if not 0 <= self.exponent < np.inf:
@@ -106,13 +108,12 @@ class Zipf:
 
 
 @dataclass(frozen=True, slots=True)
-class Geometric:
+class Geometric(Described):
     """1 and up, each more with the same probability; `mean` in all, at most `largest`."""
 
     mean: float
     largest: int
     kind: Literal["geometric"] = "geometric"
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     def __post_init__(self) -> None:
         if not 1 <= self.mean < np.inf:
@@ -124,14 +125,13 @@ class Geometric:
 
 
 @dataclass(frozen=True, slots=True)
-class Empirical:
+class Empirical(Described):
     """Drawn with replacement from a column, prompt or output, of a recorded trace."""
 
     trace: str
     column: Literal["prompt", "output"]
     scale: float = 1.0
     kind: Literal["empirical"] = "empirical"
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     def __post_init__(self) -> None:
         if not 0 < self.scale < np.inf:
@@ -171,12 +171,11 @@ def _renewal(gaps: np.random.Generator, mean_s: float, cv: float, duration_s: fl
 
 
 @dataclass(frozen=True, slots=True)
-class Poisson:
+class Poisson(Described):
     """Independent of each other, `rate_per_s` on average."""
 
     rate_per_s: float
     kind: Literal["poisson"] = "poisson"
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     def __post_init__(self) -> None:
         check_positive(self, "rate_per_s")
@@ -186,13 +185,12 @@ class Poisson:
 
 
 @dataclass(frozen=True, slots=True)
-class Gamma:
+class Gamma(Described):
     """Gaps of coefficient of variation `cv`: 1 is Poisson's, 0 is a metronome's, more is bursty."""
 
     rate_per_s: float
     cv: float
     kind: Literal["gamma"] = "gamma"
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     def __post_init__(self) -> None:
         check_positive(self, "rate_per_s")
@@ -206,7 +204,7 @@ class Gamma:
 
 
 @dataclass(frozen=True, slots=True)
-class OnOff:
+class OnOff(Described):
     """Poisson at `on_rate_per_s` and `off_rate_per_s` by turns, exponential spans, on first."""
 
     on_rate_per_s: float
@@ -214,7 +212,6 @@ class OnOff:
     mean_off_s: float
     off_rate_per_s: float = 0.0
     kind: Literal["on-off"] = "on-off"
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     def __post_init__(self) -> None:
         check_positive(self, "on_rate_per_s", "mean_on_s", "mean_off_s")
@@ -233,7 +230,7 @@ class OnOff:
 
 
 @dataclass(frozen=True, slots=True)
-class Diurnal:
+class Diurnal(Described):
     """Poisson whose rate swings like a sine: least at the start, most half a period later.
 
     `rate_per_s` on average over a period, `peak_to_trough` times as many at the peak as at the
@@ -244,7 +241,6 @@ class Diurnal:
     peak_to_trough: float = 3.0
     period_s: float = 86400.0
     kind: Literal["diurnal"] = "diurnal"
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     def __post_init__(self) -> None:
         check_positive(self, "rate_per_s", "period_s")
@@ -261,13 +257,12 @@ class Diurnal:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(Described):
     """The instants of a recorded trace, `rate_scale` times as often."""
 
     trace: str
     rate_scale: float = 1.0
     kind: Literal["trace"] = "trace"
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     def __post_init__(self) -> None:
         check_positive(self, "rate_scale")

@@ -6,19 +6,17 @@ they were. Traces are merged by the same rules.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
-from pydantic import ConfigDict
 
 from actors.core.config import ConfigError
 from sim.trace.record import MAX_ARRIVAL_S, TraceRequest
-from sim.workload.distributions import STRICT, Arrivals, Lengths, check_positive
+from sim.workload.distributions import Arrivals, Described, Lengths, check_positive
 from sim.workload.spec import BLOCK_TOKENS, Sessions, SystemPrompts, Tenant, Workload
 
 
 @dataclass(frozen=True, slots=True)
-class Population:
+class Population(Described):
     """A kind of user: what its requests are like, and what it is promised. Its name is their tenant."""
 
     name: str
@@ -31,7 +29,6 @@ class Population:
     slo_ttft_s: float | None = None
     slo_tpot_s: float | None = None
     slo_e2e_s: float | None = None
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     def workload(self, duration_s: float) -> Workload:
         """The workload of these requests alone."""
@@ -43,12 +40,11 @@ class Population:
 
 
 @dataclass(frozen=True, slots=True)
-class Mixture:
+class Mixture(Described):
     """Populations that arrive at the same server within `duration_s`."""
 
     duration_s: float
     populations: tuple[Population, ...]
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     def __post_init__(self) -> None:
         check_positive(self, "duration_s")

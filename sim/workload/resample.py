@@ -11,6 +11,7 @@ from itertools import repeat
 import numpy as np
 
 from actors.core.config import ConfigError
+from sim.trace.programs import Programs
 from sim.trace.record import TraceRequest, default_id
 from sim.workload import stream
 
@@ -94,22 +95,13 @@ def _copied(row: TraceRequest, later_s: float, mark: str, shift: int, shared: se
 
 
 def _units(trace: Sequence[TraceRequest]) -> list[Unit]:
-    units: dict[str, Unit] = {}
-    found: list[Unit] = []
+    programs, rows = Programs(), {row.request_id: row for row in trace}
     for row in trace:
-        before = [units[name] for name in row.after if name in units]
-        unit = before[0] if before else []
-        if not before:
-            found.append(unit)
-        for other in before[1:]:
-            if other is not unit:
-                unit += other
-                units.update((each.request_id, unit) for each in other)
-                other.clear()
-        unit.append(row)
-        units[row.request_id] = unit
-    whole = [sorted(unit, key=lambda row: row.arrival_s) for unit in found if unit]
-    return sorted(whole, key=lambda unit: unit[0].arrival_s)
+        programs.ties(row.request_id, row.after)
+    units = [
+        sorted((rows[name] for name in part), key=lambda row: row.arrival_s) for part in programs.parts()
+    ]
+    return sorted(units, key=lambda unit: unit[0].arrival_s)
 
 
 def _shared(units: Sequence[Unit]) -> set[int]:

@@ -5,23 +5,21 @@ One kind of requests with tenants that share them (`Workload`), or a recorded tr
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
-from pydantic import ConfigDict
 
 from actors.core.config import ConfigError
 from sim.trace.read import read_trace
 from sim.trace.record import MAX_ARRIVAL_S, TraceRequest, default_id
 from sim.workload import stream
-from sim.workload.distributions import STRICT, Arrivals, Fixed, Lengths, check_positive
+from sim.workload.distributions import Arrivals, Described, Fixed, Lengths, check_positive
 
 BLOCK_TOKENS = 16
 """Tokens that one id of a prompt's contents names."""
 
 
 @dataclass(frozen=True, slots=True)
-class SystemPrompts:
+class SystemPrompts(Described):
     """`count` prompts of `tokens` tokens before everything else, shared by sessions.
 
     The k-th most popular is used in proportion to k ** -exponent.
@@ -30,7 +28,6 @@ class SystemPrompts:
     tokens: int
     count: int = 1
     exponent: float = 1.0
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     def __post_init__(self) -> None:
         if self.tokens < 1 or self.count < 1 or not 0 <= self.exponent < np.inf:
@@ -41,7 +38,7 @@ class SystemPrompts:
 
 
 @dataclass(frozen=True, slots=True)
-class Sessions:
+class Sessions(Described):
     """Conversations by their turns, the pauses between (log-normal, seconds), and what each turn adds.
 
     `followup` is the tokens that a turn adds to what was said; the first is the workload's
@@ -53,7 +50,6 @@ class Sessions:
     pause_mean_s: float
     pause_median_s: float
     max_prompt_tokens: int = 32768
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     def __post_init__(self) -> None:
         if not 0 < self.pause_median_s <= self.pause_mean_s < np.inf:
@@ -156,7 +152,7 @@ def session_rows(
 
 
 @dataclass(frozen=True, slots=True)
-class Tenant:
+class Tenant(Described):
     """Whose a share of the sessions are, how urgent, and what times they want."""
 
     name: str
@@ -165,7 +161,6 @@ class Tenant:
     slo_ttft_s: float | None = None
     slo_tpot_s: float | None = None
     slo_e2e_s: float | None = None
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     def __post_init__(self) -> None:
         check_positive(self, "share")
@@ -175,7 +170,7 @@ class Tenant:
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class Workload(Described):
     """Each arrival within `duration_s` begins a session, of one request without `sessions`."""
 
     duration_s: float
@@ -185,7 +180,6 @@ class Workload:
     sessions: Sessions | None = None
     system_prompts: SystemPrompts | None = None
     tenants: tuple[Tenant, ...] = ()
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     def __post_init__(self) -> None:
         check_positive(self, "duration_s")
@@ -246,7 +240,7 @@ def _owned(row: TraceRequest, tenant: Tenant) -> TraceRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Scaled:
+class Scaled(Described):
     """A recorded trace, `rate_scale` times as fast, with prompts and outputs so much longer.
 
     What prompts contain is kept where they keep their length, and unknown otherwise.
@@ -258,7 +252,6 @@ class Scaled:
     output_scale: float = 1.0
     limit: int | None = None
     tokenizer: str | None = None
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     def __post_init__(self) -> None:
         check_positive(self, "rate_scale", "prompt_scale", "output_scale")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 COUNTS = ("num_warmup", "num_measured", "unsettled")
 """What a run has besides its metrics."""
-SHOWN = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "queueing_s")
+SHOWN = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "queueing_s", "program_s")
 PARTS = ("mean", "p50", "p90", "p99")
 
 

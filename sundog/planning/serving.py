@@ -46,10 +46,6 @@ class ServerGroup(NamedTuple):
     num_servers: int
     machine: Candidate
 
-    @property
-    def ranks(self) -> int:
-        return int(self.machine.settings["tensor_parallel_size"])
-
 
 def _groups(winner: Candidate) -> tuple[ServerGroup, ...]:
     assert winner.holding is not None
@@ -96,7 +92,7 @@ def vllm_options(winner: Candidate, plan: "Plan", group: ServerGroup) -> list[st
     settings = {name: value for name, value in winner.settings.items() if name in SERVED}
     rest = [field for field in type(plan.engine).__dataclass_fields__ if field not in SERVED]
     words = list(spelled(plan.engine, (*rest, *settings)))
-    words += _flags({"tensor_parallel_size": group.ranks, **settings})
+    words += _flags({"tensor_parallel_size": group.machine.settings["tensor_parallel_size"], **settings})
     words += OWN_POLICIES.get(str(winner.settings.get("policy", plan.engine.policy)), ())
     words += () if group.role is None else ("--kv-transfer-config", TRANSFER)
     return [RENAMED.get(word, word) for word in words]
@@ -161,7 +157,7 @@ def _pods(role: str, group: ServerGroup | None, winner: Candidate, plan: "Plan")
   create: true  # on {group.machine.settings["gpu"]}
   replicas: {group.num_servers}
   parallelism:
-    tensor: {group.ranks}
+    tensor: {group.machine.settings["tensor_parallel_size"]}
   containers:
     - name: vllm
       image: vllm/vllm-openai

@@ -124,9 +124,8 @@ class CellRunner:
         simulated = Simulated.of(run.engine, run.target)
         terms = simulated.terms(plan.terms)
         requests = self._arriving(run)
-        load = load_of(requests)
         if plan.folder is None:
-            return played(self._replayed(run, requests, simulated, Unkept()), terms, load)
+            return played(self._replayed(run, requests, simulated, Unkept()), terms, load_of(requests))
         place = plan.folder.run(settings, run.engine.seed)
         if not place.exists():
             self._keep(run, requests, simulated, place)
@@ -138,7 +137,7 @@ class CellRunner:
             num_replicas=simulated.config.replicas,
             num_blocks=simulated.capacity.num_blocks - 1,
             terms=terms,
-            load=load,
+            load=requests,
         )
 
     def _keep(

@@ -33,7 +33,12 @@ def workload_of(source: str, reading: ReadingOptions, resample: bool = False) ->
 
 
 def check_tenants(plan: Plan, cells: "Sequence[Settings]", metrics: "Sequence[Metric]") -> None:
-    """Refuse a metric or an objective of a tenant that no setting's workload has."""
+    """Refuse a metric or an objective of a tenant that no setting's workload has, and one of programs."""
+    from sim.figures.named import PROGRAM
+
+    for name in (each.name for each in metrics if each.figure == PROGRAM):
+        if not any(row.after for row in plan.source(cells[0]).requests(plan.engine.seed)):
+            raise ConfigError(f"{name} is of programs: no request of {plan.where} comes after another")
     wanted = {each.tenant: each.name for each in metrics if each.tenant is not None}
     if not wanted:
         return

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from sim.figures.engine import Replicas
 from sim.figures.intervals import FEWEST, drifts, find_warm_up
 from sim.figures.metrics import paid_terms
-from sim.figures.named import LATENCIES, NAMES, PERCENT, TENANT, WHOLE, Metric
+from sim.figures.named import LATENCIES, NAMES, PERCENT, PROGRAM, TENANT, WHOLE, Metric
 from sim.figures.sweep.cells import FailedRun, Job, Measures
 from sim.figures.tenants import tenants_of
 from sim.figures.totals import RequestTotals, RunTerms, part_of, percentiles, saturation
@@ -37,10 +37,13 @@ from sim.record.recorder import Recorder
 from sim.record.rows import USED, Floats, Ints, Rows, group_column, latencies
 from sim.record.run_directory import open_run
 from sim.record.run_writer import rows_of
+from sim.trace.programs import Programs
 from sim.trace.record import TraceRequest
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+Load = Sequence[TraceRequest]
 
 
 class StepSpans(NamedTuple):
@@ -121,7 +124,7 @@ class Played:
 
     `load` identifies the arrivals that the run was given: runs that have it in common can be compared request
     by request. `busy_s` and `block_seconds` are sums over replicas, with one element more than there are
-    requests; `last_end_s` is when the last step of all replicas ended.
+    requests; `last_end_s` is when the last step of all replicas ended; `programs_s` has begins and spans.
     """
 
     rows: Rows
@@ -134,6 +137,7 @@ class Played:
     block_seconds: Floats
     last_end_s: float
     load: bytes
+    programs_s: Floats
 
     @classmethod
     def of(
@@ -143,10 +147,10 @@ class Played:
         spans: Iterable[StepSpans],
         *,
         front_end_s: float,
-        num_replicas: int,
         num_blocks: int,
         terms: RunTerms,
         load: bytes,
+        programs: Programs,
     ) -> "Played":
         """From rows and each replica's steps, wherever they were kept; `num_blocks` without the null one."""
         instants_s = np.append(rows.arrival_s, np.inf)
@@ -155,8 +159,8 @@ class Played:
         block_seconds = np.sum([each.block_seconds_before(instants_s) for each in known], axis=0)
         last_end_s = max((float(each.end_s[-1]) for each in known if len(each.end_s)), default=0.0)
         return cls(
-            *(rows, request_ids, terms, front_end_s, num_replicas, num_blocks),
-            *(busy_s, block_seconds, last_end_s, load),
+            *(rows, request_ids, terms, front_end_s, len(known), num_blocks),
+            *(busy_s, block_seconds, last_end_s, load, np.array(programs.spans_s()).reshape(-1, 2).T),
         )
 
     @property
@@ -187,10 +191,10 @@ def played(recorder: Recorder, terms: RunTerms, load: bytes) -> Played:
         list(recorder.columns.request_id),
         map(StepSpans.of, recorder.steps),
         front_end_s=recorder.front_end_s,
-        num_replicas=recorder.num_replicas,
         num_blocks=recorder.num_blocks - 1,
         terms=paid_terms(terms, recorder),
         load=load,
+        programs=recorder.programs,
     )
 
 
@@ -202,22 +206,24 @@ def chosen(rows: Rows, kept: NDArray[np.bool_]) -> Rows:
 
 
 def read_played(
-    folder: Path, *, front_end_s: float, num_replicas: int, num_blocks: int, terms: RunTerms, load: bytes
+    folder: Path, *, front_end_s: float, num_replicas: int, num_blocks: int, terms: RunTerms, load: Load
 ) -> Played:
     """The run in the folder; raises RunError. `num_blocks` is each replica's, without the null block."""
     run = open_run(folder)
     requests, steps = run.requests(), run.steps()
     if scaling := run.summary.get("fleet", {}).get("scaling"):
         terms = replace(terms, num_gpus=terms.num_gpus * ScalingFigures(**scaling).share)
+    rows, names = rows_of(requests), requests["request_id"].to_pylist()
+    ends = ((names[i], float(rows.finish_s[i])) for i in np.flatnonzero(rows.is_done))
     return Played.of(
-        rows_of(requests),
-        requests["request_id"].to_pylist(),
+        rows,
+        names,
         [_spans(steps, replica) for replica in range(num_replicas)],
         front_end_s=front_end_s,
-        num_replicas=num_replicas,
         num_blocks=num_blocks,
         terms=terms,
-        load=load,
+        load=load_of(load),
+        programs=Programs.of(load, zip(names, rows.arrival_s.tolist(), strict=True), ends),
     )
 
 
@@ -346,6 +352,8 @@ def measure(
     replicas = Replicas(run.num_replicas)
     replicas.add(rows)
     whole = _whole(run, totals, replicas, int(np.argmax(kept)) if kept.any() else 0)
+    took_s = run.programs_s[1][run.programs_s[0] >= rows.arrival_s.min(initial=math.inf)] + run.front_end_s
+    found |= {each.name: part_of(took_s, each.percent) for each in metrics if each.figure == PROGRAM}
     tenants = tenants_of(rows, met, run.front_end_s)
     whole["fairness"], whole["slowdown_fairness"] = tenants.fairness, tenants.slowdown_fairness
     sizes = run.terms.max_num_running, run.num_blocks * run.num_replicas + 1, run.terms.block_size

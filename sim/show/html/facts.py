@@ -54,6 +54,7 @@ ROWS: tuple[tuple[str, tuple[str, ...], str, int], ...] = (
     ("ITL, p99", ("itl_s", "p99"), "s", -1),
     ("E2E, median", ("e2e_s", "p50"), "s", -1),
     ("E2E, p99", ("e2e_s", "p99"), "s", -1),
+    ("program, p99", ("program_s", "p99"), "s", -1),
     ("sent late, p99", ("client", "lateness_s", "p99"), "s", 0),
     ("queueing, p99", ("queueing_s", "p99"), "s", -1),
     ("requests per second", ("requests_per_s",), "n", 1),

@@ -14,6 +14,7 @@ from sim.figures.sweep.played import Played, StepSpans, measure, measured, warm_
 from sim.figures.totals import RunTerms
 from sim.record.columns import KvUse
 from sim.record.rows import Floats, Rows
+from sim.trace.programs import Programs
 
 COUNT = 400
 
@@ -33,10 +34,10 @@ def run(ttft_s: "np.ndarray[tuple[int], np.dtype[np.float64]]", load: bytes = b"
         request_ids=[f"r{i}" for i in range(COUNT)],
         spans=[StepSpans(arrival_s, arrival_s + 0.5, ones, ones, ones)],
         front_end_s=0.0,
-        num_replicas=1,
         num_blocks=10,
         terms=RunTerms(),
         load=load,
+        programs=Programs(),
     )
 
 

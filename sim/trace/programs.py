@@ -1,0 +1,64 @@
+"""Programs of agents: requests that come after one another, from the first arrival to the last token."""
+
+from collections.abc import Iterable
+
+from sim.trace.record import TraceRequest
+
+
+class Programs:
+    """The programs of a run. A request is tied to all that it comes after, and they to each other by it."""
+
+    def __init__(self) -> None:
+        self.arrival_s: dict[str, float] = {}
+        self.end_s: dict[str, float] = {}
+        """The instants of the requests of sessions that arrived, and that had all their tokens."""
+        self._tied_to: dict[str, str] = {}
+        """A later request of the same program; itself for the last of all so far."""
+
+    @classmethod
+    def of(cls, trace: Iterable[TraceRequest], *instants_s: Iterable[tuple[str, float]]) -> "Programs":
+        """Return those of a run that is over, by when its requests arrived and ended."""
+        programs = cls()
+        for row in (row for row in trace if row.session is not None):
+            programs.ties(row.request_id, row.after)
+        programs.arrival_s, programs.end_s = map(dict, instants_s)
+        return programs
+
+    def ties(self, request_id: str, after: Iterable[str]) -> None:
+        """Note that a request of a session will come, `after` these."""
+        self._tied_to[request_id] = request_id
+        for name in after:
+            if name in self._tied_to:
+                self._tied_to[self._last(name)] = request_id
+
+    def ends(self, request_id: str, at_s: float) -> None:
+        """Note that a request has all its tokens."""
+        if request_id in self.arrival_s:
+            self.end_s[request_id] = at_s
+
+    def spans_s(self) -> list[tuple[float, float]]:
+        """Return when each program began and how long it took; none where no request came after another.
+
+        One of whose requests some did not get all their tokens is left out. O(requests of sessions)
+        """
+        programs = self.parts()
+        if len(programs) == len(self._tied_to):
+            return []
+        whole = [names for names in programs if all(name in self.end_s for name in names)]
+        begins = [min(self.arrival_s[name] for name in names) for names in whole]
+        ends = [max(self.end_s[name] for name in names) for names in whole]
+        return [(begin_s, end_s - begin_s) for begin_s, end_s in zip(begins, ends, strict=True)]
+
+    def parts(self) -> list[list[str]]:
+        """Return the requests of each program, in the order in which they were tied."""
+        found: dict[str, list[str]] = {}
+        for name in self._tied_to:
+            found.setdefault(self._last(name), []).append(name)
+        return list(found.values())
+
+    def _last(self, name: str) -> str:
+        """The request that all of the same program are tied to; halves the way there."""
+        tied_to = self._tied_to
+        while (later := tied_to[name]) != name:
+            tied_to[name] = name = tied_to[later]
+        return name
