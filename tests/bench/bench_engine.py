@@ -124,7 +124,8 @@ def kinds(folder: Path, args: argparse.Namespace) -> list[Kind]:
         path = os.pathsep.join([str(tree / "gguf-py"), str(ROOT)])
         write = [sys.executable, "-m", "tests.bench.gguf_model", str(folder), str(gguf)]
         subprocess.run(write, check=True, cwd=ROOT, env=os.environ | {"PYTHONPATH": path})
-        found.append(llama_cpps(binaries, gguf))
+        if not args.few_bits:
+            found.append(llama_cpps(binaries, gguf))
     for method, theirs in FEW_BITS.items() if args.few_bits else ():
         found.append(ours(folder, "--quantization", method))
         if args.llama_cpp:
@@ -167,7 +168,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--num-output", type=int, default=NUM_OUTPUT, help="tokens of an answer")
     parser.add_argument("--no-generate", action="store_true", help="no column of transformers")
-    parser.add_argument("--few-bits", action="store_true", help="int8 and int4 weights, too")
+    parser.add_argument("--few-bits", action="store_true", help="int8 and int4 too, and llama.cpp's alone")
     parser.add_argument("--vllm", metavar="PYTHON", help="where vLLM's CPU build is installed")
     parser.add_argument("--llama-cpp", metavar="FOLDER", help="a checkout of llama.cpp that is built")
     args = parser.parse_args()
