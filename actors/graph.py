@@ -107,7 +107,7 @@ def _hang_up(holds: Sequence[Ref[News]]) -> None:
 
 
 def _readers(intake: Intake, tap: Tap | None) -> tuple[PromptReader, PromptReader]:
-    """For long prompts, and for those that are longer still."""
+    """Return the readers of long prompts, and of those that are longer still."""
     return PromptReader("prompt-reader-long", intake, tap=tap), PromptReader(
         "prompt-reader-longest", intake, tap=tap
     )
@@ -151,7 +151,7 @@ def _router(
 def _heard_by(
     router: Router, async_llm: AsyncLLM, listeners: Sequence[Actor[Heard]], front_end: FrontEnd | None
 ) -> list[Actor[StepOutput | PolicyFailed]]:
-    """Who is told what engines do: the Router first, if its policy asks."""
+    """Return the actors that are told what engines do: the Router first, if its policy asks."""
     first: Actor[StepOutput | PolicyFailed] = async_llm
     if front_end is not None:
         front_end.connect(async_llm.ref(front_end.name, counted=False))
@@ -175,7 +175,7 @@ class _Opening:
 async def _begin_listening(
     nursery: trio.Nursery, listeners: Sequence[Actor[Heard]], front_end: FrontEnd | None, fate: Fate
 ) -> None:
-    """Start those who are told what engines do, but for AsyncLLM."""
+    """Start the actors that are told what engines do, but for AsyncLLM."""
     for listener in listeners:
         await nursery.start(_listen, listener, fate, name=listener.name)
     if front_end is not None:

@@ -41,7 +41,7 @@ CHANCE = (
     "os.urandom",
     "os.getrandom",
 )
-"""Their answers differ from run to run."""
+"""The names of what answers differently from run to run."""
 TASKS = ("threading", "multiprocessing", "concurrent", "subprocess", "socket", "asyncio", "trio")
 
 P = TypeVar("P", Policy, RouterPolicy, LengthPredictor, Scaler)

@@ -49,7 +49,7 @@ def check_speculation(
 
 
 def _vocabulary(folder: Path) -> object:
-    """What each token stands for, by the tokenizer's file; None without one."""
+    """Return the tokens and what each stands for, by the tokenizer's file; None without one."""
     model = read_json(folder / "tokenizer.json").get("model")
     return model.get("vocab") if isinstance(model, dict) else None
 

@@ -44,7 +44,7 @@ Fault = Hurt | LinkFault
 
 
 class NextSignal(NamedTuple):
-    """It is time to stop a process that is held up, or to let it go on."""
+    """The message that it is time to stop a process that is held up, or to let it go on."""
 
     hurt: Hurt
     until_s: float

@@ -51,7 +51,7 @@ class RealModel:
     grammars: Grammars
     max_position_embeddings: int | None
     embedding: EmbeddingSettings | None = None
-    """How it makes vectors; None for a model that generates text."""
+    """The settings by which it makes vectors; None for a model that generates text."""
     vectors: VectorSizes | None = None
 
     @classmethod
@@ -206,5 +206,5 @@ def embedding_backends(
 
 
 def missing_engine(error: ModuleNotFoundError) -> ConfigError:
-    """Why no model can be served without the extra."""
+    """Return the error where no model can be served without the extra."""
     return ConfigError(f"a real model needs {error.name}: install it with `pip install 'sundog[engine]'`")

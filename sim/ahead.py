@@ -28,7 +28,7 @@ from sim.cost.calibrated import fit
 from sim.cost.work import CostModel, StepWork, WorkFold
 
 MOST_STEPS = 2000
-"""Further ahead nothing is forecast."""
+"""The number of steps ahead beyond which nothing is forecast."""
 MOST_OBSERVED = 400
 FEWEST_OBSERVED = 20
 EVERYTHING = 2**31 - 1
@@ -103,7 +103,7 @@ def _pace(cost: CostModel, observed: Sequence[tuple[StepWork, float]]) -> float:
 
 
 class _Run:
-    """One look ahead: a scheduler of its own, on a pool of its own."""
+    """A look ahead: a scheduler of its own, on a pool of its own."""
 
     def __init__(self, config: SchedulerConfig, engine: EngineConfig, cost: CostModel) -> None:
         self._config, self._cost = config, cost

@@ -31,7 +31,7 @@ from sim.cost.work import CostModel, StepWork, WorkFold
 
 TICKS_PER_S: Final = 1073741824.0
 WHOLE: Final = 4503599627370496.0
-"""From here on every float64 is a whole number; adding it to a smaller one rounds that to a whole one."""
+"""The number from which on every float64 is whole: adding it to a smaller one rounds that."""
 
 
 def rounded(number: float) -> float:
@@ -45,7 +45,7 @@ def to_ticks(seconds: float) -> float:
 
 
 def end_times_s(start_tick: float, seconds: NDArray[np.float64]) -> "array[float]":
-    """When each of the durations ends, one after another from `start_tick` on.
+    """Return the ends of the durations, one after another from `start_tick` on.
 
     Whole ticks all the way, in float64: the very values that `to_ticks` and `to_s` would give. In an array,
     because a run that is cut short needs but the first of them.
@@ -114,7 +114,7 @@ class TokenSource:
 
 
 FEW: Final = 96
-"""Below this many steps the set-up of numpy costs more than the steps: same formula, same bits."""
+"""The number of steps below which numpy's set-up costs more than the steps: same formula, same bits."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -132,7 +132,7 @@ class Pace:
     def end_times_s(
         self, work: StepWork, num_steps: int, now_s: float, continues: bool = False
     ) -> Sequence[float]:
-        """When each of `num_steps` steps of `work` ends, the first of which begins now.
+        """Return the ends of `num_steps` steps of `work`, the first of which begins now.
 
         `continues` says that there has been work ever since the last step ended.
         """
@@ -153,7 +153,7 @@ class Pace:
         return self.cost.step_s(StepWork(decodes, context_tokens, chunks, decodes + len(chunks)))
 
     def planned_tick(self, now_s: float, continues: bool) -> float:
-        """When a batch that may wait for others was planned, which it is now."""
+        """Return when a batch that may wait for others was planned, which it is now."""
         return instant(now_s)
 
     def done(self, end_s: float) -> None:
@@ -174,7 +174,7 @@ class CostBackend:
         self._batch: Batch | None = None
         self._reply: Reply[StepResult] = Reply()
         self._end_times_s: Sequence[float] = ()
-        """Of the steps that are under way, or were last."""
+        """The ends of the steps that are under way, or were last."""
         self._timer = CallTimer(self.end)
         self._clock: RunClock | None = None
 

@@ -18,7 +18,7 @@ from sim.record.recorder import Recorder
 from sim.trace.record import TraceRequest
 
 Progress = Callable[[int], None]
-"""Told how many requests have arrived."""
+"""A function that is told how many requests have arrived."""
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class Ended:
 
     request_ids: tuple[str, ...]
     failed: tuple[str, ...] = ()
-    """Those among them that got no whole answer, through no doing of their clients."""
+    """The requests among them that got no whole answer, through no doing of their clients."""
 
 
 FAILED = ("error", "refused")
@@ -118,15 +118,15 @@ class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
         self._most = max_concurrency
         self._timeout_s = timeout_s
         self._timers: dict[str, Timer] = {}
-        """Of unfinished requests, when each has taken too long."""
+        """The timers of unfinished requests, for the time at which each has taken too long."""
         self._num_arrived = 0
         self._num_to_come = 0
         """Rows that have been read and not asked."""
         self._ready: deque[TraceRequest] = deque()
         self._unfinished: dict[str, bool] = {}
-        """Whether each is part of a session."""
+        """The unfinished requests, and whether each is part of a session."""
         self._end_s: dict[str, float] = {}
-        """When requests of sessions ended that a later row may come after."""
+        """The times at which those requests of sessions ended that a later row may come after."""
         self._later: dict[str, list[TraceRequest]] = {}
         self._is_done = False
 
@@ -241,7 +241,7 @@ class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
 
 
 class _Answer(Reader):
-    """Whether a request is taken: the client wants to know of those that are not."""
+    """The answer whether a request is taken: the client wants to know of those that are not."""
 
     __slots__ = ("_client", "_row")
 

@@ -27,7 +27,7 @@ EVENTS_AT_ONCE: Final = 10_000
 
 
 class Deadlock(Exception):
-    """Nothing can ever happen again, and a task still waits."""
+    """Raised when nothing can ever happen again, and a task still waits."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -42,9 +42,9 @@ class VirtualClock(OrderedClock, trio.abc.Clock, trio.abc.Instrument):
         self._stirred = False
         self._watchdog: trio.lowlevel.Task | None = None
         self._failure: Exception | None = None
-        """What a call raised."""
+        """The exception that a call raised."""
         self.num_holds = 0
-        """Real work under way outside Trio: while any is, time does not move."""
+        """The number of works under way outside Trio: while there is one, time does not move."""
 
     def start_clock(self) -> None:
         """Part of `trio.abc.Clock`: the run begins."""

@@ -18,7 +18,7 @@ from sim.cost.composed import InStep
 from sim.cost.work import StepWork, WorkFold
 
 LAST = "~"
-"""Behind the name of any scheduler: a step begins when all that begin theirs in this instant have planned."""
+"""A mark that sorts behind any scheduler's name: a step begins when all that begin now have planned."""
 
 
 class Wave:
@@ -30,10 +30,10 @@ class Wave:
         self._cost, self._key = cost, f"{LAST}wave-{number}"
         self.pace = pace or Pace(cost)
         self._end_s = 0.0
-        """Of the last step, or of the one under way."""
+        """The end of the last step, or of the one under way."""
         self._ranks: dict[int, RankBackend] = {}
         self._running: list[RankBackend] = []
-        """Those with a batch in the step under way."""
+        """The ranks with a batch in the step under way."""
         self._is_due = False
         self._clock: RunClock | None = None
 
@@ -91,7 +91,7 @@ class Wave:
 
 
 class RankBackend:
-    """The Backend of one of these ranks. A batch is one step."""
+    """The Backend of one of the ranks that go in step. A batch is one step."""
 
     __slots__ = ("_capacity", "_fold", "_queue", "_source", "_wave")
 

@@ -51,7 +51,7 @@ class Oracle(TokenSource):
         self._forgets = forgets
         self._clock = 0
         self._generated: dict[str, int] = {}
-        """Tokens that requests had when they were admitted, of those that had any."""
+        """The numbers of tokens that requests had when they were admitted, of those that had any."""
         self._ends: dict[str, int] = {}
         self._buckets: dict[int, dict[str, None]] = {}
         self._clocks: list[int] = []
@@ -140,7 +140,7 @@ class Oracle(TokenSource):
 
 
 class Predictor(Protocol):
-    """Asked once per request, in order of arrival."""
+    """A predictor that is asked once per request, in order of arrival."""
 
     def predict(self, request: TraceRequest) -> int | None:
         """Return a prediction of the request's output tokens; None without one."""

@@ -28,7 +28,7 @@ def cost_backend(pace: Pace, source: TokenSource, capacity: Capacity) -> "CostBa
 
 
 class Stages:
-    """When each stage is free again; `end_tick` lets a batch pass. All in ticks."""
+    """The times at which each stage is free again; `end_tick` lets a batch pass. All in ticks."""
 
     __slots__ = ("_cost", "_ends", "_free", "_host_free")
 
@@ -37,10 +37,10 @@ class Stages:
         self._free = [0.0] * len(cost.stages)
         self._host_free = 0.0
         self._ends: deque[float] = deque([0.0] * len(cost.stages), maxlen=len(cost.stages))
-        """Of the last batches, as many as stages."""
+        """The ends of the last batches, as many as stages."""
 
     def end_tick(self, work: StepWork, planned_tick: float) -> float:
-        """When the batch leaves the last stage; one that computes nothing, when the batch before has."""
+        """Return the end of the last stage of a batch; for one without tokens, that of the batch before."""
         cost, free = self._cost, self._free
         if not work.num_tokens:
             self._ends.append(max(planned_tick, self._ends[-1]))

@@ -81,7 +81,7 @@ class Surroundings:
 
 
 Furnish = Callable[[Callable[[], TokenSource]], tuple[Sequence[Backend], Surroundings]]
-"""Makes the backends of a run, and what else it has, from the maker of their tokens."""
+"""A function that makes the backends of a run, and what else it has, from the maker of their tokens."""
 NOTHING_ELSE = Surroundings()
 
 

@@ -24,7 +24,7 @@ MASK = 2**64 - 1
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceModel:
-    """For each position, how often drafts up to there are proposed, and accepted, when a request decodes.
+    """The rates at which a decoding request's drafts up to each position are proposed, and accepted.
 
     Neither rises with the position, and accepted drafts were proposed: one number from 0 to 1 decides both.
     There is one pair of such rates, or one of each request of a record: a request of the same name has its
@@ -33,7 +33,7 @@ class AcceptanceModel:
 
     rates: tuple[tuple[Rates, Rates], ...]
     names: Mapping[str, int] = field(default_factory=dict)
-    """Whose rates these are, by their place."""
+    """The requests whose rates these are, with the place of each."""
     seed: int = 0
 
     @classmethod
@@ -75,12 +75,12 @@ class AcceptanceModel:
 
 
 def _count(rates: tuple[float, ...], number: float) -> int:
-    """How many of the rates, which fall, the number does not exceed."""
+    """Return how many of the rates, which fall, the number does not exceed."""
     return bisect_right(rates, -number, key=lambda rate: -rate)
 
 
 def _rates(given: float | tuple[float, ...], count: int) -> tuple[float, ...]:
-    """The chance of the drafts up to each position: a number is that of each if those before it held."""
+    """Return the chance of the drafts up to each position: a number is that of one if those before held."""
     return given if isinstance(given, tuple) else tuple(given**position for position in range(1, count + 1))
 
 
@@ -158,11 +158,11 @@ class Speculated(TokenSource):
         self._future, self._chances = future, chances
         self._prefilling: dict[str, int] = {}
         self._decoding: dict[str, int] = {}
-        """How many output tokens each request has that decodes."""
+        """The number of output tokens of each request that decodes."""
         self._key: dict[str, Key] = {}
-        """Of requests that may have drafts."""
+        """The keys of requests that may have drafts."""
         self._accepts: dict[str, int] = {}
-        """Of the drafts that are kept of a request, how many will be accepted."""
+        """The number of drafts that will be accepted, of those that are kept of each request."""
         self._batch = Batch(0)
 
     def begin(self, batch: Batch) -> int:

@@ -22,7 +22,7 @@ COST_MODELS = ("auto", "tables", "roofline")
 LARGE_GPU_BYTES = 70 * 2**30
 HUGE_GPU_BYTES = 160 * 2**30
 MOST_HOST_BLOCKS = 2**24
-"""As many blocks in the host's memory take 3 GB to simulate."""
+"""The most blocks in the host's memory: this many take 3 GB to simulate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,9 @@ class Target:
     num_drafts: int = 0
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
-    """Of ranks that share experts."""
+    """The number of ranks that share experts."""
     captured_tokens: int = MOST_TOKENS
-    """Of the largest batch with a captured graph."""
+    """The number of tokens of the largest batch with a captured graph."""
     drawing: Drawing = GREEDY
     version: str = NEWEST
 
@@ -205,7 +205,7 @@ class Target:
                 )
 
     def _lacks_tables(self) -> str | None:
-        """Why there are no measured kernels for this, if so."""
+        """Return why there are no measured kernels for this, if so."""
         from sim.cost.tables.interpolate import has_tables
         from sim.cost.tables.layers import lacks_cache
         from sim.cost.tables.model import unlike_tables

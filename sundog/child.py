@@ -54,7 +54,7 @@ def counters(url: str) -> dict[str, float]:
 
 
 def _url(process: "subprocess.Popen[bytes]", log: Path) -> str:
-    """What the server says when it welcomes requests."""
+    """Return the URL that the server says when it welcomes requests."""
     begin_s = time.monotonic()
     while time.monotonic() - begin_s < START_S:
         said = log.read_text(errors="replace")

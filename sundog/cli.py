@@ -36,7 +36,7 @@ COMMANDS = (
     "walk",
     "workload",
 )
-"""Each is a function in the module of its name."""
+"""The commands, each a function in the module of its name."""
 
 
 class Commands(click.Group):

@@ -44,7 +44,7 @@ EXTRAS = {
 }
 """Modules by the extra of pyproject.toml that installs them."""
 ALIKE, MUCH_ALIKE = 0.75, 0.9
-"""How much alike two spellings are, from 0 to 1, for one to be suggested for the other."""
+"""The likeness of two spellings, from 0 to 1, at which one is suggested for the other."""
 
 
 @contextmanager
@@ -133,7 +133,7 @@ def remark(text: str, *, is_error: bool = False) -> None:
 
 
 def _log_as_asked(words: Sequence[str]) -> None:
-    """If a command line asks for JSON, what is wrong elsewhere in it is said in JSON, too."""
+    """Log in JSON if a command line asks for it: what is wrong elsewhere in it is said in JSON, too."""
     if "--log-format=json" in words or ("--log-format", "json") in pairwise(words):
         log_to_stderr("json")
         let_it_remark()
@@ -203,7 +203,7 @@ def interrupted(error: BaseException) -> int:
 
 
 def _forget_stdout() -> None:
-    """Or Python flushes what is left, and complains."""
+    """Leave stdout to the null device: Python would flush what is left, and complain."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

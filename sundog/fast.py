@@ -15,7 +15,7 @@ from typing import Any
 def one_thread() -> None:
     """Let numpy begin one thread: with arrays as small as a simulation's the others only spin, 0.08 s of CPU.
 
-    Before numpy is imported; who has set it otherwise is left alone. Processes begun later inherit it.
+    Call it before numpy is imported. A setting that is there already stays. Processes begun later inherit it.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
@@ -83,15 +83,15 @@ MODULES = (
     "sim/in_step.py",
     "sim/pipelined.py",
 )
-"""Not the policies, which users write too: they stay plain Python in a compiled simulator."""
+"""The compiled modules; policies are not among them, as users write them, too: they stay plain Python."""
 
 
 WHY_PLAIN = "plain.txt"
-"""In an installation that could not be compiled: the reason."""
+"""The file, in an installation that could not be compiled, with the reason."""
 SHARED = "actors.compiled"
 """The library of all of them lies in a package, for an installation knows packages, not files."""
 OWN_CALLS = ("-fno-semantic-interposition", "-fvisibility=hidden", "-fno-plt")
-"""Have gcc and clang call the library's own functions directly: nobody puts others in their place."""
+"""Options that have gcc and clang call the library's own functions directly: nothing replaces them."""
 
 
 def built(root: Path = ROOT) -> list[Path]:

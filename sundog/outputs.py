@@ -76,7 +76,7 @@ def step_logs(path: str | None) -> "tuple[StepLog, ...]":
 
 
 def acceptance_log(config: EngineConfig) -> "list[Actor[Heard]]":
-    """Who says how many drafts are accepted, if there are drafts."""
+    """Return the listener that logs how many drafts are accepted, if there are drafts."""
     if config.speculation is None:
         return []
     from actors.metrics.logs import AcceptanceLog

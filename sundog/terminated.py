@@ -12,7 +12,7 @@ class Terminated(KeyboardInterrupt):
 
 
 def like_ctrl_c() -> None:
-    """From now on SIGTERM raises Terminated, unless this process was begun with it ignored."""
+    """Let SIGTERM raise Terminated from now on, unless this process was begun with it ignored."""
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _end)
 

@@ -53,11 +53,11 @@ class ServedModel:
     adapters: tuple[Adapter, ...] = ()
     defaults: SamplingDefaults = NEUTRAL
     vectors: VectorSizes | None = None
-    """How long its vectors may be; None for a model that generates text."""
+    """The sizes that its vectors may have; None for a model that generates text."""
     max_loras: int | None = None
-    """How many adapters it is said to take at once; None where it takes none."""
+    """The number of adapters that it is said to take at once; None where it takes none."""
     loads_adapters: bool = False
-    """Whether adapters may come and go while it is served."""
+    """True if adapters may come and go while it is served."""
 
     def card(self, adapter: Adapter | None) -> dict[str, object]:
         """The entry of an adapter, whose parent is the model, or of the model itself."""
@@ -126,16 +126,16 @@ class ApiContext:
     spell: ErrorShape = as_vllm
     answers: AnswerFormats = PLAIN_ANSWERS
     has_key: bool = False
-    """Whether clients need a key."""
+    """True if clients need a key."""
     admin_key: str | None = None
     live: LiveEvents | None = None
-    """What the live page shows; None where nothing is measured."""
+    """The events of the live page; None where nothing is measured."""
     emulation: Emulation | None = None
-    """None where a model computes."""
+    """The emulation that is served; None where a model computes."""
     adapters: dict[str, Adapter] = field(default_factory=dict)
-    """Those that there are now, by name."""
+    """The adapters that there are now, by name."""
     keeps_responses: bool = True
-    """Whether clients may come back to responses: not where the next request may go to another process."""
+    """True if clients may come back to responses: not where the next request may go to another process."""
     remarked: set[str] = field(default_factory=set)
     limits: ConcurrencyLimits = field(default_factory=LocalLimits)
     large_bodies: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))

@@ -41,13 +41,13 @@ class ApiError(Exception):
     code: str | None = None
     headers: dict[str, str] = field(default_factory=dict)
     is_malformed: bool = False
-    """Whether the body has another shape than its route's: a field is missing, or of another type."""
+    """True if the body has another shape than its route's: a field is missing, or of another type."""
 
 
 NAMED_BY_CODE = {INVALID_INPUT: "InvalidUserInput", NO_RESPONSE: "invalid_request_error"}
 """vLLM's `type` where the status does not say it."""
 ErrorShape = Callable[[ApiError], dict[str, object]]
-"""How an error is spelled: the JSON object that the client reads."""
+"""The spelling of an error: a function that returns the JSON object that the client reads."""
 
 EXCEPTIONS = {
     400: "BadRequestError",
@@ -202,7 +202,7 @@ requests_log = logging.getLogger("sundog.requests")
 
 
 def log_refusals(app: Quart) -> None:
-    """Say who was turned away with which status; the reason may quote a prompt, and is the client's alone."""
+    """Log which client was turned away, with the status; the reason may quote a prompt, and is not logged."""
 
     async def note(response: Response) -> Response:
         if request.method == "POST" and response.status_code >= 400:
@@ -221,5 +221,5 @@ def log_refusals(app: Quart) -> None:
 
 
 def _printable(text: str) -> str:
-    """Without what would steer the terminal that shows the log."""
+    """Return the text without what would steer the terminal that shows the log."""
     return text if text.isprintable() else repr(text)

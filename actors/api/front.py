@@ -73,7 +73,7 @@ class Front(Protocol):
     async def serve(self, behind: Behind, *, task_status: trio.TaskStatus[int]) -> None: ...
 
     async def keys_changed(self) -> None:
-        """Other clients are let in from now on."""
+        """Let other clients in from now on."""
         ...
 
 
@@ -110,7 +110,7 @@ class OwnFront:
         await serve_app(app, options, behind.stop, in_flight, scale=scale, task_status=task_status)
 
     async def keys_changed(self) -> None:
-        """They are the same object."""
+        """Do nothing: the routes have the same object."""
 
 
 class RemoteServer(Protocol):
@@ -124,7 +124,7 @@ class RemoteServer(Protocol):
     stop: trio.Event
 
     async def keys(self) -> ApiKeys | None:
-        """Whom the server lets in; they change when it says so."""
+        """Return the keys of the clients that the server lets in; they change when it says so."""
         ...
 
     def open(self, control: AnswerControl) -> None:

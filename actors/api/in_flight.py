@@ -21,7 +21,7 @@ from actors.messages import (
 
 
 class LLM(Protocol):
-    """Asked for answers, its health, resets and drains; told what is cancelled."""
+    """The interface of AsyncLLM for routes: answers, health, resets and drains are asked, cancels told."""
 
     @overload
     async def ask(self, message: Generate, /) -> Accepted | Refused: ...
@@ -42,7 +42,7 @@ class LLM(Protocol):
 
 
 RETRY_AFTER_S = 1.0
-"""When to ask again a server that is about to stop: by then whatever balances the load knows of it."""
+"""The seconds after which to ask a stopping server again: by then whatever balances the load knows of it."""
 
 
 @dataclass(slots=True)
@@ -55,10 +55,10 @@ class AnswersInFlight:
     _llm: LLM
     _requests: dict[str, list[tuple[str, ...]]] = field(default_factory=dict)
     _may_pass: trio.Event | None = None
-    """None while nothing is held up."""
+    """The event that lets held requests pass; None while nothing is held up."""
     _is_empty: trio.Event = field(default_factory=trio.Event)
     num_held: int = 0
-    """How many wait at the gate."""
+    """The number of requests that wait at the gate."""
     is_closed: bool = False
     """The server is about to end: what is under way finishes, and nothing new is begun."""
 
@@ -67,7 +67,7 @@ class AnswersInFlight:
         self._requests.setdefault(answer_id, []).append(request_ids)
 
     def end(self, answer_id: str, request_ids: tuple[str, ...]) -> None:
-        """It is over, or its client has left."""
+        """Note that an answer is over, or that its client has left."""
         self._requests[answer_id].remove(request_ids)
         if not self._requests[answer_id]:
             del self._requests[answer_id]
@@ -108,7 +108,7 @@ class AnswersInFlight:
             self._may_pass = None
 
     async def close(self) -> None:
-        """Turn away new ones from now on, those too that are held up."""
+        """Turn away new requests from now on, those too that are held up."""
         self.is_closed = True
         await self.release()
 

@@ -70,7 +70,7 @@ class ApiKeys:
         return cls(clients)
 
     def find(self, key: str) -> KeyHolder | None:
-        """Whose key it is; every guess takes the same time."""
+        """Return the holder of a key; every guess takes the same time."""
         given, found = _digest(key), None
         for digest, client in self._clients.items():
             if hmac.compare_digest(digest, given):
@@ -82,7 +82,7 @@ class ApiKeys:
         self._clients = newer._clients
 
     def to_json(self) -> bytes:
-        """For another process that lets the same clients in; it has digests, and no key."""
+        """Return JSON for another process that lets the same clients in; it has digests, and no key."""
         return json.dumps({digest: asdict(client) for digest, client in self._clients.items()}).encode()
 
     @classmethod
@@ -127,7 +127,7 @@ def needs_key(path: str) -> bool:
 
 
 def check_key(request: ApiRequest, keys: ApiKeys) -> None:
-    """Note who asks; raises 401 unless a request that needs a key carries one."""
+    """Note the client that asks; raises 401 unless a request that needs a key carries one."""
     if not needs_key(request.path) or request.blueprint == OPERATORS:
         return
     scheme, _, given = request.headers.get("Authorization", "").partition(" ")

@@ -1,4 +1,4 @@
-"""The events of the live page: instants of the server, each made once for all who look."""
+"""The events of the live page: instants of the server, each made once for all that look."""
 
 import json
 import logging
@@ -50,7 +50,7 @@ class Live:
     _event: bytes = b""
     _made_s: float = float("-inf")
     _forecasts: dict[str, FirstToken] = field(default_factory=dict)
-    """When requests will have their first tokens, on the run's clock."""
+    """The times, on the run's clock, at which requests are expected to have their first tokens."""
     _forecast_s: float = float("-inf")
     _is_forecasting: bool = False
 
@@ -75,7 +75,7 @@ class Live:
         return b"data: %s\n\n" % json.dumps(shown, separators=(",", ":"), default=str).encode()
 
     async def _look_ahead(self, forecast: Forecast) -> None:
-        """In a thread: hundreds of steps ahead take a while."""
+        """Forecast in a thread: hundreds of steps ahead take a while."""
         if self._is_forecasting:
             return
         metrics, begin_s = self.metrics, now_s()

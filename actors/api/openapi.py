@@ -36,7 +36,7 @@ class Operation:
     query: tuple[tuple[str, Json], ...] = ()
     """Names after the path, with their schemas; one without a default must be there."""
     is_admin: bool = False
-    """Whether it needs the admin key."""
+    """True if it needs the admin key."""
 
     @property
     def needs_key(self) -> bool:

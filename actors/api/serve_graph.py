@@ -98,7 +98,7 @@ if TYPE_CHECKING:
     from actors.api.exposition.spans import Spans
 
 Driver = Callable[[Ref[FromClients]], Awaitable[None]]
-"""What acts on the engines of a server for as long as it runs."""
+"""A function that acts on the engines of a server for as long as it runs."""
 
 
 async def serve_graph(
@@ -194,7 +194,7 @@ def _metrics(config: EngineConfig, options: ServerOptions, spans: "Spans | None"
 
 
 def _facts(served: ServedModel, config: EngineConfig) -> dict[str, object]:
-    """What the live page says of the server."""
+    """Return the facts of the server that the live page shows."""
     scheduler = config.scheduler
     return {
         "model": served.name,

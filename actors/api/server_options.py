@@ -38,7 +38,7 @@ class ServerOptions:
     http: HttpSettings = USUAL
 
     def keys(self) -> ApiKeys | None:
-        """Whom the server lets in, None for all; raises ConfigError for a file that cannot be read."""
+        """Return the keys that the server lets in, None for all; ConfigError for a file it cannot read."""
         if self.api_keys is not None and self.api_key is not None:
             raise ConfigError("--api-key and --api-keys are both given: put the key into the file")
         if self.api_keys is not None:

@@ -44,7 +44,7 @@ class EngineConfig:
     speculation: SpeculativeConfig | None = None
     hops: HopCosts = NO_HOPS
     publishes_kv_events: bool = False
-    """Whether engines say what tokens the blocks of their prefix caches hold, for others to know."""
+    """True if engines say what tokens the blocks of their prefix caches hold, for others to know."""
     predictor: LengthPredictor | None = None
     """Guesses the lengths of answers that clients do not predict."""
     pools: tuple[EnginePool, ...] = ()

@@ -14,7 +14,7 @@ class KvEventsConfig:
     """The addresses of KV events: an engine's number is added to TCP ports, and appended to IPC paths.
 
     An address with `*`, and each of IPC, is bound, any other is connected to. Batches of the last
-    `buffer_steps` steps are sent again to who asks at `replay_endpoint`; beyond `hwm` unsent ones a slow
+    `buffer_steps` steps are sent again to readers at `replay_endpoint`; beyond `hwm` unsent ones a slow
     subscriber misses some.
     """
 

@@ -13,7 +13,7 @@ class SamplingDefaults:
     min_p: float = 0.0
     repetition_penalty: float = 1.0
     max_tokens: int | None = None
-    """None: to the end of the context."""
+    """The most tokens of an answer; None: to the end of the context."""
 
 
 NEUTRAL = SamplingDefaults()

@@ -27,7 +27,7 @@ KEYS = (
 MOST_TOKENS = 128
 EXAMPLE = '{"method": "ngram", "num_speculative_tokens": 4}'
 DEFAULT_LOOKUP = 5
-"""vLLM's, where neither bound is given."""
+"""The bound of n-grams that vLLM takes where neither bound is given."""
 
 
 Rates = tuple[float, ...]

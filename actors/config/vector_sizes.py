@@ -16,7 +16,7 @@ class VectorSizes:
     allowed: tuple[int, ...] = ()
 
     def why_not(self, dimensions: int) -> str | None:
-        """Why no vector of this length is made, and which are."""
+        """Return why no vector of this length is made, and which are; None if one is."""
         if dimensions == self.whole:
             return None
         if not self.may_shorten:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 
 class Acceptance:
-    """`num_drafts` times drafts of a request were verified; `accepted_per_position` counts from the first.
+    """The counts of drafts: `num_drafts` counts the requests with drafts of each step.
 
     vLLM's names are `spec_decode_num_drafts`, `…_num_draft_tokens`, `…_num_accepted_tokens` and
     `…_num_accepted_tokens_per_pos`.
@@ -19,7 +19,7 @@ class Acceptance:
         self.accepted_per_position: list[int] = []
 
     def add(self, drafts: Sequence[tuple[str, int]], accepted: Sequence[tuple[str, int]]) -> None:
-        """A step verified these drafts, and accepted the first ones of each request that went on."""
+        """Count the drafts that a step verified, and how many it accepted of each request that goes on."""
         verified, positions = dict(drafts), self.accepted_per_position
         for name, count in accepted:
             self.num_drafts += 1
@@ -52,5 +52,5 @@ class Acceptance:
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """For each position, how often the drafts up to there were accepted."""
+        """The share of drafts, for each position, that were accepted up to this position."""
         return tuple(count / max(self.num_drafts, 1) for count in self.accepted_per_position)

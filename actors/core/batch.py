@@ -144,7 +144,7 @@ FinishReason = Literal["stop", "length", "abort", "error", "refused", "repetitio
 
 
 class Blocked(NamedTuple):
-    """Why no further request was admitted in a step: what the next in the queue lacked.
+    """The reason why no further request was admitted in a step: what the next in the queue lacked.
 
     All behind it wait for it.
     """

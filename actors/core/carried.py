@@ -31,7 +31,7 @@ class Foreign(Protocol):
 
     @property
     def num_computed_tokens(self) -> int:
-        """Tokens that are computed, those of planned steps included."""
+        """The number of computed tokens, those of planned steps included."""
         ...
 
 
@@ -44,10 +44,10 @@ class ForeignCounts(Lockstep):
         super().__init__(block_size, token_weights)
         self.foreign: dict[str, Foreign] = {}
         self.last_s: dict[str, float] = {}
-        """When each request was given its latest token."""
+        """The time at which each request was given its latest token."""
 
     def last_token_s(self, request: Request) -> float | None:
-        """When any request was given its latest token; None before its first."""
+        """Return the time at which the request was given its latest token; None before its first."""
         return self.last_s.get(request.request_id)
 
     def num_tokens(self, request: Request) -> int:
@@ -56,7 +56,7 @@ class ForeignCounts(Lockstep):
         return request.num_tokens if foreign is None else foreign.num_tokens
 
     def num_computed(self, request: Request) -> int:
-        """Computed tokens of any request, planned steps included."""
+        """Return the number of computed tokens of the request, those of planned steps included."""
         foreign = self.foreign.get(request.request_id)
         return request.num_computed_tokens if foreign is None else foreign.num_computed_tokens
 
@@ -107,22 +107,22 @@ class CarriedPolicy:
         self._is_told_preempted = defines(policy, "preempted")
         self._is_told_finished = defines(policy, "finished")
         self.measures_steps = isinstance(policy, GuardedPolicy)
-        """Whether a policy may ask when tokens came, and what steps take: a user's may."""
+        """True if the policy may ask when tokens came and how long steps take, as a user's policy may."""
         self._has_keys = gives_keys(policy)
         self._admissions = 0
         self._num_empty_steps = 0
         self.quotas: dict[str, int] = {}
-        """Those of running requests for the step that is planned."""
+        """The quotas of running requests for the step that is planned."""
         self._without_token: dict[str, None] = {}
         """Requests that were given no token yet."""
         self._preempted: dict[str, None] = {}
-        """Requests that wait again."""
+        """The requests that wait again after a preemption."""
 
     # --- steps -----------------------------------------------------------------------------------
 
     @property
     def follows_tokens(self) -> bool:
-        """True if it is to be told who was given tokens: one after a preemption may change a key."""
+        """True if it must learn which requests got tokens: one after a preemption may change a key."""
         return (
             self.measures_steps
             or self.counts.service is not None

@@ -130,12 +130,12 @@ class SchedulerConfig:
 
     @property
     def max_num_running(self) -> int:
-        """At most this many requests run at once."""
+        """The largest number of requests that run at once."""
         return self.max_num_active_seqs or self.max_num_seqs
 
     @property
     def max_concurrent_batches(self) -> int:
-        """At most this many steps are planned whose results have not come back."""
+        """The largest number of planned steps whose results have not come back."""
         return self.pipeline_parallel_size + self.async_scheduling
 
 

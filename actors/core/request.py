@@ -131,7 +131,7 @@ class Request:
         self.num_tokens = submit.num_prompt_tokens
         self.first_token_s: float | None = None
         self.last_token_s: float | None = None
-        """While it is `in_lockstep`, of a token from before; ask `Lockstep.last_token_s`."""
+        """The time of its latest token; of an earlier one if `in_lockstep`: ask `Lockstep.last_token_s`."""
         if submit.begun is not None:
             self._go_on(submit.begun)
         self.num_computed_tokens = 0
@@ -140,7 +140,7 @@ class Request:
         self.num_drafts = 0
         """Guesses of its next tokens that the runner keeps: what the next step may verify."""
         self.num_tokens_planned = 0
-        """With speculation: the tokens known when it was last planned, whose full blocks are registered."""
+        """The tokens known when it was last planned, for speculation; their full blocks are registered."""
         num_tokens = submit.num_prompt_tokens
         self.length_limit = max(num_tokens + 1, min(max_model_len, num_tokens + submit.max_tokens))
         """A prompt that fills the context samples once all the same."""
@@ -149,7 +149,7 @@ class Request:
         self.waiting_since = 0
         """The step that was planned next when it last began to wait."""
         self.num_overtakes = 0
-        """How often, in this wait, another was admitted before it because it did not fit."""
+        """The number of times, in this wait, that another was admitted before it because it did not fit."""
         self.admission_step = 0
         self.num_tokens_at_admission = 0
         self.order = 0
@@ -157,26 +157,26 @@ class Request:
         self.block_ids: list[int] = []
         self.block_keys: list[object] = list(submit.block_hashes or ())
         self.num_offloaded_blocks = 0
-        """How many of its first blocks need not be copied to the host's memory (again)."""
+        """The number of its first blocks that need not be copied to the host's memory (again)."""
         self.num_loaded_tokens = 0
         """Tokens whose blocks were copied from there for its present, or coming, admission."""
         self.num_registered_blocks = 0
         self.num_known_blocks = 0
-        """While it runs: how many of its first blocks may have a key in the pool, or other readers."""
+        """The number of its first blocks that may have a key in the pool, or other readers, while it runs."""
         self.num_named_blocks = 0
-        """How many of its first blocks have keys that others may look up; the rest are its own."""
+        """The number of its first blocks with keys that others may look up; the rest are its own."""
         self.decodes_on_wire = False
-        """Whether the runner counts it in its decoding set (see `core/batch.py`)."""
+        """True if the runner counts it in its decoding set (see `core/batch.py`)."""
         self.in_lockstep = False
         self.shown: object | None = None
         """The view that a user's policy has of it (`policies/shown.py`), once it was asked about it."""
         self.joined = 0
         self.last_step = 0
-        """In a pipeline: the step in which it was scheduled last."""
+        """The step, in a pipeline, in which it was scheduled last."""
         self.dropped_through = 0
-        """In a pipeline: through this step, what is in flight for it is thrown away."""
+        """The step, in a pipeline, through which what is in flight for it is thrown away."""
         self.next_decode_step = 0
-        """In a pipeline that is planned ahead: the first step that may compute what it samples next."""
+        """The first step, in a pipeline planned ahead, that may compute the token that it samples next."""
         self.next_grow = 0
         self.next_fill = 0
 

@@ -52,7 +52,7 @@ class Scaler:
 
 
 def stabilised(fleet: ScaledFleet, wanted: int, down_s: float) -> int:
-    """Never fewer than the most that was wanted in the last `down_s` seconds, as the HPA scales down."""
+    """Return `wanted`, or, to scale down, the most wanted in the last `down_s` seconds, as the HPA does."""
     recent = [count for time_s, count in fleet.asked if time_s >= fleet.now_s - down_s]
     return max([wanted, *recent]) if wanted < fleet.num_replicas else wanted
 
@@ -97,7 +97,7 @@ class Hpa(Scaler):
 
 @dataclass(frozen=True)
 class Attainment(Scaler):
-    """By the objective: more while fewer than `share` of first tokens came within `ttft_s`; fewer if idle."""
+    """Scale by the objective: up if fewer than `share` of first tokens came within `ttft_s`, down if idle."""
 
     ttft_s: float = 0.5
     share: float = 0.95
@@ -115,7 +115,7 @@ class Attainment(Scaler):
 
 @dataclass(frozen=True)
 class ArrivalTrend(Scaler):
-    """By what will come: the arrivals when an order takes effect, by a line through the last `window` counts.
+    """Scale by the arrivals expected when an order takes effect, on a line through the last `window` counts.
 
     A replica serves `per_s` requests a second.
     """

@@ -45,7 +45,7 @@ class WatchesActors(Protocol):
     """The interface of a Backend that watches whether the core that it is in goes on."""
 
     def watch(self, actors: Sequence[Actor[Never]]) -> None:
-        """Watch these, which have started."""
+        """Watch these actors, which have started."""
         ...
 
 
@@ -59,7 +59,7 @@ class PricesSteps(Protocol):
 
 
 class Listener(Protocol):
-    """Who hears of every step: an actor, or one that is reached elsewhere."""
+    """The interface of what hears of every step: an actor, or one that is reached elsewhere."""
 
     def ref(self, sender: str, *, counted: bool = True) -> Ref[StepOutput | PolicyFailed]:
         """Return its address for `sender`."""
@@ -80,4 +80,4 @@ class RemoteCore(Protocol):
 
 
 Engine = Backend | RemoteCore
-"""What a replica runs on."""
+"""The engine of a replica: a backend in this process, or a whole core that runs elsewhere."""

@@ -1,4 +1,4 @@
-"""Why an engine core crashed, in one line or one block, from everything that was raised."""
+"""The reason why an engine core crashed, in one line or one block, from everything that was raised."""
 
 import traceback
 from collections.abc import Iterator

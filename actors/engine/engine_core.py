@@ -97,7 +97,7 @@ class Hop(Actor[ToEngine | Arrived]):
 log = logging.getLogger("sundog.engine")
 
 CLOSE_S = 10.0
-"""How long a backend may take to release what it holds, after the core was cut or crashed."""
+"""The time, in seconds, in which a backend must release what it holds after the core was cut or crashed."""
 
 
 async def run_engine(
@@ -217,7 +217,7 @@ async def _run_actors(
 
 
 def _step_times(backends: Sequence[Backend]) -> StepTimes:
-    """What knows the durations of steps: a backend whose time is modelled, or measurements."""
+    """Return what knows the durations of steps: a backend whose time is modelled, or measurements."""
     return next((each for each in backends if isinstance(each, PricesSteps)), MeasuredSteps())
 
 
@@ -238,7 +238,7 @@ def _kv_cache_manager(
 def _policy(
     replica: int, policy: Policy, fallback: Policy | None, listeners: Sequence[Ref[PolicyFailed]]
 ) -> Policy:
-    """This replica's own policy object, which shares nothing with those of other replicas."""
+    """Return this replica's own policy object, which shares nothing with those of other replicas."""
 
     def tell(error: PolicyError) -> None:
         assert fallback is not None

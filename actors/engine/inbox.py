@@ -163,7 +163,7 @@ class Inbox:
         return finished
 
     def hand_over(self, start_s: float, end_s: float) -> list[Finish]:
-        """Hand over what can be, at the end of a step; returns how these requests end here.
+        """Hand over the requests that can be, at the end of a step; returns how they end here.
 
         An order that came as the step ended waits for the next one, unless this one was planned then, too:
         so it does not matter whether the step was one of a run.
@@ -199,7 +199,7 @@ class Inbox:
             self._pulls.pop(name).set(Refused("there is no room for it now"))
 
     def tell_held(self) -> None:
-        """Answer those who wait for the last step to end."""
+        """Answer the messages that wait for the last step to end."""
         for reply in self.held:
             reply.set(Done())
         self.held.clear()

@@ -37,17 +37,17 @@ def report(actors: Sequence[Actor[Never]], at_s: float | None = None) -> tuple[A
 
 
 class Roster:
-    """Whom to ask what actors do: those of a graph's front, and of each core that runs, here or elsewhere."""
+    """The functions that report what actors do: those of a graph's front, and of each core that runs."""
 
     def __init__(self) -> None:
         self._asked: dict[str, Callable[[], Sequence[ActorReport]]] = {}
 
     def enter(self, place: str, asked: Callable[[], Sequence[ActorReport]]) -> None:
-        """From now on `asked` says what the actors of this place do."""
+        """Ask `asked` from now on for reports of the actors of this place."""
         self._asked[place] = asked
 
     def leave(self, place: str) -> None:
-        """They have ended; harmless when repeated."""
+        """Forget a place, whose actors have ended; harmless when repeated."""
         self._asked.pop(place, None)
 
     def reports(self) -> list[tuple[str, ActorReport]]:

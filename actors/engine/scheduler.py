@@ -123,7 +123,7 @@ class Scheduler(Actor[ToScheduler]):
         self._checks_when_idle = checks_when_idle
         times, may_ask = state.step_times, isinstance(state.policy, GuardedPolicy)
         self._measured = times if may_ask and isinstance(times, MeasuredSteps) else None
-        """Told of each step, where a user's policy may ask and nobody knows beforehand what one takes."""
+        """The measurements of steps, if a user's policy may ask and no model knows the durations."""
         self._tracer = tracer
         self._depth = state.config.max_concurrent_batches
         self._steps: deque[Planned] = deque()
@@ -132,9 +132,9 @@ class Scheduler(Actor[ToScheduler]):
         """Results that came while a step was beginning."""
         self._inbox = Inbox(state, tracer)
         self._aborted: list[Finish] = []
-        """Aborted and refused requests, which the next StepOutput names beside those that ended by tokens."""
+        """Aborted and refused requests, which the next StepOutput names beside those that tokens ended."""
         self._somebody_ended = False
-        """Whether a request ended with the last step: then the next plan says so."""
+        """True if a request ended with the last step: then the next plan says so."""
         self._progress = Progress()
         self._begin_timer = MessageTimer(self, BEGIN_STEP)
         self._last_end_s = 0.0
@@ -345,7 +345,7 @@ class Scheduler(Actor[ToScheduler]):
 
 
 def _what_counts(state: SchedulerState, result: StepResult) -> StepResult:
-    """Return a result without tokens behind an end, and those of requests that have left."""
+    """Return a result without tokens behind an end, and without those of requests that have left."""
     dropped = state.lockstep.in_flight[0].dropped
     if state.speculates:
         result = cut(state, result)

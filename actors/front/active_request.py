@@ -44,19 +44,19 @@ class ActiveRequest:
         self.stop_strings = StopStrings(sampling.stop, sampling.include_stop_str_in_output)
         self._text_is_shown_at_once = not sampling.stop and sampling.repetition is None
         self.num_fed = 0
-        """Its tokens so far, if it has stop strings or may repeat itself too often."""
+        """The number of its tokens so far, if it has stop strings or may repeat itself too often."""
         self.last_tokens: list[int] = []
-        """Those that are looked at for repetitions."""
+        """The tokens that are looked at for repetitions."""
         self.num_cached_tokens = 0
         self.is_admitted = False
-        """Until then, what comes for its id is for an earlier request of that id."""
+        """True once its engine has begun: until then, news of its id is of an earlier request's."""
         self.has_begun = False
         """True once its reader has been given a token."""
         self.num_losses = 0
         """The number of engines that were lost with it."""
         wants = sampling.prompt_logprobs is not None
         self.prompt_logprobs: list[TokenLogprobs | None] = [None] if wants else []
-        """Those that have come, by position; its first delta brings them all to its reader."""
+        """The log probabilities so far, by position; its first delta brings them all to its reader."""
 
     @property
     def may_begin_anew(self) -> bool:
@@ -64,13 +64,13 @@ class ActiveRequest:
         return not self.has_begun and self.num_losses < MOST_LOSSES
 
     def admitted(self, admission: Admission) -> None:
-        """Its engine has begun with it; when it resumes after a preemption nothing is new."""
+        """Note that its engine has begun with it; after a preemption it resumes, and nothing is new."""
         if not admission.resumed:
             self.num_cached_tokens = admission.num_computed_tokens
             self.is_admitted = True
 
     def handed_over(self) -> None:
-        """Its prompt is computed, and its first token comes from the next engine."""
+        """Note that its prompt is computed, and that the next engine will give its first token."""
         self.is_admitted = self.has_begun = False
 
     def take_prompt_logprobs(self, part: PromptLogprobs) -> None:
@@ -131,7 +131,7 @@ def choice_ids(request_id: str, n: int) -> tuple[str, ...]:
 
 
 def ids_of(request_id: str, n: int) -> tuple[str, ...]:
-    """All ids that a request takes: its own, and those of several choices."""
+    """Return all ids that a request takes: its own, and those of several choices."""
     return (request_id,) if n == 1 else (request_id, *choice_ids(request_id, n))
 
 

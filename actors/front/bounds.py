@@ -19,7 +19,7 @@ MAX_CHOICES: Final = 128
 def out_of_bounds(
     generate: Generate, vocabulary_size: int | None, max_logprobs: int = -1, known: Sampling | None = None
 ) -> Refused | None:
-    """Why the request cannot be taken, if one of its fields is out of bounds.
+    """Return why the request cannot be taken, if one of its fields is out of bounds.
 
     -1 for `max_logprobs` is no bound. The very parameters that are `known` to be in bounds are not looked at.
     """
@@ -85,7 +85,7 @@ def _logits(sampling: Sampling, vocabulary_size: int | None) -> Refused | None:
 
 
 def _tokens(name: str, token_ids: Sequence[int], vocabulary_size: int | None) -> Refused | None:
-    """The first of these that the model does not have."""
+    """Refuse the first of these tokens that the model does not have."""
     most = INT64_MAX if vocabulary_size is None else vocabulary_size - 1
     for token in token_ids:
         if not 0 <= token <= most:

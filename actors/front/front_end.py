@@ -16,7 +16,7 @@ from actors.kernel.clock import Event
 from actors.messages import EngineDown, PolicyFailed, StepOutput
 
 WEIGHT = 0.1
-"""Of the newest request in the mean of what requests took, and of the newest timer in how late they are."""
+"""The weight of the newest request, or timer, in the mean of what requests took, or timers were late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class KeptMessage:
     """A message that is passed on when it is due; None once its engine is lost."""
 
     due_s: float
-    """When its client should have it; the timer is set as much earlier as timers ring late."""
+    """The time at which its client should have it; its timer is set earlier, as timers ring late."""
     message: StepOutput | PolicyFailed | None
 
 
@@ -44,7 +44,7 @@ class FrontEnd(Actor[StepOutput | PolicyFailed | News | DueMessage]):
         self._async_llm: Ref[StepOutput | PolicyFailed] | None = None
 
     def connect(self, async_llm: Ref[StepOutput | PolicyFailed]) -> None:
-        """Learn whom to tell, before the FrontEnd starts."""
+        """Learn the address of AsyncLLM before the FrontEnd starts."""
         self._async_llm = async_llm
 
     def took(self, seconds: float) -> None:

@@ -23,7 +23,7 @@ class ReplicaHealth:
         self._replaced: dict[int, PolicyFailed] = {}
         """Replicas served by another policy than the one asked for."""
         self._router: RouterFailed | None = None
-        """Why requests are routed by another policy than the one asked for."""
+        """The reason why requests are routed by another policy than the one asked for."""
 
     def policy_failed(self, failed: PolicyFailed | RouterFailed) -> None:
         """A replica goes on with another policy until it is started again, or the Router does for good."""
@@ -62,7 +62,7 @@ class ReplicaHealth:
         return Health(self._status(replicas), replicas, "; ".join(reasons), min(waits, default=None))
 
     def refusal(self) -> Refused | None:
-        """Why no new request is taken, if no replica that is up takes any."""
+        """Return why no new request is taken, if no replica that is up takes any."""
         if len(self._down) + len(self._draining) < min(map(len, self._parts)):
             return None
         health = self.health()

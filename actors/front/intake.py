@@ -37,7 +37,7 @@ class Turnover:
         self._instants_s: deque[float] = deque(maxlen=MOST_ENDS)
         """The latest ends of this busy time, and before them its begin."""
         self._gap_s = FIRST_GUESS_S
-        """From end to end in the busy time before."""
+        """The mean time from end to end in the busy time before."""
         self._promised_s = 0.0
 
     def begun(self, num_unfinished: int) -> None:
@@ -60,7 +60,7 @@ class Turnover:
         return self._promised_s - time_s
 
     def _mean_gap_s(self) -> float:
-        """Up to now, so that it grows while nothing ends."""
+        """Return the mean time from end to end up to now: it grows while nothing ends."""
         if not self._instants_s:  # only prompts that are still being read are unfinished
             return self._gap_s
         busy_s, num_ends = now_s() - self._instants_s[0], len(self._instants_s) - 1
@@ -91,9 +91,9 @@ class Intake:
         self._limit_tokens = config.scheduler.max_model_len
         """The most tokens, prompt and answer, that a request may come to."""
         self.capacity: Capacity | None = None
-        """That of the engine that came up last."""
+        """The capacity of the engine that came up last."""
         self._is_context = True
-        """Whether the context bounds the length of requests, and not a smaller KV cache."""
+        """True if the context bounds the length of requests, and not a smaller KV cache."""
         self._limit_words = self._said()
         self._codec = codec
         self._turnover = Turnover()
@@ -181,7 +181,7 @@ class Intake:
         return choices_of(submit, generate.n)
 
     def _check_length(self, generate: Generate, num_tokens: int) -> Refused | None:
-        """Why the request is too long to be served, if it is."""
+        """Return why the request is too long to be served, if it is."""
         if num_tokens < 1:
             param = prompt_param(generate.prompt)
             return Refused("the prompt is empty: give at least one token", param=param)
@@ -305,7 +305,7 @@ class PromptReader(Actor[ReadPrompt]):
 SHORT = 4_000
 """A prompt of at most this many characters is read in place: 0.6 ms, where a thread costs 0.15."""
 LONG = 100_000
-"""One of more characters than this goes to the second reader."""
+"""A prompt of more characters than this goes to the second reader."""
 
 
 class Readings:

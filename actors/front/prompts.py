@@ -57,7 +57,7 @@ def resolved(sampling: Sampling, codec: TextCodec | None, vocabulary: Vocabulary
 
 
 def _check_grammar(constraint: Constraint, grammars: GrammarChecker | None) -> Refused | None:
-    """Why no answer is held to the constraint; compiles it."""
+    """Compile the grammar of a constraint; return why no answer can be held to it, if so."""
     param = constraint.param
     if grammars is None:
         return Refused(f"{param} is not supported: no model is here that could keep to it", param=param)
@@ -129,7 +129,7 @@ def read_prompt(
 
 
 def _cut(tokens: Tokens, plain: Tokens, keep: int, from_right: bool) -> Tokens:
-    """At most `keep` of the tokens: those that the tokenizer put around the `plain` ones stay, as in vLLM."""
+    """Return at most `keep` tokens: those that the tokenizer put around the `plain` ones stay, as in vLLM."""
     if len(tokens) <= keep:
         return tokens
     around = len(tokens) - len(plain)

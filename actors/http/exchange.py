@@ -21,7 +21,7 @@ ABORT = "sundog.abort"
 """Key in the scope's state: a function that ends the connection at once."""
 Headers = list[tuple[bytes, bytes]]
 Event = Mapping[str, Any]
-"""An event of ASGI."""
+"""An event of ASGI, by its keys."""
 Receive = Callable[[], Awaitable[Event]]
 Send = Callable[[Event], Awaitable[None]]
 AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]

@@ -110,7 +110,7 @@ class Http1Connection:
         self.transport, self.connections, self.writes = transport, connections, writes
         self._head_s, self._max_head_bytes = head_s, max_head_bytes
         self._early = b""
-        """What has been read and not been parsed."""
+        """The bytes that have been read and not been parsed."""
 
     async def run(self, begin: "Callable[[Exchange], None]") -> None:
         """Have requests begun until either side has had enough."""

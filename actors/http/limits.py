@@ -35,7 +35,7 @@ class LocalLimits:
     def __init__(self) -> None:
         self._active: dict[str, _Count] = {}
         self._idle: dict[str, _Count] = {}
-        """The longest idle first."""
+        """The clients that have nothing now, the longest idle first."""
 
     async def acquire(self, client: str, most: int | None) -> Release:
         return self.acquire_now(client, most)

@@ -133,7 +133,7 @@ class AsgiRequest:
 
 
 async def _push_nothing(path: str, headers: Headers) -> None:
-    """Clients are pushed nothing."""
+    """Push nothing to clients, though the app asks."""
 
 
 class ApiApp(QuartTrio):

@@ -1,4 +1,4 @@
-"""TLS of the listening socket: the certificate, and whom clients must be certified by."""
+"""TLS of the listening socket: its certificate, and the authority that certifies clients."""
 
 import ssl
 from dataclasses import dataclass

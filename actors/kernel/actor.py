@@ -51,7 +51,7 @@ __all__ = ["Actor", "ActorDied", "Handled", "MailboxFull", "Ref", "Reply", "Tap"
 M_contra = TypeVar("M_contra", contravariant=True)
 
 Handled = Answered | Coroutine[object, object, None] | None
-"""What handling a message gives: an answer, or nothing for a message that was told."""
+"""The result of handling a message: an answer, or nothing for a message that was told."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -73,7 +73,7 @@ class Actor(Owner[M_contra], Generic[M_contra]):
         self._most_left = 16
         self._waiting: Waiting | None = None
         self._crash: BaseException | None = None
-        """What ended the actor. Code that awaits or calls asks `mailbox.is_closed`: compiled by mypyc,
+        """The error that ended the actor. Code that awaits or calls asks `mailbox.is_closed`: in mypyc
         a field that was None when it was compared must be None ever after."""
         self._task: trio.lowlevel.Task | None = None
 

@@ -91,9 +91,9 @@ class Agenda:
     def __init__(self) -> None:
         self.time_s = 0.0
         self.entries: list[Entry] = []
-        """A heap."""
+        """A heap of the entries that are due."""
         self.soon: Entry | None = None
-        """One that is due now, beside the heap: nearly always the next of all."""
+        """An entry that is due now, beside the heap: nearly always the next of all."""
         self.num_entered = 0
 
     def enter(self, time_s: float, event: Event, key: str, timer: Timer) -> None:

@@ -63,16 +63,16 @@ class Mailbox(Generic[M]):
         """Messages that an owner elsewhere was sent and has not begun to handle."""
         self.watchers: list[Watcher] = []
         self.is_free = False
-        """Whether the owner takes a message at once: it runs, handles none, and none waits."""
+        """True while the owner takes a message at once: it runs, handles none, and none waits."""
         self.is_closed = False
-        """Whether the owner takes no message any more."""
+        """True once the owner takes no more messages."""
         self.num_handled = 0
         self.most_waiting = 0
         self.last_s = 0.0
-        """When the last message was taken, if there was one."""
+        """The time at which the last message was taken, if there was one."""
         self._writers = trio.lowlevel.ParkingLot()
         self._is_offered = False
-        """Whether a writer has been woken to take the room there is."""
+        """True if a writer has been woken to take the room there is."""
 
     @property
     def is_full(self) -> bool:

@@ -38,7 +38,7 @@ class Owner(Reader, Generic[M_contra]):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Watcher:
-    """Is called when a mailbox loses a message to its owner, or closes: for senders that are elsewhere."""
+    """A listener, for senders elsewhere: called when a mailbox closes or loses a message to its owner."""
 
     def taken(self) -> None:
         """The oldest message of a bounded mailbox is about to be handled."""
@@ -48,7 +48,7 @@ class Watcher:
 
 
 AnyOwner = Owner[object]
-"""Made once: plain Python makes a type that is named in a call at every call."""
+"""The type of any owner, made once: plain Python makes a type that is named in a call at every call."""
 
 
 class MessageTimer(Timer):

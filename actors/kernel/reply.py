@@ -43,7 +43,7 @@ class Reader:
 
 
 Taker = Callable[[object, BaseException | None], None]
-"""Made once: plain Python makes a type that is named in a call at every call."""
+"""The type of a taker, made once: plain Python makes a type that is named in a call at every call."""
 
 
 class _Callback(Reader):
@@ -83,7 +83,7 @@ class Reply(Reader, Generic[R_co]):
         self._settle(value, None)
 
     def fail(self, error: BaseException) -> None:
-        """There will be no answer."""
+        """Settle the reply with an error: there will be no answer."""
         self._settle(None, error)
 
     async def wait(self) -> R_co:
@@ -163,7 +163,7 @@ class Reply(Reader, Generic[R_co]):
 Waiting = Coroutine[object, object, object]
 """A handler that waits before it answers."""
 Answered = NewType("Answered", object)
-"""What a handler returns for a message that is asked; only `answer` makes one."""
+"""The result of a handler for a message that is asked; only `answer` makes one."""
 
 
 @overload

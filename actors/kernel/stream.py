@@ -77,7 +77,7 @@ class DeltaStream:
     def __init__(self) -> None:
         self._on_unread: Callable[[], None] | None = None
         self._unread: list[Delta] = []
-        """What the reader has not taken yet: joined when it reads, so that a write costs the same."""
+        """The deltas that the reader has not taken: joined when it reads, so that a write costs the same."""
         self._done = False
         self._task: trio.lowlevel.Task | None = None
 

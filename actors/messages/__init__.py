@@ -236,4 +236,4 @@ class Unserved:
 # --- Scheduler to its listeners: StepOutput (step_output.py) ---------------------------------------
 
 Heard = Submit | Routed | StepOutput | EngineUp | EngineDown | Unserved | PolicyFailed
-"""What a listener is told."""
+"""The messages that a listener is told."""

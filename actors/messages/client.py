@@ -1,4 +1,4 @@
-"""The messages between AsyncLLM and those in front of it, the API and replayed clients.
+"""The messages between AsyncLLM and what stands in front of it: the API, and replayed clients.
 
 Others import them from `actors/messages.py`, whose rules they keep.
 """

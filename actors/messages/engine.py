@@ -189,7 +189,7 @@ class Refused:
 
 
 ToEngine = Submit | Abort | Freeze | HandOver | Pull | KvFetched | Withdraw
-"""What a Router sends a Scheduler."""
+"""The messages that a Router sends a Scheduler."""
 
 # --- supervisor to Router to AsyncLLM and its listeners ------------------------------------------
 
@@ -273,7 +273,7 @@ class Undelivered:
 
 
 EngineNews = EngineDown | EngineUp | PolicyFailed | RouterFailed | Undelivered
-"""What AsyncLLM is told of the engines."""
+"""The messages about engines that AsyncLLM is told."""
 
 
 # --- anyone to AsyncLLM: how is the engine? -------------------------------------------------------
@@ -305,7 +305,7 @@ class Health:
     reason: str = ""
     retry_after_s: float | None = None
     capacity: Capacity | None = field(default=None, compare=False)
-    """That of the engine that came up last."""
+    """The capacity of the engine that came up last."""
 
     @property
     def serves(self) -> bool:

@@ -24,7 +24,7 @@ SHORTEST = 16
 
 
 class FirstToken(NamedTuple):
-    """When a first token is expected, as the median of what was drawn, and its 10th and 90th percentile."""
+    """The expected time of a first token: the median of the draws, and their 10th and 90th percentile."""
 
     expected_s: float
     least_s: float
@@ -59,7 +59,7 @@ class SeenLengths(NamedTuple):
         )
 
     def again(self, chance: Random) -> "SeenLengths":
-        """Return as many of them, drawn with replacement: what other answers might have been seen.
+        """Return as many lengths, drawn from these with replacement: what other answers might have been seen.
 
         So a range is wide while few have stopped (a bootstrap).
         """
@@ -80,16 +80,16 @@ class AnswerLengths:
 
     def __init__(self, seen: SeenLengths) -> None:
         self.is_guess = not seen.stopped
-        """True if no answer has stopped yet, so that nobody knows whether they are short or long."""
+        """True if no answer has stopped yet, so that it is unknown whether they are short or long."""
         self._is_cut = bool(seen.cut)
         self._scale = sum(seen.running) / len(seen.running) if seen.running else SHORTEST / 2
         num_ended, all_lengths = Counter(seen.stopped), sorted([*seen.stopped, *seen.cut, *seen.running])
         self._rate = len(seen.stopped) / max(sum(all_lengths), 1)
-        """How many answers stop at a token, of those that reach it."""
+        """The share of answers that stop at a token, of those that reach it."""
         self._lengths = sorted(num_ended)
         """The lengths at which answers stopped, each once, ascending."""
         self._longer: list[float] = []
-        """Of all answers the share that is longer than each of them."""
+        """The share of all answers that is longer than each of these lengths."""
         share = 1.0
         for length in self._lengths:
             share *= 1 - num_ended[length] / (len(all_lengths) - bisect_right(all_lengths, length - 1))
@@ -130,7 +130,7 @@ class Known:
     priority: int
     tenant: str | None
     is_drawn: bool = False
-    """True if what is expected is a limit, and nobody has said how long the answer will be."""
+    """True if what is expected is a limit, and no prediction says how long the answer will be."""
 
     @classmethod
     def of(cls, request: Measured) -> "Known":
@@ -210,7 +210,7 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
 
 
 class Judged(NamedTuple):
-    """The first forecasts of the latest requests beside their first tokens: what was seen of how many.
+    """The accuracy of the first forecasts of the latest requests, and the numbers of forecasts judged.
 
     `median_error` is relative, of the medians: 0.1 is a first token that came 10 % earlier or later.
     `share_held` is of the `num_ranges` forecasts with a range those whose range held what came.
@@ -232,9 +232,9 @@ class Accuracy:
     def __init__(self) -> None:
         self._first: dict[str, tuple[Measured, FirstToken, FirstToken]] = {}
         self._misses: deque[float] = deque(maxlen=300)
-        """From the median to what came, over the distance to that end of the range as it was drawn."""
+        """The distances from the median to what came, each over that to the end of the range as drawn."""
         self.errors: deque[float] = deque(maxlen=300)
-        """Relative, of medians."""
+        """The relative errors of the medians."""
         self.held: deque[bool] = deque(maxlen=300)
         """True for each range that held what came, as it was shown."""
 
@@ -251,7 +251,7 @@ class Accuracy:
         self._first.setdefault(request.request_id, (request, drawn, self.stretched(drawn)))
 
     def settle(self, unfinished: Container[str]) -> None:
-        """Compare those whose first token has come, and forget those that ended without one."""
+        """Compare forecasts whose first token has come, and forget those of requests that ended without."""
         for name, (request, drawn, shown) in list(self._first.items()):
             if (ttft_s := request.ttft_s) is not None:
                 middle_s, least_s, most_s = drawn

@@ -16,7 +16,7 @@ class Measured:
         self.sampling = submit.sampling
         self.trace_headers = submit.trace_headers
         self.targets_s = (submit.slo_ttft_s, submit.slo_tpot_s, submit.slo_e2e_s)
-        """Its own for the first token, from token to token, and for the last one."""
+        """The request's own targets for the first token, from token to token, and for the last token."""
         self.adapter = None if submit.adapter is None else submit.adapter.name
         self.arrival_s = submit.arrival_s
         self.num_prompt_tokens = submit.num_prompt_tokens
@@ -24,20 +24,20 @@ class Measured:
         self.predicted_tokens = submit.predicted_tokens
         self.priority = submit.priority
         self.rank: RankValue | None = None
-        """What the policy gave it when it was seen last; None where all ranks are the same."""
+        """The rank that the policy gave it when it was seen last; None where all ranks are the same."""
         self.replica: int | None = None
-        """Where it was sent; with one replica None until it is first scheduled."""
+        """The replica to which it was sent; with one replica, None until it is first scheduled."""
         self.num_computed_tokens = 0
-        """Of its known tokens, until it has caught up with them."""
+        """The number of its known tokens that are computed, until it has caught up with them."""
         self.block_ids: list[int] = []
         self.num_host_tokens = 0
-        """Of the cached ones, those that were loaded from the host's memory."""
+        """The number of its cached tokens that were loaded from the host's memory."""
         self.num_cached_tokens = self.num_tokens = self.num_preemptions = self.num_losses = 0
         self.scheduled_s: float | None = None
-        """When its first step began."""
+        """The time at which its first step began."""
         self.first_s: float | None = None
         self.last_s: float | None = None
-        """When its first and its latest token came."""
+        """The times at which its first and its latest token came."""
 
     @property
     def is_running(self) -> bool:
@@ -52,7 +52,7 @@ class Measured:
 
     @property
     def num_known_tokens(self) -> int:
-        """Its prompt, and what was generated."""
+        """The number of tokens of its prompt and of those that were generated."""
         return self.num_prompt_tokens + self.num_tokens
 
     @property
@@ -72,7 +72,7 @@ class Measured:
         return (self.last_s - self.first_s) / (self.num_tokens - 1)
 
     def times_s(self, end_s: float) -> tuple[float, float, float]:
-        """When it was first scheduled and got its first and last token; `end_s` for what never happened."""
+        """Return the times of the first step, first token and last token; `end_s` for what never came."""
         scheduled_s = end_s if self.scheduled_s is None else self.scheduled_s
         first_s = end_s if self.first_s is None else self.first_s
         return scheduled_s, first_s, end_s if self.last_s is None else self.last_s
@@ -84,7 +84,7 @@ class Measured:
         return all(time is not None and time <= most for time, most in pairs) if pairs else None
 
     def begin_anew(self) -> None:
-        """Its engine was lost before its first token: it waits again."""
+        """Note that its engine was lost before its first token, and that it waits again."""
         self.num_losses += 1
         self.scheduled_s = self.replica = None
         self.block_ids.clear()

@@ -29,7 +29,7 @@ from actors.metrics.totals import EngineTotals
 THROUGHPUT_S = 10.0
 
 OnEnd = Callable[[Measured, str, float], None]
-"""Is told of each request that is over: how it ended, and when."""
+"""The function that is told of each request that is over: how it ended, and when."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Metrics(Actor[Heard | SayThroughput]):
         self.requests: dict[str, Measured] = {}
         self.recent = Recent()
         self._replica_of: dict[str, int] = {}
-        """Of requests that the Router had first."""
+        """The replica of each request that the Router had first."""
         self._prefix_caching, self._host_memory = prefix_caching, host_memory
         self._on_end = on_end
         self._says_throughput = says_throughput
@@ -126,7 +126,7 @@ class Metrics(Actor[Heard | SayThroughput]):
         engine.blocked = output.blocked if output.num_waiting else None
 
     def _follow(self, engine: EngineTotals, output: StepOutput) -> None:
-        """Who runs, how far each prompt is, and in which blocks: the diffs of `core/batch.py`, folded."""
+        """Fold the diffs of `core/batch.py`: what runs, how far each prompt is, and in which blocks."""
         requests, batch = self.requests, output.batch
         for name in batch.preempted:
             engine.num_preemptions += 1
@@ -158,7 +158,7 @@ class Metrics(Actor[Heard | SayThroughput]):
                 request.num_computed_tokens += chunk.num_tokens
 
     def _tokens(self, engine: EngineTotals, output: StepOutput, end_s: float) -> None:
-        """Every new token; those of one step come together. A prompt that is handed over has none yet."""
+        """Count the new tokens; those of one step come together. A prompt that is handed over has none."""
         gaps: dict[float, int] = {}
         handed = {f.request_id for f in output.finished if f.reason == "handed" and f.moves is None}
         for name, _ in output.tokens or ():

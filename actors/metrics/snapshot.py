@@ -1,4 +1,4 @@
-"""An instant as the live page shows it, in JSON: engines, requests and why they wait, who holds blocks.
+"""An instant as the live page shows it, in JSON: engines, requests and why they wait, holders of blocks.
 
 Cost: O(requests shown and blocks held), a few milliseconds for 20,000 blocks, and only while somebody looks.
 """
@@ -12,7 +12,7 @@ from actors.metrics.metrics import Metrics
 from actors.metrics.totals import EngineTotals
 
 MOST_SHOWN = 300
-"""Of running and of waiting requests each; the others are counted."""
+"""The largest number of running and of waiting requests that are shown; the others are counted."""
 NUM_ENDED, NUM_MEASURED = 30, 100
 
 Json = dict[str, object]
@@ -155,9 +155,9 @@ def _ended(request: Measured, reason: str, time_s: float) -> Json:
 
 
 def _by_tenant(metrics: Metrics) -> Json:
-    """What each tenant has under way: running, waiting, blocks; and what the last requests to end measured.
+    """Return each tenant's running and waiting requests and blocks, and what the last ended ones measured.
 
-    Of each of these its tenant, TTFT and TPOT, and whether it met targets of its own; without TTFT it failed.
+    A request that ended has its tenant, TTFT, TPOT, and whether it met its own targets; no TTFT: it failed.
     """
     tenants: dict[str | None, list[int]] = {}
     for request in metrics.requests.values():
@@ -175,7 +175,7 @@ def _by_tenant(metrics: Metrics) -> Json:
 
 
 def _blocks(running: Sequence[Measured], replica: int) -> list[tuple[int, int, int]]:
-    """Who holds which blocks: (first block, how many, holder); an index into `running`, or -1 for several."""
+    """Return the holders of blocks: (first block, how many, index into `running` or -1 for several)."""
     held = sorted(
         (block, number)
         for number, request in enumerate(running)

@@ -115,16 +115,16 @@ class EngineTotals:
     block_size: int = 0
     is_up: bool = True
     why_down: str | None = None
-    """What the last crash was, None while it is up."""
+    """The reason of the last crash; None while it is up."""
     next_start_s: float | None = None
-    """When it is started again, on the run's clock; None while it is up, and where it never is."""
+    """The time of the next start, on the run's clock; None while it is up, and where it never is."""
     num_restarts: int = 0
     has_other_policy: bool = False
     num_running: int = 0
     num_waiting: int = 0
     num_free_blocks: int = 0
     blocked: Blocked | None = None
-    """What the next request in the queue lacks, None if nothing."""
+    """The next request in the queue and what it lacks; None if it lacks nothing."""
     num_steps: int = 0
     busy_s: float = 0.0
     num_preemptions: int = 0

@@ -41,7 +41,7 @@ from actors.messages import (
 )
 
 HOLD_S = 480.0
-"""How long blocks are kept that nobody fetches: vLLM's default for VLLM_NIXL_ABORT_REQUEST_TIMEOUT."""
+"""The seconds that blocks are kept unfetched: vLLM's default for VLLM_NIXL_ABORT_REQUEST_TIMEOUT."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class Handovers:
     ) -> None:
         self._owner, self._state, self._engines, self._links = owner, state, engines, links
         self._leaving: dict[str, int | None] = {}
-        """Where requests go on that their engines were told to hand over; None: their clients have left."""
+        """The replica that each request handed over goes to; None: its client has left."""
         self._prefilling: dict[str, Submit] = {}
         self._moving: dict[str, Moving] = {}
 

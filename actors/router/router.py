@@ -78,7 +78,7 @@ class Router(Actor[RouterMessage]):
         self._first: Role = "prefill" if hands_over else "both"
         """The role of the replica that a request goes to first."""
         self._last: Role = "decode" if hands_over else "both"
-        """The role of those between which it may be moved."""
+        """The role of the replicas between which it may be moved."""
         self._fleets: dict[Role, Fleet] = {}
         for role in (self._first, self._last) if hands_over else (self._first,):
             self._fleets[role] = Fleet(self._state, self._policy.new_memory(), role)
@@ -89,14 +89,14 @@ class Router(Actor[RouterMessage]):
         """None for a replica that is down."""
         self._moves = defines(self._policy, "moves", RouterPolicy)
         self._moves_asked_s = -inf
-        """When the policy was asked last which requests move: never twice in one instant."""
+        """The time at which the policy was asked last which requests move: once an instant at most."""
         self._handovers = (
             Handovers(self, self._state, self._engines, links) if hands_over or self._moves else None
         )
         self._has_choice = False
-        """Whether the policy is asked: of one replica only a user's, who may want to see it asked."""
+        """True if the policy is asked: with one replica only a user's, whose author may expect it."""
         self._drained: dict[int, list[Reply[Done | Refused]]] = defaultdict(list)
-        """Who waits for the last request of a replica to end."""
+        """The replies, by replica, to drains that wait for its last request to end."""
         self._freeze: Freeze | None = None
         """The last order to freeze or go on; an engine that comes back is told of it, too."""
         self._listeners = listeners

@@ -57,7 +57,7 @@ class DecodeAttention(Protocol):
 def by_gathering(
     decodes: Decodes, q_NHD: Tensor, keys_SPKD: Tensor, values_SPKE: Tensor, **special: Unpack[Special]
 ) -> Tensor:
-    """On any device: copies the blocks of whole tables, however many keys are in them."""
+    """Attend on any device, by copying the blocks of whole tables, however many keys are in them."""
     group = decodes.group(keys_SPKD.shape[1])
     return attend_group(group, q_NHD, q_NHD, q_NHD, keys_SPKD, values_SPKE, **special)
 
@@ -74,7 +74,7 @@ def by_kernel(
     sinks_H: Tensor | None,
     num_splits: int | None = None,
 ) -> Tensor:
-    """In place, by the kernel of `decode_kernel.py`; `num_splits`, a power of two, is for tests."""
+    """Attend in place, by the kernel of `decode_kernel.py`; `num_splits`, a power of two, is for tests."""
     from runtime.attention.decode_kernel import attend_split, join_splits
 
     num_requests, num_heads, key_width = q_NHD.shape
@@ -134,7 +134,7 @@ def by_kernel(
 
 
 def _num_splits(num_programs: int, device: torch.device) -> int:
-    """Enough programs to fill the device several times over, so that none waits long for the last."""
+    """Return the splits that fill the device several times over, so that none waits long for the last."""
     wanted = PROGRAMS_PER_PROCESSOR * _num_processors(device) // num_programs
     return min(_power_of_two(wanted + 1) // 2 or 1, MOST_SPLITS)
 

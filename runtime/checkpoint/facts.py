@@ -12,7 +12,7 @@ from actors.core.config import ConfigError
 from runtime.checkpoint.fields import FieldError, fields_of
 
 DECODERS = ("ForCausalLM", "LMHeadModel", "ModelWithLMHead", "GenerationDecoder", "unknown")
-"""How the library's causal language models are called."""
+"""The endings of the names of the library's causal language models."""
 
 ENCODERS = ("ForMaskedLM", "ForPreTraining")
 CLASSIFIERS = ("Classification", "QuestionAnswering", "MultipleChoice")

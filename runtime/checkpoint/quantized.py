@@ -69,7 +69,7 @@ def _given(settings: Settings, *names: str) -> str:
 
 
 def _check_compressed(settings: Settings) -> None:
-    """Only whole numbers with scales: packed, sparse and asymmetric weights have other layouts."""
+    """Refuse all but whole numbers with scales: packed, sparse and asymmetric weights have other layouts."""
     kind = settings.get("format")
     if kind not in ("float-quantized", "int-quantized", "naive-quantized"):
         raise LoadError(
@@ -171,7 +171,7 @@ def _fp8_blocks(parts: Mapping[str, Tensor], settings: Settings) -> Tensor:
 
 
 def _scaled(parts: Mapping[str, Tensor], settings: Settings) -> Tensor:
-    """One scale for the tensor, for each output, or for each group of inputs of each output."""
+    """Multiply by one scale for the tensor, for each output, or for each group of inputs of each output."""
     weight_OI, scale = parts["weight"].float(), parts["weight_scale"].float()
     if scale.numel() == 1:
         return weight_OI * scale.reshape(())

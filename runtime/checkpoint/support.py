@@ -57,7 +57,7 @@ def choose_rotary(config: "PreTrainedConfig", max_model_len: int) -> None:
 
 
 def cannot_load(folder: Path, error: Exception) -> LoadError:
-    """Why the library cannot load a folder; of a name that it looks up in vain, where config.json has it."""
+    """Return the error of a folder that the library cannot load; it names the field of an unknown name."""
     from transformers import __version__
 
     in_vain: object = None
@@ -83,7 +83,7 @@ def _fields(value: dict[str, object], under: str = "") -> Iterator[tuple[str, ob
 
 
 def why_not(config: "PreTrainedConfig") -> str | None:
-    """Why the model of this configuration is not served, if its kind tells."""
+    """Return why the model of this configuration is not served, if its kind tells."""
     from transformers.models.auto import modeling_auto as auto
 
     kind = type(config)

@@ -16,7 +16,7 @@ from runtime.checkpoint.facts import LoadError, read_json
 FLOATS = ("F64", "F32", "F16", "BF16")
 INDEX = "model.safetensors.index.json"
 MOST_HEADER_BYTES = 100_000_000
-"""The format's own limit."""
+"""The most bytes of a header, which is the format's own limit."""
 
 
 @dataclass(frozen=True, slots=True)

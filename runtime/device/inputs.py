@@ -103,7 +103,7 @@ def padded_rows(inputs: Inputs[Array], size_of: Callable[[int], int]) -> Inputs[
 
 
 def padded_requests(inputs: Inputs[Array], num_requests: int) -> Inputs[Array]:
-    """A step of decodes with as many requests. Those beyond its own have one key, in the null block."""
+    """Return a step of decodes padded to `num_requests`: those added have one key, in the null block."""
     num_more = num_requests - len(inputs.num_keys_N)
     ends = np.arange(1, num_more + 1, dtype=np.int32)
     return inputs._replace(
@@ -128,7 +128,7 @@ def put(inputs: Inputs[Array], device: torch.device) -> Inputs[Tensor]:
 
 
 def _requests(spans: tuple[Span, ...]) -> tuple[Array, Array, Array]:
-    """How many rows and keys each request has, and its block table, padded to the longest."""
+    """Return each request's number of rows and of keys, and its block table, padded to the longest."""
     num_requests = [len(span.first_position_N) for span in spans]
     num_queries_N = np.repeat([span.num_queries for span in spans], num_requests)
     num_keys_N = np.concatenate([s.first_position_N for s in spans]) + num_queries_N
@@ -148,7 +148,7 @@ def width_of(num_blocks: int) -> int:
 
 
 def _starts(count_N: Array) -> Array:
-    """Where each of N neighbours begins, and where the last ends: [N + 1]."""
+    """Return where each of N neighbours begins, and where the last ends: [N + 1]."""
     starts = np.zeros(len(count_N) + 1, np.int32)
     np.cumsum(count_N, out=starts[1:])
     return starts

@@ -36,7 +36,7 @@ from runtime.worker.supervision import Launcher, RunningProcess
 log = logging.getLogger("sundog.api")
 
 SLOW_S = 5.0
-"""How long a door may take beyond the grace when the server stops."""
+"""The time, in seconds, that a door may take beyond the grace when the server stops."""
 
 
 class DoorDied(Exception):
@@ -56,7 +56,7 @@ class Doors:
         self._grace_s, self._stall_s = grace_s, stall_s
         self._backoff = Backoff()
         self._receivers: dict[int, Ref[ToDoor]] = {}
-        """Of the doors that are open."""
+        """The addresses of the doors that are open, by number."""
         self._is_held = self._has_keys = False
 
     async def serve(self, behind: Behind, *, task_status: trio.TaskStatus[int]) -> None:
@@ -89,7 +89,7 @@ class Doors:
         return Number(sum(numbers))
 
     async def keys_changed(self) -> None:
-        """Have every door let in whom the server lets in now."""
+        """Have every door let in the clients that the server lets in now."""
         await self.order(Order("keys"))
 
     async def _keep(
@@ -176,7 +176,7 @@ class Doors:
 
 
 class _Restarts:
-    """Whether a door has ever been open, and how often it has died since it was."""
+    """The restarts of one door: whether it has ever been open, and how often it has died since."""
 
     def __init__(self, task_status: trio.TaskStatus[None]) -> None:
         self._task_status = task_status
@@ -195,7 +195,7 @@ class _Restarts:
 
 
 async def _end(begun: RunningProcess, stop: trio.Event) -> str:
-    """How a process ended; it is killed unless it ends by itself because it was told to."""
+    """Return how a process ended; it is killed unless it ends by itself because it was told to."""
     with trio.CancelScope(shield=True):
         if not stop.is_set():
             begun.kill()

@@ -36,7 +36,7 @@ class DoorReceiver(Actor[ToDoor]):
         self._stop = stop
         self._nursery = nursery
         self._control: AnswerControl | None = None
-        """This door's own, once it is open."""
+        """The control of this door's own answers, once it is open."""
         self.remote: LinkedServer | None = None
 
     def obey_at(self, control: AnswerControl) -> None:
@@ -59,7 +59,7 @@ class DoorReceiver(Actor[ToDoor]):
         return None
 
     async def _obey(self, order: Order, reply: Reply[Number]) -> None:
-        """In a task: it may take until the last answer has ended."""
+        """Carry out an order, in a task: it may take until the last answer has ended."""
         number, control = 0, self._control
         if control is not None:
             match order.what:

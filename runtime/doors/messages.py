@@ -71,7 +71,7 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """It, and the type of its content."""
+    """The content that was fetched, and its type."""
 
     content: bytes
     content_type: str

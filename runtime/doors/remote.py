@@ -210,7 +210,7 @@ class LinkedServer:
         self._keys: ApiKeys | None = None
 
     async def keys(self) -> ApiKeys | None:
-        """Whom the server lets in; they change when it orders that they be fetched again."""
+        """Return the keys that the server lets in; they change when it orders a new fetch."""
         content = (await self._server.ask(Fetch("keys", ""))).content
         if content and self._keys is not None:
             self._keys.replace(ApiKeys.from_json(content))

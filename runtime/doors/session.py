@@ -41,7 +41,7 @@ R = TypeVar("R")
 Q = TypeVar("Q")
 
 MOST_UNSENT_BYTES = 2**22
-"""What may wait for a door that does not read; then deltas merge until it does."""
+"""The most bytes that may wait for a door that does not read; then deltas merge until it does."""
 
 
 class SharedServer(Protocol):
@@ -65,16 +65,16 @@ class DoorSession(Actor[ToServer]):
         self._llm = llm
         self._server = server
         self.nursery: trio.Nursery | None = None
-        """In which it waits for what takes a while."""
+        """The nursery in which it waits for what takes a while."""
         self._streams: dict[int, tuple[str, DeltaStream]] = {}
         self._num_unfinished: dict[str, int] = {}
         """The choices of each request that have not ended."""
         self._held_limits: dict[int, Release] = {}
-        """What the door has taken, by its tickets."""
+        """The places under limits that the door has taken, by its tickets."""
         self._due: list[int] = []
         self._is_due = trio.Event()
         self.ready: Reply[Ready | CannotListen] = Reply()
-        """Whether the door listens."""
+        """The reply that says whether the door listens."""
 
     def handle(self, message: ToServer) -> Handled:
         match message:
@@ -177,7 +177,7 @@ class DoorSession(Actor[ToServer]):
             door.tell(Deltas(tuple([part for number in due if (part := self._part(number)) is not None])))
 
     def _part(self, number: int) -> StreamNews | None:
-        """What is new in a stream; it is forgotten with its last delta."""
+        """Return what is new in a stream; the stream is forgotten with its last delta."""
         name, stream = self._streams[number]
         if (delta := stream.take()) is None:
             return None

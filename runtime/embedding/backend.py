@@ -27,7 +27,7 @@ from runtime.host.threads import set_threads
 from runtime.model.loader import load_bare
 
 MOST_PADDING = 1.25
-"""Prompts share a pass while padding adds at most a quarter to their tokens."""
+"""The most tokens with padding, over those without, that a pass of several prompts may have."""
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"Tanh": torch.tanh, "Identity": lambda x_NW: x_NW}
 
 

@@ -99,7 +99,7 @@ def _modules(folder: Path) -> list[tuple[str, Path]]:
 
 
 def _read_transformer(part: Path, settings: EmbeddingSettings) -> EmbeddingSettings:
-    """What sentence-transformers keeps beside the model: the longest text, and whether it is lowercased."""
+    """Read what sentence-transformers keeps beside the model: the longest text, whether it is lowercased."""
     found = read_json(part / "sentence_bert_config.json")
     length, lowers = found.get("max_seq_length"), found.get("do_lower_case", False)
     if (length is not None and (type(length) is not int or length < 1)) or not isinstance(lowers, bool):

@@ -27,7 +27,7 @@ class Loaded(NamedTuple):
     engine: Engine
     model: Model
     device_thread: DeviceThread | None
-    """Where the engine's steps are launched ahead, if they are."""
+    """The thread that launches the engine's steps ahead, if they are."""
 
 
 class TorchBackend(ModelLoader):

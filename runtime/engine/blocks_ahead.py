@@ -35,7 +35,7 @@ class BlocksAhead:
         self._num_blocks = len(layers[0])
         self._num_ahead = min(num_ahead, MOST_BYTES // sum(layer[0].nbytes for layer in layers))
         self._num_used = 0
-        """All blocks that have been in use are before this one."""
+        """The first block behind all that have been in use."""
         self._num_ready = 0 if self._num_ahead and sys.platform == "linux" else self._num_blocks
         self._thread: threading.Thread | None = None
 
@@ -49,7 +49,7 @@ class BlocksAhead:
         self.begin()
 
     def begin(self) -> threading.Thread | None:
-        """Make blocks ready if fewer than half of those wanted are; the thread that does."""
+        """Make blocks ready if fewer than half of those wanted are; return the thread that does."""
         wanted = min(self._num_used + self._num_ahead // 2, self._num_blocks)
         if self._num_ready < wanted and (self._thread is None or not self._thread.is_alive()):
             self._thread = threading.Thread(target=self._make_ready, name="blocks ahead", daemon=True)
@@ -72,7 +72,7 @@ class BlocksAhead:
 
 
 def _populate(blocks: Tensor) -> str | None:
-    """Have the kernel give all whole pages of these blocks memory; why it does not, if it does not."""
+    """Have the kernel give all whole pages of these blocks memory; return why it does not, if so."""
     begin = -(-blocks.data_ptr() // PAGE) * PAGE
     end = (blocks.data_ptr() + blocks.nbytes) // PAGE * PAGE
     return ask_kernel(begin, end - begin, MADV_POPULATE_WRITE) if begin < end else None

@@ -53,7 +53,7 @@ class DeviceThread:
             thread.start()
 
     def execute(self, batch: Batch) -> Reply[StepResult]:
-        """Its result, once the step has ended."""
+        """Return the reply that has the batch's result once the step has ended."""
         reply: Reply[StepResult] = Reply()
         self._todo.put(AskedStep(batch, reply))
         return reply

@@ -141,7 +141,7 @@ class Engine:
             flight.sampled = self._chosen(logits_RV, step)
 
     def _compute_ahead(self, flight: Flight, last: LastTokens) -> None:
-        """The same on a device that is not waited for, unless something of the step needs it."""
+        """Compute a step on a device that is not waited for, unless something of the step needs it."""
         step = flight.step
         inputs = self._model.inputs(step)
         last.hold(len(self._requests.tables().table))

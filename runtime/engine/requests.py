@@ -54,7 +54,7 @@ class Prompts:
     def __init__(self) -> None:
         self._known: dict[str, Ints] = {}
         self._num_top: dict[str, int] = {}
-        """How many likeliest tokens are wanted beside each of the prompt, of requests that want any."""
+        """The number of likeliest tokens wanted beside each of the prompt; only requests that want any."""
 
     @property
     def has_scored(self) -> bool:
@@ -131,7 +131,7 @@ class Requests:
         self._num_blocks = np.zeros(num_rows, np.int64)
         self._num_computed = np.zeros(num_rows, np.int64)
         self._admission = np.zeros(num_rows, np.int64)
-        """How many requests have had the row before."""
+        """The number of requests that have had the row before."""
         self._last_token = np.zeros(num_rows, np.int64)
         self._decode_rows: Ints | None = None
         self._tainted: set[int] = set()
@@ -299,7 +299,7 @@ class Requests:
         )
 
     def _decode_parts(self, ids: tuple[str, ...], rows: Ints, batch: Batch) -> Iterator[Part]:
-        """Requests without drafts, then those whose drafts are verified."""
+        """Yield the parts of requests without drafts, then of those whose drafts are verified."""
         verified = dict(batch.drafts)
         if self._drafts is not None:
             self._drafts.drop(name for name in ids if name not in verified)
@@ -317,7 +317,7 @@ class Requests:
         return Part((chunk.request_id,), row_N, first_N, chunk.num_tokens, tokens, int(chunk.samples))
 
     def _to_score(self, chunks: tuple[Chunk, ...], num_rows: int) -> tuple[Scored, ...]:
-        """The prompt tokens that these chunks, the last rows of the step, predict."""
+        """Return the prompt tokens that these chunks, the last rows of the step, predict."""
         found, row = [], num_rows - sum(chunk.num_tokens for chunk in chunks)
         for chunk in chunks:
             found.append(self._prompts.scored(chunk, self.num_computed(chunk.request_id), row))

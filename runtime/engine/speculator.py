@@ -25,7 +25,7 @@ from runtime.step.step import Ints, Part, Step, assemble
 
 
 def lookup(token_T: Ints, *, least: int, most: int, num_drafts: int) -> Ints:
-    """Up to `num_drafts` tokens that may follow, none if no n-gram has occurred before. O(T × n)."""
+    """Return up to `num_drafts` tokens that may follow, none if no n-gram has occurred before. O(T × n)."""
     last = len(token_T) - 1
     end_M = np.flatnonzero(token_T[:last] == token_T[last])
     length = 1
@@ -80,7 +80,7 @@ class DraftModel:
         self._num_tokens, self._max_model_len = num_tokens, max_model_len
         self._computed: dict[str, int] = {}
         self._ahead: dict[str, list[int]] = {}
-        """Drafts that the model has computed behind those tokens; right ones need not be computed again."""
+        """The drafts computed behind those tokens; right ones need not be computed again."""
 
     @torch.inference_mode()
     def propose(self, batch: Batch, step: Step, requests: Requests) -> Pairs:
@@ -104,7 +104,7 @@ class DraftModel:
         return tuple((name, len(tokens)) for name, tokens in found.items())
 
     def _catch_up(self, batch: Batch, step: Step, requests: Requests) -> list[Part]:
-        """What the step computed and the draft model has not, and the new token of those that sampled."""
+        """Return what the step computed and the draft model has not, and new tokens that were sampled."""
         sampled = set(step.request_ids)
         wanting = set(self._drafts.wanting(step.request_ids))
         tables, alone = requests.tables(), list[Part]()
@@ -132,7 +132,7 @@ class DraftModel:
         return start
 
     def _pass(self, parts: list[Part], requests: Requests) -> dict[str, int]:
-        """One forward pass: the next draft of each request that samples in it and has one."""
+        """Run one forward pass; return the next draft of each request that samples in it and has one."""
         step, rows = assemble(parts, requests.tables())
         logits_RV = self._model.logits(step)
         if not step.request_ids:
@@ -142,7 +142,7 @@ class DraftModel:
         return {name: token for row, (name, token) in pairs if row not in sampled.failed}
 
     def _next(self, found: dict[str, list[int]], names: list[str], requests: Requests) -> list[Part]:
-        """The newest drafts of these requests, as far as further ones are wanted and have room."""
+        """Return the newest drafts of these requests as parts, where further ones are wanted and fit."""
         tables, rows, first, own = requests.tables(), list[int](), list[int](), list[str]()
         for name in names:
             row, position = requests.row(name), self._computed[name] + len(found[name]) - 1

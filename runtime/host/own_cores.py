@@ -4,7 +4,7 @@ import os
 
 
 def own_cores() -> list[int]:
-    """Their numbers; all of the machine's where the system does not tell."""
+    """Return the numbers of the cores; all of the machine's where the system does not tell."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))

@@ -9,7 +9,7 @@ from actors.core.config import ConfigError
 from runtime.host.own_cores import own_cores
 
 SMALL_BYTES = 2**25
-"""Of weights: what a thread reads in a millisecond or two, as long as a server takes to read one request."""
+"""The bytes of weights that a thread reads in 1 to 2 ms, as long as a server takes to read one request."""
 
 
 def set_threads(num_threads: int) -> None:

@@ -1,7 +1,7 @@
 """The KvEventPublisher is a listener that publishes what each engine's prefix cache holds, in vLLM's frames.
 
-Law: who folds all batches of an engine, in order, knows which blocks it can find there. A cache that is lost
-with its engine is cleared.
+Law: a reader that folds all batches of an engine, in order, knows which blocks it can find there. A cache
+that is lost with its engine is cleared.
 
 An engine has two sockets: PUB for what happens, ROUTER for what somebody missed. Published are the topic, the
 number of the batch in eight bytes, and the batch. Asked for is the number of the first batch wanted; answers
@@ -34,11 +34,11 @@ log = logging.getLogger("sundog.kv_events")
 
 END = (-1).to_bytes(8, "big", signed=True)
 POLL_MS = 200
-"""How soon the thread that answers sees that it is to end."""
+"""The time, in ms, in which the thread that answers sees that it is to end."""
 
 
 class EngineSockets:
-    """Sends batches at once, and keeps the last ones; a thread sends them again to who asks."""
+    """Sends batches at once, and keeps the last ones; a thread sends them again to readers that ask."""
 
     def __init__(self, config: KvEventsConfig, rank: int, context: "zmq.Context[zmq.Socket[bytes]]") -> None:
         self._topic = config.topic.encode()
@@ -60,7 +60,7 @@ class EngineSockets:
             self._answering.start()
 
     def send(self, batch: bytes) -> None:
-        """Publish a batch; never waits: who reads too slowly misses it, and can ask for it again."""
+        """Publish a batch; never waits: a reader that is too slow misses it, and can ask for it again."""
         with self._lock:
             number, self._number = self._number, self._number + 1
             self._kept.append((number, batch))
@@ -191,7 +191,7 @@ def _stored(blocks: KvBlocks, block_size: int, lora_ids: dict[str, int]) -> Bloc
 
 
 def _extra_keys(adapter: Adapter | None, blocks: KvBlocks) -> list[tuple[str, ...] | None]:
-    """What beside its tokens each block's key is made of: the adapter, and the salt in the first."""
+    """Return what each block's key is made of beside its tokens: the adapter, and the salt in the first."""
     own = () if adapter is None else (adapter.name,)
     salted = own if blocks.cache_salt is None else (*own, blocks.cache_salt)
     return [(salted if index == 0 else own) or None for index in range(len(blocks.keys))]

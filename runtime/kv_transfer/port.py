@@ -13,7 +13,7 @@ from actors.messages import Done
 from runtime.kv_transfer.messages import KvPart, ReadKv, WriteKv
 
 PART_BYTES = 2**20
-"""At most this much goes in one message, or one block: no other message waits long for it."""
+"""The most bytes in one message, unless one block has more: no other message waits long for it."""
 
 
 @runtime_checkable

@@ -53,7 +53,7 @@ class _AnswerReader:
         self._reason: str | None = None
         self._usage: dict[str, Any] | None = None
         self._said_s = array("d")
-        """When chunks came that say something."""
+        """The times at which chunks came that say something."""
         self.is_done = False
 
     def take(self, event: bytes, now_s: float) -> None:
@@ -89,7 +89,7 @@ class _AnswerReader:
 
 
 def _has_token(choice: dict[str, Any]) -> bool:
-    """Whether a chunk is of tokens: a chat's first says only who speaks, and its last may be empty."""
+    """True if a chunk is of tokens: a chat's first says only who speaks, and its last may be empty."""
     delta = choice.get("delta")
     if delta is None:
         return "text" in choice
@@ -97,7 +97,7 @@ def _has_token(choice: dict[str, Any]) -> bool:
 
 
 def _says_something(choice: dict[str, Any]) -> bool:
-    """Whether it has a text or a call; a token may have none yet."""
+    """True if a chunk has a text or a call; a token may have none yet."""
     said = choice.get("delta") or choice
     return any(said.get(name) for name in ("text", *SAYING))
 

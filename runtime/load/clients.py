@@ -19,9 +19,9 @@ from runtime.load.rows import Outcome, Row
 from runtime.load.server import TargetServer
 
 LEAD_S = 0.25
-"""How long before it is due a request is made ready."""
+"""The time, in seconds, before it is due at which a request is made ready."""
 GONE_S, FEWEST_FAILURES = 10.0, 5
-"""A server to which nobody could connect for so long, in so many attempts, is gone."""
+"""The seconds, and the attempts, without a connection after which a server is gone."""
 
 
 R = TypeVar("R", bound=Row)
@@ -29,7 +29,7 @@ Told = TypeVar("Told", bound=Row, contravariant=True)
 
 
 class LoadListener(Protocol[Told]):
-    """Is told of each request when it is due, and when it has ended."""
+    """The listener that is told of each request when it is due, and when it has ended."""
 
     def due(self, row: Told, outcome: Outcome, /) -> None: ...
     def ended(self, row: Told, outcome: Outcome, /) -> None: ...
@@ -90,7 +90,7 @@ class Clients(Generic[R]):
         return trio.current_time() - self._start_s
 
     async def _one(self, row: R) -> None:
-        """One request, from before it is due to its end."""
+        """Run one request, from before it is due to its end."""
         due_s = await self._due(row)
         body = self._server.body(self._prompts.of(row), row.num_output_tokens)
         outcome = Outcome(due_s if self._slots is None else self._now_s())
@@ -110,7 +110,7 @@ class Clients(Generic[R]):
             turn.ended.set()
 
     async def _due(self, row: R) -> float:
-        """When the request is due; that of a session once the one before it has ended."""
+        """Return when the request is due; that of a session once the one before it has ended."""
         if not row.after:
             return row.arrival_s
         before = [self._turns[name] for name in row.after]

@@ -123,7 +123,7 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        """Nothing came, not even an end, since the last answer."""
+        """True if nothing came, not even an end, since the last answer."""
         stream = self._stream.transport_stream if isinstance(self._stream, trio.SSLStream) else self._stream
         if not isinstance(stream, trio.SocketStream):
             return True
@@ -132,7 +132,7 @@ class Connection:
         return not poll.poll(0)
 
     async def close(self) -> None:
-        """At once: a server that is not read any more sees its client leave."""
+        """Close at once: a server that is not read any more sees its client leave."""
         await trio.aclose_forcefully(self._stream)
 
 
@@ -154,8 +154,8 @@ async def connect(site: Site) -> trio.abc.Stream:
 
 
 KEPT_S = 3.0
-"""How long an idle connection is used again: uvicorn, vLLM's server, closes one after 5 s, perhaps while the
-next request is on its way."""
+"""The seconds for which an idle connection is used again: uvicorn, vLLM's server, closes one after 5 s, when
+perhaps the next request is on its way."""
 
 
 @dataclass(slots=True)
@@ -166,7 +166,7 @@ class Connections:
     headers: Mapping[str, str] = field(default_factory=dict)
     connect: Callable[[Site], Awaitable[trio.abc.Stream]] = connect
     _idle: list[tuple[float, Connection]] = field(default_factory=list)
-    """With when each came back."""
+    """The idle connections, each with the time at which it came back."""
 
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[Connection]:
@@ -211,7 +211,7 @@ class Connections:
 
 
 def _why(error: OSError) -> str:
-    """One reason, of several addresses that were tried, too."""
+    """Return one reason, also where several addresses were tried."""
     cause: BaseException = error
     while isinstance(cause, OSError) and cause.errno is None and cause.__cause__ is not None:
         cause = cause.__cause__

@@ -21,7 +21,7 @@ WORDS = tuple(
     " minute idea kid body information back parent face others level office door health person art war"
     " history party result change morning reason research girl guy moment air teacher force education".split()
 )
-"""Most vocabularies have each of them as one token, with the space before it."""
+"""Words that are one token each, with the space before it, in most vocabularies."""
 
 
 @dataclass(frozen=True, slots=True)

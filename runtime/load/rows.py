@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 End = Literal["stop", "length", "refused", "abort", "error"]
-"""How a request ended: whole (stop, length), turned away with 429, given up by its client, or broken."""
+"""The end of a request: whole (stop, length), refused with 429, given up by its client, or broken."""
 
 
 class Row(Protocol):
@@ -59,9 +59,9 @@ class Outcome:
     gaps_s: "array[float]" = field(default_factory=lambda: array("d"))
     end: End | None = None
     trouble: str | None = None
-    """The kind of error."""
+    """The kind of the error, if there was one."""
     reason: str = ""
-    """What the server said of it, in its first words."""
+    """The first words of what the server said of it."""
     retry_after_s: float | None = None
 
     def chunk(self, now_s: float) -> None:

@@ -44,7 +44,7 @@ class TargetServer:
     extras: Mapping[str, Any]
     units: Units
     remarks: tuple[str, ...] = ()
-    """What people should know of the load, in a line each."""
+    """The remarks on the load that people should know, in a line each."""
 
     @property
     def path(self) -> str:
@@ -77,7 +77,7 @@ async def find_model(connections: Connections, timeout_s: float) -> str:
 
 @contextmanager
 def _refusing(connections: Connections, timeout_s: float) -> Iterator[None]:
-    """One line for whatever keeps the server from answering."""
+    """Raise a ConfigError of one line for whatever keeps the server from answering."""
     url = connections.site.authority
     try:
         with trio.fail_after(timeout_s):
@@ -89,7 +89,7 @@ def _refusing(connections: Connections, timeout_s: float) -> Iterator[None]:
 
 
 def _way_out(error: RequestFailed) -> str:
-    """What to look at; nothing where the server has said in its own words what is wrong."""
+    """Return what to look at; nothing where the server has said in its own words what is wrong."""
     if error.kind in NO_KEY:
         return ": put its key into SUNDOG_API_KEY or OPENAI_API_KEY"
     if error.kind == NO_CONNECTION:
@@ -141,7 +141,7 @@ def _ways(endpoint: Endpoint | None, ids: list[int]) -> Iterator[tuple[Endpoint,
 
 
 async def _probed(server: TargetServer, num_units: int) -> Outcome:
-    """What a small request comes to; raises Failed."""
+    """Return the outcome of a small request; raises RequestFailed."""
     units = server.units
     prompt = list(units.ids[:num_units]) if units.ids else " ".join(islice(cycle(units.words), num_units))
     outcome = Outcome(0.0)
@@ -154,7 +154,7 @@ async def _probed(server: TargetServer, num_units: int) -> Outcome:
 
 
 async def _measured(server: TargetServer, short: Outcome) -> TargetServer:
-    """How many tokens a unit is, from what the server counts."""
+    """Return the server with the number of tokens that a unit is, from what the server counts."""
     remarks = []
     if "ignore_eos" not in server.extras:
         remarks.append("the server takes no ignore_eos: answers may end sooner than the trace says")

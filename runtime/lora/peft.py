@@ -18,7 +18,7 @@ V = TypeVar("V")
 PREFIX = "base_model.model."
 PARTS = (".lora_A.weight", ".lora_B.weight")
 PLAIN_STARTS = (True, False, None, "gaussian", "orthogonal", "eva")
-"""How training may have begun without a change to the model's own weights."""
+"""The ways in which training may have begun without a change to the model's own weights."""
 UNSUPPORTED = (
     "use_dora",
     "use_qalora",

@@ -24,7 +24,7 @@ from runtime.step.step import Span
 
 _LOG = logging.getLogger("sundog.attention")
 APART = 0.02
-"""Of the output's size; bf16 rounds to 0.004."""
+"""The largest difference, as a share of the output's size; bf16 rounds to 0.004."""
 TRIED_KEYS = (1, 40, 77)
 TRIED_WINDOW = 12
 TRIED_SOFTCAP = 20.0
@@ -72,7 +72,7 @@ class AttentionBackend:
 
 
 def _num_leading(spans: tuple[Span, ...]) -> int:
-    """How many spans come before the first with more than one token a request."""
+    """Return the number of spans before the first with more than one token a request."""
     return next((at for at, span in enumerate(spans) if span.num_queries > 1), len(spans))
 
 
@@ -148,7 +148,7 @@ class AttentionTrial:
         self.expected = by_gathering(self.decodes, *exact, **self._special)
 
     def decoded(self) -> Tensor:
-        """By the kernel, whole and in splits."""
+        """Compute by the kernel, whole and in splits."""
         out = self.expected
         for num_splits in (4, 1):
             given = (self.decodes, self.q_NHD, self.keys_SPKD, self.values_SPKE)
@@ -158,7 +158,7 @@ class AttentionTrial:
         return out
 
     def called(self) -> Tensor:
-        """By torch's call, each request's last token being its only query."""
+        """Compute by torch's call, with each request's last token as its only query."""
         special = self._special
         is_plain = special["softcap"] is None and special["sinks_H"] is None
         if not is_plain or not can_attend(self.q_NHD, self.values_SPKE):

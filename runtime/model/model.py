@@ -33,7 +33,7 @@ from runtime.step.step import Span, Step
 
 _LOG = logging.getLogger("sundog.model")
 LONG_STEP_ROWS = 512
-"""With as many, a step of a model of a few million parameters takes ten milliseconds or more."""
+"""The rows with which a step of a model of a few million parameters takes ten milliseconds or more."""
 
 
 def probe_layers(model: PreTrainedModel, num_tokens: int = 1, num_rows: int = 1) -> list[LayerShape]:
@@ -69,7 +69,7 @@ def probe_layers(model: PreTrainedModel, num_tokens: int = 1, num_rows: int = 1)
 
 
 def _unfit(config: PreTrainedConfig, probe: LayerProbe) -> str | None:
-    """Why a paged cache cannot hold this model's state, if it cannot."""
+    """Return why a paged cache cannot hold this model's state, if it cannot."""
     if probe.repeated:
         return f"layer {min(probe.repeated)} attends more than once, and a cache keeps its keys once"
     if sorted(probe.shapes) != list(range(config.num_hidden_layers)):
@@ -115,7 +115,7 @@ class Model:
         self._native = None if library is None else NativeAttention(library, cache)
         self._decoder: NativeDecoder | None = None
         self.why_by_layers: str | None = None
-        """Why the kernels for whole decoders do not compute this model, where there are such kernels."""
+        """The reason why the kernels for whole decoders, where there are some, do not compute it."""
         if library is not None:
             try:
                 self._decoder = recognised(library, model, cache, max_model_len)

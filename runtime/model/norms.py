@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 APART = 0.01
-"""Of the output's size; bf16 rounds to 0.004."""
+"""The largest difference, as a share of the output's size; bf16 rounds to 0.004."""
 NUM_TRIED = 8
 
 
@@ -37,7 +37,7 @@ def fuse_norms(model: nn.Module) -> int:
 
 @torch.inference_mode()
 def _fused(module: nn.Module) -> FusedNorm | None:
-    """The same as one call; None if it is no norm, or would answer otherwise."""
+    """Return the norm as one call; None if it is no norm, or would answer otherwise."""
     weight = getattr(module, "weight", None)
     eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
     is_norm = type(module).__name__.endswith("RMSNorm") and not list(module.children())

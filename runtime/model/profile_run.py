@@ -14,7 +14,7 @@ from runtime.sampling.choices import Choices, SamplingColumns
 from runtime.sampling.sampler import pick
 
 RECORDING_BYTES = 16 << 20
-"""What a graph of a thousand launches takes beside the tensors that it shares with others, rounded up."""
+"""The bytes that a graph of a thousand launches takes beside tensors that it shares, rounded up."""
 
 
 def measured(

@@ -42,7 +42,7 @@ TEMPORARY = "sundog-native-"
 
 
 class BuildError(Exception):
-    """Why there is no library."""
+    """Raised with the reason why there is no library."""
 
 
 def variants_of(cpu_flags: set[str]) -> list[str]:

@@ -22,7 +22,7 @@ from runtime.native.records import FORMATS, DecoderLayer, DecoderRecord, Linear,
 
 FIRST_POSITIONS = 4096
 MOST_PLAIN_ROWS, MOST_TILE_ROWS = 16, 32
-"""With more, torch's products are faster than ours: of plain weights, and of packed ones where the CPU has
+"""The most rows with which our products beat torch's: of plain weights, and of packed ones where the CPU has
 tiles (AMX) and these kernels were compiled without. By dot products a thread of ours does 450 GFLOP/s,
 oneDNN's 280 (32 rows) to 400 (2,048); tiles of ours are sooner up to 48 rows, and as soon beyond."""
 Ints = NDArray[np.int64]
@@ -41,7 +41,7 @@ class Modules(NamedTuple):
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> "Modules":
-        """Raises Unrecognised if the model is not made of these."""
+        """Return the names in this model; raises Unrecognised if it is not made of such parts."""
         body = model.base_model
         embedding, layers = model.get_input_embeddings(), child(body, "layers")
         head = model.get_output_embeddings()  # type: ignore[no-untyped-call]  # the library's own gap

@@ -90,7 +90,7 @@ def _split(whole: nn.Module) -> SplitExperts | None:
 
 
 def _slice(whole: nn.Module, name: str, number: int) -> tuple[Tensor, Tensor | None]:
-    """One expert's weights [O, I], and its bias if there is one."""
+    """Return one expert's weights [O, I], and its bias if there is one."""
     weight, bias = getattr(whole, name)[number], getattr(whole, f"{name}_bias", None)
     return weight.T if whole.is_transposed else weight, None if bias is None else bias[number]
 

@@ -22,7 +22,7 @@ from runtime.native.library import kernels
 from runtime.native.records import Linear
 
 BITS = {"int8": 8, "int4": 4}
-"""By the names of `--quantization`."""
+"""The bits of a weight, by the names of `--quantization`."""
 GROUP, BLOCK = 128, 64
 """Inputs of a scale and columns of a block, as in few_bits.h."""
 HEAD_BITS = 8

@@ -19,7 +19,7 @@ _LOG = logging.getLogger("sundog.native")
 
 
 class Unavailable(Exception):
-    """Why there are no kernels here."""
+    """Raised with the reason why there are no kernels here."""
 
 
 def open_library(variant: str) -> ctypes.CDLL:

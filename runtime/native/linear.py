@@ -76,7 +76,7 @@ class PackedLinear(nn.Module):
 
 
 def _can_pack(module: nn.Module) -> TypeGuard[nn.Linear]:
-    """Only bf16 on a CPU that computes in it: float32 stays the library's own arithmetic."""
+    """True for bf16 on a CPU that computes in it: float32 stays the library's own arithmetic."""
     has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # torch's gap
     return (
         has_onednn

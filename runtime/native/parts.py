@@ -28,12 +28,12 @@ ROUTER = ("gate", "router")
 
 
 class Unrecognised(Exception):
-    """Why a model is left to the library's own modules."""
+    """Raised with the reason why a model is left to the library's own modules."""
 
 
 @dataclass(frozen=True, slots=True)
 class GatedProducts:
-    """Between attention and the next layer: products of all rows, or of experts, or both."""
+    """The products between attention and the next layer: of all rows, or of experts, or both."""
 
     gate: Linear
     up: Linear
@@ -222,7 +222,7 @@ def activation(module: Callable[[Tensor], Tensor]) -> int:
 
 
 def _groups(router: nn.Module, num_experts: int) -> list[tuple[int, int, int]]:
-    """How a router may choose by groups: how many there are, how many it chooses, and by how many experts."""
+    """Return the ways in which a router may choose by groups: (groups, groups chosen, experts compared)."""
     num, num_chosen = (int(getattr(router, name, None) or 1) for name in ("num_group", "topk_group"))
     return [(1, 1, 1), *((num, num_chosen, n) for n in (1, 2) if num > 1 and n <= num_experts // num)]
 
@@ -259,7 +259,7 @@ def _packed(packed: Packed) -> Linear:
 
 
 def _columns(whole: Linear, first: int, num: int, itemsize: int) -> Linear:
-    """Some outputs of a layer as a layer."""
+    """Return some outputs of a layer as a layer."""
     if whole.block and first % BLOCK:
         raise Unrecognised("its merged layers do not begin where a block does")
     found = Linear.from_buffer_copy(whole)

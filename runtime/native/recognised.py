@@ -21,9 +21,9 @@ from runtime.native.records import Rotary
 
 _LOG = logging.getLogger("sundog.native")
 APART = {torch.float32: 1e-4, torch.bfloat16: 0.04}
-"""Of a layer's work: bf16 rounds to 0.004 some ten times a layer; another layer is off by its whole size."""
+"""The share of a layer's work that may differ: bf16 rounds to 0.004, ten times; another layer is off by 1."""
 LOST = {torch.float32: 1e-6, torch.bfloat16: 4e-3}
-"""Of the state that the work is added to: what rounding the sum loses of it."""
+"""The share of the state that rounding may lose when a layer's work is added to it."""
 
 
 def recognised(

@@ -31,7 +31,7 @@ class Score(IntEnum):
 
 
 GATINGS: tuple[Callable[[Tensor], Tensor], ...] = (F.silu, lambda x: F.gelu(x, approximate="tanh"))
-"""What opens a product, in the order of `Gating` in decoder.h, and the one that also clamps."""
+"""The functions that open a product, in the order of `Gating` in decoder.h; CLAMPED follows them."""
 CLAMPED = len(GATINGS)
 FORMATS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 

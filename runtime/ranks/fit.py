@@ -41,7 +41,7 @@ def generic(name: str) -> str:
 
 
 KEYS = ("k_proj", "qkv_proj", "query_key_value", "kv_b_proj")
-"""How layers are called that make keys, alone or with others."""
+"""The names of layers that make keys, alone or with others."""
 
 
 def check_ranks(folder: Path, num_ranks: int) -> None:
@@ -59,7 +59,7 @@ def check_ranks(folder: Path, num_ranks: int) -> None:
 
 
 def why_not_shared(config: "PreTrainedConfig", num_ranks: int) -> str | None:
-    """Why the model of this configuration cannot be shared, if its kind or its numbers tell."""
+    """Return why the model of this configuration cannot be shared, if its kind or its numbers tell."""
     if getattr(config, "quantization_config", None) is not None:
         return "is quantised, and only whole weights are shared among ranks; leave it at 1"
     plan: dict[str, str] = getattr(config, "base_model_tp_plan", None) or {}

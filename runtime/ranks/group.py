@@ -20,7 +20,7 @@ from runtime.ranks.rank import LOOPBACK, RankPlace
 from runtime.sampling.sampler import Sampled, named
 
 WAIT_S = 300.0
-"""How long a collective waits for the other ranks; the same as a step may take (`engine_process.STEP_S`)."""
+"""The seconds that a collective waits for the other ranks, as long as a step (`engine_process.STEP_S`)."""
 
 
 class RankGroup:

@@ -29,12 +29,12 @@ class Facts(NamedTuple):
 
     host: str
     node: str
-    """Ray's id of it."""
+    """The id that Ray gives the node."""
     process: int
-    """Ray's own, of which engines are forked."""
+    """The number of Ray's own process, from which engines are forked."""
     versions: tuple[tuple[str, str], ...]
     refusal: str | None
-    """Why there can be no engine there."""
+    """The reason why there can be no engine there, if so."""
 
 
 class EngineActor:

@@ -24,7 +24,7 @@ log = logging.getLogger("sundog.ray")
 LOCAL, ANY = "local", "auto"
 REACH_S = 5.0
 FOLDER_CHARACTERS = 40
-"""Of the local cluster's folder at most: its sockets' paths are 60 longer, and may have 107."""
+"""The most characters of the local cluster's folder: its sockets' paths are 60 longer, and may have 107."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def joined(address: str | None, num_cpus: int) -> Iterator[Cluster]:
 
 @contextmanager
 def _begun(num_cpus: int) -> Iterator[str]:
-    """The address of a cluster of this machine, which nobody else can use."""
+    """Yield the address of a cluster of this machine that only this process can use."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if "RAY_AUTH_MODE" not in os.environ:
         os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))

@@ -17,7 +17,7 @@ from pathlib import Path
 PR_SET_CHILD_SUBREAPER = 36
 LOOK_S = 0.01
 OBJECT_STORE_BYTES = 100 * 2**20
-"""No token and no weight goes through it; Ray takes no less than 75 MiB."""
+"""The size of Ray's object store: no token and no weight goes through it; Ray takes no less than 75 MiB."""
 
 
 def main(folder: str, num_cpus: int) -> None:

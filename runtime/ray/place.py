@@ -1,7 +1,7 @@
 """Ray as a place of engine processes: each replica is an actor in a placement group of its own (STRICT_PACK).
 
-Who begins what again: Ray an actor whose process or node is gone, in the same group, wherever that then is;
-the server's EngineSupervisor the engine process, which the actor forks, and with it the ranks of the replica.
+Ray begins an actor again whose process or node is gone, in the same group, wherever that then is; the
+server's EngineSupervisor the engine process, which the actor forks, and with it the replica's ranks.
 """
 
 import logging
@@ -30,9 +30,9 @@ from runtime.worker.life import ended_or_killed
 from runtime.worker.messages import WORKER_MESSAGES
 
 LEAVE_S = 30.0
-"""How long the process of Ray may take to say how an engine has ended."""
+"""The time, in seconds, that the process of Ray may take to say how an engine has ended."""
 KILL_S = 120.0
-"""How long a task that kills the process of Ray may take, which needs a process itself."""
+"""The time, in seconds, that a task which kills the process of Ray may take: it needs a process itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +67,12 @@ def kill(facts: Facts) -> None:
 log = logging.getLogger("sundog.ray")
 
 LOOK_S = 5.0
-"""How often people are told that an engine has no place yet."""
+"""The interval, in seconds, at which people are told that an engine has no place yet."""
 START_S = 660.0
-"""How long an actor may take to begin; its fork server has 600 s to import everything (`forks.READY_S`)."""
+"""The seconds that an actor may take to begin; its fork server has 600 to import all (`forks.READY_S`)."""
 AGAIN_S = 0.1
 MEET_S = 60.0
-"""How long it may take to connect to the server, hands shaken."""
+"""The time, in seconds, that it may take to connect to the server, hands shaken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class RayPlace:
         self._homes.clear()
 
     async def _home(self, replica: int) -> Home:
-        """Where the replica is placed, once it is."""
+        """Return the home of the replica, once it is placed."""
         if replica not in self._homes:
             self._homes[replica] = Home(placement_group([self._demand], strategy="STRICT_PACK"))
         home = self._homes[replica]
@@ -172,7 +172,7 @@ class RayPlace:
         return home
 
     async def _ready(self, replica: int, home: Home) -> Facts:
-        """What the replica's actor is, once it has imported what engines need."""
+        """Return the facts of the replica's actor, once it has imported what engines need."""
         is_new = home.actor is None
         if home.actor is None:
             home.actor = self._actor(home)

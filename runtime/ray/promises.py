@@ -8,7 +8,7 @@ import trio
 
 
 def why(error: Exception) -> str:
-    """Why something on a cluster ended, at most 300 characters of it."""
+    """Return why something on a cluster ended, in at most 300 characters."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     said = lines[-1] if lines else type(error).__name__
     if type(error).__name__ == "ActorUnavailableError":

@@ -16,9 +16,9 @@ from runtime.structured.matcher import Matcher
 
 T = TypeVar("T")
 Pairs = tuple[tuple[int, T], ...]
-"""What few rows have, by the row's number."""
+"""The values of the few rows that have one, each with its row's number."""
 Likely = int | tuple[int, ...]
-"""The tokens listed beside a row's own: so many likeliest ones, or these."""
+"""The tokens listed beside a row's own: a number of likeliest ones, or these very tokens."""
 
 
 @dataclass(frozen=True, slots=True)

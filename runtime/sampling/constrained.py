@@ -21,7 +21,7 @@ def choose(logits_RV: Tensor, choices: Choices | None) -> Sampled:
 
 
 def _masks(choices: Choices) -> Bitmasks:
-    """What the constrained rows may choose."""
+    """Return the masks of what the constrained rows may choose."""
     num_words = max(matcher.num_words for _, matcher in choices.matchers)
     word_MW = np.zeros((len(choices.matchers), max(num_words, 1)), np.int32)
     for word_W, (_, matcher) in zip(word_MW, choices.matchers, strict=True):

@@ -73,7 +73,7 @@ class Entries:
 
 
 def _entries(columns: Sequence[Ints], logits_EV: Tensor) -> Entries | None:
-    """All entries of the rows in one, if there is any."""
+    """Return the entries of all rows as one, if there is any."""
     id_K = np.concatenate(columns)
     if not len(id_K):
         return None

@@ -15,13 +15,13 @@ from actors.core.params.logprobs import TokenLogprobs
 from runtime.sampling.choices import Likely
 
 MOST_LOGITS = 2**23
-"""At a time: 32 MiB in float32, whatever the number of rows."""
+"""The most logits at a time: 32 MiB in float32, whatever the number of rows."""
 
 
 def token_logprobs(
     logits_NV: Tensor, token_ids: Sequence[int], likely: Sequence[Likely]
 ) -> list[TokenLogprobs]:
-    """For each row those of its token, and of that many likeliest or of the tokens named. O(N × V)."""
+    """Return each row's log probabilities of its token, and of the likeliest or the named ones. O(N × V)."""
     size = max(1, MOST_LOGITS // logits_NV.shape[1])
     found: list[TokenLogprobs] = []
     for start in range(0, len(logits_NV), size):
@@ -62,7 +62,7 @@ def _in_order(logprob_V: Tensor, ids: list[int], values: list[float], k: int) ->
 
 
 def _ranks(logprob_NV: Tensor, own_N1: Tensor) -> list[int]:
-    """How many tokens are at least as likely; equals count, as in vLLM."""
+    """Return the number of tokens that are at least as likely; equals count, as in vLLM."""
     if logprob_NV.device.type == "cpu":  # in a ninth of torch's time
         pairs = zip(logprob_NV.numpy(), own_N1.numpy(), strict=True)
         return [int(np.count_nonzero(logprob_V >= own)) for logprob_V, own in pairs]

@@ -112,7 +112,7 @@ class SamplingRows:
             self._matchers[row] = Matcher(self._grammars, sampling.constraint, ends, outputs, after)
 
     def advance(self, rows: Sequence[int], tokens: Sequence[int]) -> None:
-        """These rows have been given these tokens."""
+        """Note the tokens that these rows have been given."""
         if self._rules:
             for row, token in zip(rows, tokens, strict=True):
                 if row in self._rules:

@@ -159,7 +159,7 @@ class Rules:
             or len(self._ends)
             or self._thinking is not None
         )
-        """Whether there is any rule."""
+        """True if there is any rule."""
 
     def add(self, token: int) -> None:
         """The request has been given this token."""
@@ -185,7 +185,7 @@ class Rules:
 
 
 def _thinking(sampling: Sampling, prompt: Sequence[int], outputs: Sequence[int]) -> ThinkingBudget | None:
-    """Where the request stands in its reasoning, if a budget bounds it."""
+    """Return the state of the request's reasoning, if a budget bounds it."""
     budget = sampling.thinking_token_budget
     if budget is None:
         return None

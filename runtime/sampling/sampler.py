@@ -115,7 +115,7 @@ def _sorted(logits_RV: Tensor) -> Tensor:
 
 
 MINUS_INFINITY_BITS = 0xFF80
-"""Of bf16, as an integer without a sign: only what is negative and no number is above it."""
+"""The bits of bf16's minus infinity, as an unsigned integer: only negative NaNs are above it."""
 
 
 def likeliest(logits_RV: Tensor) -> tuple[Tensor, Tensor]:
@@ -198,7 +198,7 @@ def sample(logits_RV: Tensor, choices: Choices | None, masks: Bitmasks | None = 
 
 
 def _isolated(logits_RV: Tensor, choices: Choices) -> Sampled:
-    """One token a row; a row that raises ends alone."""
+    """Choose one token a row; a row that raises ends alone."""
     failed = dict(choices.failed)
     try:
         sampled = _choose(logits_RV, choices)
@@ -286,7 +286,7 @@ def named(tokens: list[int]) -> Sampled:
 def _logprobs(
     logits_RV: Tensor, wanted: list[tuple[int, Likely]], tokens: list[int]
 ) -> dict[int, TokenLogprobs]:
-    """Those of the rows' tokens in the logits as the model gave them, and of others in their place."""
+    """Return the log probabilities of the rows' tokens, and of others, in the logits that the model gave."""
     if not wanted:
         return {}
     rows = [row for row, _ in wanted]

@@ -41,7 +41,7 @@ class Drafts:
         self._drafted: set[str] = set()
 
     def admit(self, request_id: str, token_ids: Sequence[int], sampling: Sampling) -> None:
-        """A request begins to run, or runs again, with these tokens."""
+        """Note that a request begins to run, or runs again, with these tokens."""
         self._length[request_id] = len(token_ids)
         self._tokens[request_id] = np.array(token_ids, np.int64)
         if may_draft(sampling):
@@ -54,7 +54,7 @@ class Drafts:
         self._drafted.discard(request_id)
 
     def extend(self, request_ids: Sequence[str], tokens: Sequence[int]) -> None:
-        """Each of these requests got this token."""
+        """Append to the tokens of each of these requests the one that it got."""
         for name, token in zip(request_ids, tokens, strict=True):
             length, buffer = self._length[name], self._tokens[name]
             if length == len(buffer):
@@ -71,7 +71,7 @@ class Drafts:
         return [name for name in dict.fromkeys(request_ids) if name in self._drafted]
 
     def keep(self, request_id: str, drafts: Sequence[int]) -> None:
-        """These are the guesses of the request's next tokens."""
+        """Keep these guesses of the request's next tokens."""
         self._kept[request_id] = tuple(drafts)
 
     def _last(self, request_id: str) -> int:

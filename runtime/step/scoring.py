@@ -20,7 +20,7 @@ from runtime.step.ladder import padded
 
 NOT_SCORED = "prompt_logprobs are not given for this kind of model: leave it out"
 MOST_LOGITS = 2**24
-"""At a time: 64 MiB in float32."""
+"""The most logits at a time: 64 MiB in float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class States:
 
 @contextmanager
 def kept_states(model: PreTrainedModel) -> Iterator[States]:
-    """While this is open, what the model's layers leave is kept."""
+    """Keep what the model's layers leave, while this is open."""
     states = States()
 
     def keep(module: torch.nn.Module, args: object, output: object) -> None:
@@ -113,7 +113,7 @@ def _layers(model: PreTrainedModel) -> torch.nn.Module:
 
 @contextmanager
 def _leaving(layers: torch.nn.Module, output: object) -> Iterator[None]:
-    """While this is open, these layers compute nothing and leave `output`."""
+    """Have these layers compute nothing and leave `output`, while this is open."""
     layers.forward = lambda *args, **kwargs: output
     try:
         yield

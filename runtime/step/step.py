@@ -99,7 +99,7 @@ class Tables:
 def decodes(
     ids: tuple[str, ...], row_N: Ints, tables: Tables, num_computed: Ints, last_token: Ints
 ) -> Iterator[Part]:
-    """Requests that compute their last token, those with tables of similar length side by side."""
+    """Yield the decodes, each of its last token, those with tables of similar length side by side."""
     bits = np.frexp(np.maximum(tables.num_blocks[row_N], SMALL_TABLE_BLOCKS) - 0.5)[1]
     for size in np.unique(bits).tolist():
         at = np.flatnonzero(bits == size)

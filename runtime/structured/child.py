@@ -22,7 +22,7 @@ MOST_FRAMES = 20_000
 PLACE = re.compile(
     r'at \d+\(\d+\): (?:failed to compile JSON schema: |invalid regex ".*" \(in regex\): )?', re.S
 )
-"""Where in the library's text of a grammar an error is."""
+"""The place of an error in the library's text of a grammar."""
 
 
 def main() -> None:

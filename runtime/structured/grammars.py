@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MOST_GRAMMARS = 128
 MOST_CHARACTERS = 2**20
-"""Of all kept grammars together; a compiled one takes up to 250 bytes a character."""
+"""The most characters of all kept grammars together; a compiled one takes up to 250 bytes a character."""
 MISSING = "structured output needs llguidance, which is not installed: pip install 'sundog[structured]'"
 JSON_KINDS = (ConstraintKind.JSON, ConstraintKind.CHOICE, ConstraintKind.STRUCTURAL_TAG)
 

@@ -7,14 +7,14 @@ if TYPE_CHECKING:
 
 MOST_JSON_CHARACTERS = 2**17
 MOST_CHARACTERS = 2**15
-"""Of anything but JSON: converting EBNF takes a second for as many."""
+"""The most characters of anything but JSON: converting this much EBNF takes a second."""
 MOST_COMPILE_S = 5.0
 TRIAL_BYTES = 2**31
-"""Of address space for the process that tries grammars; 0.6 GB of it is the stack."""
+"""The address space, in bytes, of the process that tries grammars; 0.6 GB of it is the stack."""
 STACK_BYTES = 2**29
 """The compiler recurses along references: a chain of 1,000 overflows 8 MiB, one of 10,000 fits here."""
 MOST_ROW_ITEMS = 2**15
-"""Rules that may go on at one place: of many words, those that begin alike. At the library's own bound of
+"""The most rules that go on at one place: of many words, those that begin alike. At the library's bound of
 2,000 such an answer ended on the way; that of 50,000 on all items of a step holds as well."""
 MOST_ERROR_CHARACTERS = 300
 

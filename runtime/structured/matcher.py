@@ -45,7 +45,7 @@ class Matcher:
         self._inner: LLMatcher | None = None
         self.failed: str | None = None
         self.is_complete = False
-        """Whether nothing but an end may come next."""
+        """True if nothing but an end may come next."""
 
     @property
     def num_words(self) -> int:

@@ -33,7 +33,7 @@ SCHEMAS = (
 """Keywords that hold one schema, or a list of them."""
 PARTS = ("allOf", "anyOf", "oneOf")
 BESIDE = (*PARTS, "if", "not", "$ref", "$dynamicRef")
-"""What may say more of the same object."""
+"""The keywords that may say more of the same object."""
 ARRAY_IS_OPEN = ("items", "additionalItems", "unevaluatedItems")
 Schema = dict[str, object]
 
@@ -100,7 +100,7 @@ class _Closer:
 
 
 def _is_merged(value: object) -> bool:
-    """Whether definitions may be used where several schemas hold at once."""
+    """True if definitions may be used where several schemas hold at once."""
     if isinstance(value, list):
         return any(map(_is_merged, value))
     if not isinstance(value, Mapping):
@@ -112,11 +112,11 @@ def _is_merged(value: object) -> bool:
 
 
 WHITESPACE = r"[\x20\x09]|\x0D?\x0A[\x20\x09]{0,64}"
-"""Between two tokens of JSON, unless a client says otherwise, one blank or one line break with an indentation
-may stand: a model that goes astray writes few of them, and a deep answer can still be indented."""
+"""The blank, or line break with an indentation, that may stand between two tokens of JSON, unless a client
+says otherwise: a model that goes astray writes few of them, and a deep answer can still be indented."""
 OPTIONS = re.compile(r"(?m)^\s*%llguidance\b.*")
 FREE_TOKENS = '\n%llguidance {"no_forcing": true}\n'
-"""At the end, so that errors name the lines of what a client wrote."""
+"""A setting that stands at the end, so that errors name the lines of what a client wrote."""
 LARK_START = re.compile(r"(?m)^\s*[?!]?start\s*(?:\.-?\d+)?\s*:")
 
 

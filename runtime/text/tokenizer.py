@@ -26,7 +26,7 @@ from runtime.text.chat_template import ChatTemplateError, compiled, rendered, te
 # A decoder needs a few tokens before the first new one, to know whether a space is due.
 CONTEXT_TOKENS = 8
 CUT_OFF = "\ufffd"
-"""What stands for bytes that are no character yet."""
+"""The character that stands for bytes that are no character yet."""
 CHANGED_TEXT = "Invalid prefix encountered"
 """The library's words where more tokens have changed the text of those before."""
 
@@ -93,7 +93,7 @@ class Decoder:
 
 
 NFC_SHRINKS = 3
-"""At most: three jamo of nine bytes become one syllable of three (Unicode Standard Annex 15)."""
+"""The factor by which NFC may shorten text: three jamo become one syllable (Unicode Standard Annex 15)."""
 KEEPING_SPLITS = ("ByteLevel", "Digits", "Metaspace", "Punctuation", "Split")
 
 
@@ -134,7 +134,7 @@ def _keeps(split: Mapping[str, Any]) -> bool:
 
 
 def _shrinks(normalizer: Mapping[str, Any] | None) -> int | None:
-    """How many times shorter a text can become; None if it can vanish."""
+    """Return how many times shorter a text can become; None if it can vanish."""
     factor = 1
     for step in _parts(normalizer, "normalizers"):
         match step:
@@ -333,7 +333,7 @@ def _as_text(value: object) -> object:
 
 
 def _space_mark(pre_tokenizer: object) -> str | None:
-    """What stands for a space in front of a word, for tokenizers that strip it from a single token's text."""
+    """Return what stands for a space before a word, for tokenizers that strip it from a single token."""
     if not isinstance(pre_tokenizer, dict):
         return None
     if pre_tokenizer.get("type") == "Metaspace":

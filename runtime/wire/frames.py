@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 HEADER = struct.Struct("<IBIIH")
 MOST_BYTES = 2**30
-"""Of a body: a step's log probabilities of a whole vocabulary for hundreds of tokens."""
+"""The most bytes of a body: a step's log probabilities of a whole vocabulary for hundreds of tokens."""
 NOTHING = 0
 """The tag of a frame without a body, and of an answer that is None."""
 
@@ -33,13 +33,13 @@ class FrameKind(enum.IntEnum):
     OPEN = 1
     """Asks for a channel to an actor, which the body names."""
     OPEN_LISTENER = 2
-    """The same for a sender that does not keep the actor alive."""
+    """Asks for a channel for a sender that does not keep the actor alive."""
     TELL = 3
     ASK = 4
     HANG_UP = 5
     ANSWER = 6
     FAILED = 7
-    """There will be no answer; the body says why."""
+    """Says that there will be no answer; the body says why."""
     TAKEN = 8
     """The oldest message of this channel has left its bounded mailbox."""
     ENDED = 9
@@ -63,7 +63,7 @@ class Frame(NamedTuple):
     body: bytes = b""
 
     def packed(self) -> bytes:
-        """Its bytes; WireError if the body is too long."""
+        """Return the frame's bytes; raises WireError if the body is too long."""
         kind, channel, number, tag, body = self
         if len(body) > MOST_BYTES:
             raise WireError(f"a message of {len(body)} bytes is too long for the wire: at most {MOST_BYTES}")

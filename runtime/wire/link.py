@@ -83,7 +83,7 @@ class Inlet(Watcher):
         self._mailbox = actor.mailbox
         self._ref = actor.ref(sender, counted=counted)
         self._due: deque[int] = deque()
-        """How many messages its actor will have begun when those are begun that wait there."""
+        """The numbers of messages that its actor will have begun with each of those that wait there."""
         self._mailbox.watchers.append(self)
 
     def deliver(self, message: Any, number: int | None) -> None:
@@ -123,11 +123,11 @@ log = logging.getLogger("sundog.wire")
 READ_BYTES = 2**18
 MOST_NUMBER = 2**32 - 1
 MOST_UNSENT_BYTES = 2**31
-"""What may wait for an end that does not read; then the link is cut."""
+"""The most bytes that may wait for an end that does not read; then the link is cut."""
 
 
 class Link:
-    """An end of a connection; `peer` says who is at the other, for people.
+    """An end of a connection; `peer` names the other end for people.
 
     `messages` are the types that cross, the same at both ends.
     """
@@ -141,7 +141,7 @@ class Link:
         self._inlets: dict[int, Inlet] = {}
         self._outlets: dict[int, Outlet] = {}
         self._replies: dict[int, Reply[Any]] = {}
-        """What this end has asked and not been answered."""
+        """The replies to what this end has asked and not been answered."""
         self._opening: dict[int, Reply[int]] = {}
         """The channels that this end has asked for and that are not open yet."""
         self._last_number = self._last_channel = 0
@@ -242,7 +242,7 @@ class Link:
             raise ActorDied(f"{self.peer} is gone: {self.why_ended}")
 
     def _send_frame(self, frame: Frame) -> None:
-        """At once if the socket takes it, by the writing task otherwise."""
+        """Send a frame: at once if the socket takes it, by the writing task otherwise."""
         if self.why_ended is not None:
             return
         data = frame.packed()

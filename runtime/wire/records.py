@@ -83,7 +83,7 @@ def fingerprint(types: Sequence[type]) -> bytes:
 
 
 def _packing(hint: Any) -> Turn:
-    """How a value of this type is made of what msgspec packs natively."""
+    """Return the function that turns a value of this type into what msgspec packs natively."""
     if hint == OPTIONS:
         return json.dumps
     if hint == Prompt:
@@ -98,7 +98,7 @@ def _packing(hint: Any) -> Turn:
 
 
 def _unpacking(hint: Any) -> Turn:
-    """How a value of this type is made of what msgspec read."""
+    """Return the function that turns what msgspec read into a value of this type."""
     if hint is RankValue:
         return _tupled
     if hint == OPTIONS:

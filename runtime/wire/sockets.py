@@ -18,7 +18,7 @@ Address = Path | tuple[str, int]
 
 
 def listen(address: Address, secret: bytes) -> socket.socket:
-    """A socket that others of this user, or who know the secret, connect to.
+    """Return a socket to which other processes of this user, or ones that know the secret, connect.
 
     A Unix socket has mode 0600, in a folder that is this user's alone. TCP needs a secret.
     """
@@ -40,7 +40,7 @@ def listen(address: Address, secret: bytes) -> socket.socket:
 
 
 async def accept(listening: socket.socket, messages: Sequence[type], secret: bytes, peer: str) -> Link:
-    """The next link from there; WireError if who connects is not one of ours."""
+    """Return the next link from there; raises WireError if the caller is not one of ours."""
     return Link(await accepted(listening, messages, secret), messages, peer)
 
 
@@ -50,7 +50,7 @@ async def connect(address: Address, messages: Sequence[type], secret: bytes, pee
 
 
 async def accepted(listening: socket.socket, messages: Sequence[type], secret: bytes) -> socket.socket:
-    """The next connection from there, hands shaken; WireError if who connects is not one of ours."""
+    """Return the next connection from there, hands shaken; WireError if the caller is not one of ours."""
     await trio.lowlevel.wait_readable(listening)
     caller, _ = listening.accept()
     return await _shaken(caller, messages, secret, called=True)

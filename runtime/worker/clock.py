@@ -16,7 +16,7 @@ from runtime.wire.frames import WireError
 SAID = struct.Struct("<cd")
 READ, SET = b"?", b"="
 NUM_READINGS = 8
-"""From another machine; the one that came back soonest counts."""
+"""The number of readings from another machine; the one that came back soonest counts."""
 SET_S = 10.0
 
 
@@ -57,7 +57,7 @@ async def set_clock(connected: socket.socket, *, is_here: bool) -> None:
 
 
 async def _reading(stream: trio.socket.SocketType) -> tuple[float, float]:
-    """How long an answer took, and what the clock there is behind if it was read half-way, both in s."""
+    """Return the seconds that an answer took, and those that the clock there is behind if read half-way."""
     begin_s = trio.current_time()
     await stream.send(SAID.pack(READ, 0.0))
     answer = b""

@@ -20,7 +20,7 @@ from runtime.worker.life import ChildProcess, adopt_orphans
 from runtime.worker.messages import WORKER_MESSAGES
 
 READY_S = 600.0
-"""How long the fork server may take to import everything, from a slow disk."""
+"""The time, in seconds, that the fork server may take to import everything, from a slow disk."""
 FORK_S = 10.0
 AGAIN_S = 5.0
 """A fork server that ends sooner after its start is not begun again before it is needed."""

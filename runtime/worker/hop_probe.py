@@ -42,12 +42,12 @@ async def live_for(connected: socket.socket, messages: Sequence[type], actor: Ac
 
 
 LENGTHS = (1, 1024, 4096)
-"""Tokens of a prompt."""
+"""The numbers of tokens of the prompts that are sent."""
 NUM_ROUNDS, NUM_WARM = 300, 20
 ENOUGH_S, LATE_S = 5.0, 60.0
-"""How long it is measured at most, and how long it may take with the begin of the other process."""
+"""The most seconds that it measures, and that it takes with the begin of the other process."""
 LARGEST_ID = 150_000
-"""Of the tokens sent: large vocabularies take three bytes a token."""
+"""The largest id of the tokens sent: large vocabularies take three bytes a token."""
 
 
 class Answering(Actor[Submit | Load]):
@@ -78,7 +78,7 @@ def measured_hops() -> HopCosts:
 
 
 def hops_of(rounds: Sequence[Sequence[float]]) -> HopCosts:
-    """From round trips in seconds, one for each of `LENGTHS` in every round."""
+    """Return the costs from round trips in seconds, one for each of `LENGTHS` in every round."""
     shortest, *longer = (statistics.median(times) for times in zip(*rounds, strict=True))
     slopes = [
         (each - shortest) / (length - LENGTHS[0]) for each, length in zip(longer, LENGTHS[1:], strict=True)

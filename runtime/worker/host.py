@@ -36,7 +36,7 @@ class Host(Actor[Start]):
     def __init__(self, replica: int) -> None:
         super().__init__(f"host-{replica}")
         self._hold = self.ref("itself")
-        """Until it is asked."""
+        """The Ref that keeps it from ending until it is asked."""
         self._engine: EngineRefs | None = None
         self._is_up = trio.Event()
 

@@ -19,9 +19,9 @@ from runtime.wire.link import Link
 
 T = TypeVar("T")
 PULSE_S = 0.5
-"""How often a process says what its actors do."""
+"""The interval, in seconds, at which a process says what its actors do."""
 LEAVE_S = 5.0
-"""How long a step may go on when nobody is there whom it is for; then the process ends by force."""
+"""The seconds that a step may go on without a process to report to; then this process ends by force."""
 
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
 END_S = 2.0
@@ -127,7 +127,7 @@ class ChildProcess:
 
     process: int
     how: str | None = None
-    """How it ended, in words, once that is known."""
+    """The way in which it ended, in words, once that is known."""
 
     def kill(self) -> None:
         """End it and its children at once, unless it has ended."""

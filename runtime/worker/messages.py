@@ -92,7 +92,7 @@ class CoreFailed:
 
 
 ToMonitor = StepOutput | PolicyFailed | Pulse | Logged | CoreEnded | CoreFailed
-"""Messages to a `ProcessMonitor`."""
+"""The messages that a `ProcessMonitor` understands."""
 
 WORKER_MESSAGES: tuple[type, ...] = (*MESSAGES, *KV_MESSAGES, Start, Pulse, Logged, CoreEnded, CoreFailed)
 

@@ -34,7 +34,7 @@ from runtime.worker.ranks import Ranks
 LEAVE_S = 2.0
 
 NewBackend = Callable[[RankPlace], Callable[[int], Backend]]
-"""What makes the backend of a rank of a replica."""
+"""The function that makes, for a rank of a replica, the maker of its backend."""
 RunHost = Callable[[EngineConfig, Callable[[int], Backend], int, socket.socket, Ranks], None]
 """The life of an engine process (`runtime/worker/host.py`)."""
 
@@ -110,7 +110,7 @@ class ForkedRank:
     process: int
     connected: socket.socket
     how: str | None = None
-    """How it ended, once that is known."""
+    """The way in which it ended, once that is known."""
 
     @property
     def name(self) -> str:
@@ -160,7 +160,7 @@ class RankLauncher:
         return rank
 
     def tend(self) -> None:
-        """All ranks have been forked: nothing is begun again."""
+        """Do nothing: all ranks have been forked, and none is begun again."""
 
 
 def run_shared(

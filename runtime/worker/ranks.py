@@ -27,9 +27,9 @@ from runtime.worker.supervision import (
 )
 
 TELL_S = 1.0
-"""How long a core that has crashed waits to learn whether a rank was the cause."""
+"""The seconds that a core which has crashed waits to learn whether a rank was the cause."""
 LEAVE_S = 2.0
-"""How long a rank may take to end when its Runner has been hung up on."""
+"""The seconds that a rank may take to end when its Runner has been hung up on."""
 
 
 OnLost = Callable[[Exception], None]

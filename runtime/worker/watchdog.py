@@ -91,7 +91,7 @@ class WatchedBackend:
 
 
 def _where() -> list[str]:
-    """What each other thread of the process executes, its innermost lines first."""
+    """Return what each other thread of the process executes, its innermost lines first."""
     frames = sys._current_frames()
     where = []
     for thread in threading.enumerate():

@@ -64,7 +64,7 @@ class WithDrafts(CostModel):
 
 
 IDLE_TOKENS = 1
-"""What vLLM's dummy batch computes."""
+"""The number of tokens that vLLM's dummy batch computes."""
 
 
 class InStep(CostModel):
@@ -76,7 +76,7 @@ class InStep(CostModel):
         self.model, self.num_ranks = model, num_ranks
 
     def step_among_s(self, works: Sequence[StepWork]) -> float:
-        """Seconds of a step in which ranks do these works, and the others nothing."""
+        """Return the seconds of a step in which ranks do these works, and the others nothing."""
         num_idle = self.num_ranks - len(works)
         num_tokens = num_idle * IDLE_TOKENS + sum(work.num_tokens for work in works)
         seconds = 0.0

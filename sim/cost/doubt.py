@@ -15,38 +15,38 @@ from sim.cost.work import CostModel
 from sim.hardware.gpu import MACHINE_GPUS
 
 TABLES = 0.03
-"""Steps of servers that nothing was fitted to are within 2 %; two runs of one server differ by 0.7."""
+"""The doubt of measured tables: steps not fitted to are within 2 %; two runs of one server differ by 0.7."""
 PER_DOUBLING = 0.01
-"""For each doubling beyond the measured sizes of an operator."""
+"""The doubt for each doubling beyond the measured sizes of an operator."""
 EXPERTS = 0.04
-"""How tokens are routed is not known: the two tables of one layer differ by a tenth and more. Kernels of
+"""The doubt of how tokens are routed: the two tables of one layer differ by a tenth and more. Kernels of
 models that were not measured, and other kinds of layers, are off by more (sim/cost/tables/left_out.py)."""
 WHOLE_EXPERTS = 0.25
-"""Of two servers whose ranks have whole experts a token takes 0.96 and 1.23 times as long as predicted
-(MiniMax-M2.5 on eight and on four H100, docs/accuracy.md)."""
+"""The doubt of experts given whole to ranks: a token takes 0.96 and 1.23 times as long as predicted on two
+servers (MiniMax-M2.5 on eight and on four H100, docs/accuracy.md)."""
 HOST_LINK = 0.05
-"""All-reduces through the host's memory: the rule for them is within 14 % of what was measured, and
+"""The doubt of all-reduces through the host's memory: their rule is within 14 % of what was measured, and
 they are up to a third of a step."""
 WALKED = 0.02
-"""Where a kernel walks through contexts alone (FlashAttention 2), the rule for decodes with chunks is
+"""The doubt where a kernel walks through contexts alone (FlashAttention 2): decodes with chunks are priced
 within 12 % of two profiles, and they are up to a sixth of a step."""
 ROOFLINE = 0.10
-"""The efficiencies were fitted on an H100 alone, to dense models in 16 bits."""
+"""The doubt of rooflines, whose efficiencies were fitted on an H100 alone, to dense models in 16 bits."""
 UNFITTED = 0.30
-"""Of other GPUs, formats and kinds of layers: products in fp8 as measured on five GPUs take 0.97 to
-1.38 of what a roofline says, in three batches of Qwen3-32B."""
+"""The doubt of other GPUs, formats and kinds of layers: products in fp8 on five GPUs take 0.97 to 1.38 of
+what a roofline says, as measured in three batches of Qwen3-32B."""
 ROUTED = 0.30
 EXCHANGED = 0.30
-"""For experts by a roofline, and for each doubling of the ranks that they are split over: their many small
+"""The doubt of experts by a roofline, and of each doubling of the ranks they are split over: their many small
 kernels, uneven loads and the tokens' way to them were not measured. Two such servers take 1.2 times as long
 as predicted for a token (Qwen3-30B-A3B on two RTX PRO 6000) and 2.3 times (MiniMax-M2.5, fp8, eight H200)."""
 BETWEEN_MACHINES = 1.0
-"""Ranks of several machines are priced by the link of one, which is several times faster than a network."""
+"""The doubt of a network: several machines are priced by the link of one, which is several times faster."""
 CALIBRATED = 0.05
-"""On machines that were nearly quiet, shapes that were not fitted were explained to 3 to 5 % (median,
-docs/measuring.md). A file that says more of itself is doubted as much."""
+"""The doubt of a calibrated file: shapes that were not fitted were explained to 3 to 5 % on nearly quiet
+machines (median, docs/measuring.md). A file that says more of itself is doubted as much."""
 PER_DOUBLING_OF_A_LOG = 0.05
-"""Beyond the steps of a log a straight line is a guess: kernels change with their sizes."""
+"""The doubt for each doubling beyond the steps of a log, where a straight line is a guess."""
 BEYOND = 1.1
 """A factor beyond the steps of a log from which on a remark is due."""
 FAR = 2.0
@@ -61,7 +61,7 @@ def kernels_of(cost: CostModel) -> CostModel:
 
 
 def outside_measured(*costs: CostModel) -> dict[str, float]:
-    """By operator, how far outside its measured sizes it was asked by any of the costs, where that is far."""
+    """Return, by operator, how far outside its measured sizes any of the costs was asked, if that is far."""
     found: dict[str, float] = {}
     for cost in costs:
         model = kernels_of(cost)
@@ -78,7 +78,7 @@ def outside_measured(*costs: CostModel) -> dict[str, float]:
 
 
 FRONT_END_DOUBT = 0.3
-"""How far off a front end's time may be: it was fitted to one server, and hangs on its CPU."""
+"""The share by which a front end's time may be off: it was fitted to one server, and hangs on its CPU."""
 
 
 def step_doubt(cost: CostModel) -> float:

@@ -17,7 +17,7 @@ from sim.hardware.gpu import Gpu
 
 MOST_TOKENS: Final = 512
 MOST_TOKENS_BLACKWELL: Final = 1024
-"""On data-centre Blackwell (compute capability 10), merged in July 2026."""
+"""The most tokens on data-centre Blackwell (compute capability 10), merged in July 2026."""
 BLACKWELL_SINCE: Final = (0, 32)
 """The first vLLM known to do so."""
 

@@ -28,7 +28,7 @@ TITLE, RANGE, MEASURED = "calibrated", "range", "measured"
 BENDS = ("bends", "context_bends")
 LOADS_ERROR, DRIFT = "left_out_error", "drift"
 ERRORS = ("held_out_error_median", "trial_error_tpot", LOADS_ERROR, DRIFT)
-"""What [measured] says of how far steps are off."""
+"""The fields of [measured] that say how far off steps are."""
 MOST_DOUBT = 0.9
 NOT_IN_LOGS = {"per_chunk": 0.0, "per_chunk_context_token": 0.0}
 COMMENTS = {

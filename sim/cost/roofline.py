@@ -41,12 +41,12 @@ from sim.hardware.memory import check_parallel
 from sim.hardware.shape import Layer, ModelShape
 
 LATENT_FLOPS = 0.67
-"""Of the dense peak, in decodes of latent attention: 660 of 989 TFLOP/s (FlashMLA, on an H800)."""
+"""The share of the dense peak in decodes of latent attention: 660 of 989 TFLOP/s (FlashMLA, H800)."""
 KERNEL_S, EXPERTS_S, LATENT_S = 2.4e-6, 15e-6, 18e-6
-"""No dense product, experts of a layer or latent attention beside its projections takes less: the shortest
-of aiconfigurator-core's tables (0.12.0, vLLM 0.24), all on a B200, where they are several kernels each."""
+"""The least seconds of a dense product, a layer's experts and latent attention beside its projections, from
+aiconfigurator-core's tables (0.12.0, vLLM 0.24), all on a B200, where they are several kernels each."""
 DELTA_FLOPS = 8
-"""For each number of the state and token of a prompt: decay, two products and an update, in chunks."""
+"""The operations for each number of the state and token of a prompt: decay, two products and an update."""
 
 
 class Rates(NamedTuple):
@@ -227,11 +227,11 @@ LINK_EFFICIENCY = {"nvlink": 0.8, "pcie-p2p": 0.55, "pcie": 0.55 / 2.3}
 (aiconfigurator-core 0.12.0, tables of vLLM 0.24 and 0.19)."""
 
 FITTED_GPU = "h100"
-"""Whose efficiencies were fitted to servers, of dense models in 16 bits."""
+"""The GPU whose efficiencies were fitted to servers, of dense models in 16 bits."""
 
 
 def _in_chunks(contexts: Seconds, num_decodes: int, chunk: int) -> Seconds:
-    """Tokens that decodes with these contexts in all read where attention is chunked."""
+    """Return the tokens that decodes with these contexts in all read where attention is chunked."""
     if num_decodes == 1:
         return np.where(contexts > 0, np.mod(contexts - 1, chunk) + 1, 0.0)
     return np.where(contexts <= chunk * num_decodes, contexts, num_decodes * (chunk + 1) / 2)
@@ -341,7 +341,7 @@ class Roofline(CostModel):
         return seconds
 
     def _rest_s(self, work: StepWork) -> float:
-        """Everything but decode attention; kept per batch size for steps that only decode."""
+        """Return the seconds of all but decode attention; kept by batch size for steps that only decode."""
         if work.chunks or work.num_samples != work.num_decodes or work.num_routed_tokens:
             return self._compute_rest_s(work)
         rest_s = self._decode_s.get(work.num_decodes)
@@ -358,7 +358,7 @@ class Roofline(CostModel):
         return seconds + self.logits_s(work.num_samples) + self._gpu.step_launch_s
 
     def _layer_s(self, layer: LayerRoofline, work: StepWork, tokens: int, routed: int) -> float:
-        """One layer, decode attention aside."""
+        """Return the seconds of one layer, decode attention aside."""
         return (
             layer.linear_s(tokens, routed)
             + layer.prefill_attention_s(work.chunks)

@@ -25,10 +25,10 @@ from sim.hardware.formats import DTYPE_BYTES
 from sim.hardware.gpu import Gpu
 
 LOGIT_PASSES: Final = 2
-"""Of greedy requests over float32 logits; 0.31 ms for 256 x 128,256 on an RTX 4090."""
+"""The passes of greedy requests over float32 logits; 0.31 ms for 256 x 128,256 on an RTX 4090."""
 DRAWN_PASSES: Final = 11.5
 FUSED_PASSES: Final = 3.5
-"""Cast and temperature alone."""
+"""The passes of cast and temperature alone."""
 DRAWN_KERNELS, SORT_KERNELS = 4, 22
 KERNEL_S: Final = 2.5e-6
 TRITON_SINCE: Final = (0, 17)
@@ -49,7 +49,7 @@ class FilterTime(NamedTuple):
 SORTED = FilterTime(SORT_KERNELS * KERNEL_S, 0.0, 100e-12)
 SEGMENTED = FilterTime(SORT_KERNELS * KERNEL_S, 7.3e-9, 76.5e-12)
 TRITON = {False: FilterTime(168e-6, 2.7e-9, 0.0), True: FilterTime(77e-6, 2.13e-9, 0.0)}
-"""Of each wave of rows, without and with top_k."""
+"""The times of each wave of rows, without and with top_k."""
 FLASHINFER = {False: FilterTime(14e-6, 0.35e-9, 4.65e-12), True: FilterTime(24e-6, 0.885e-9, 7e-12)}
 
 

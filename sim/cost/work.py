@@ -16,7 +16,7 @@ from actors.core.batch import Batch
 
 Seconds = NDArray[np.float64]
 L2 = 2
-"""How much faster than memory the L2 cache is taken to be; not fitted."""
+"""The factor by which the L2 cache is taken to be faster than memory; not fitted."""
 
 
 def seen_pairs(new: int, before: int, most: int | None = None) -> int:
@@ -49,7 +49,7 @@ class StepWork:
     num_draft_tokens: int = 0
     num_routed_tokens: int = 0
     num_tokens: int = field(init=False)
-    """Tokens computed."""
+    """The number of tokens that the step computes."""
 
     def __post_init__(self) -> None:
         self.num_tokens = self.num_decodes + self.num_draft_tokens
@@ -63,7 +63,7 @@ class StepWork:
 
     @property
     def read_context_tokens(self) -> int:
-        """Tokens of context; those that other requests read too count at the price of the GPU's cache.
+        """The tokens of context that are read; those of several requests count at the price of the cache.
 
         What requests have in common is read by all of them in the same kernel, and a layer's part
         of it fits into the L2 cache of a data-centre GPU (50 MB on an H100).
@@ -170,11 +170,11 @@ class WorkFold:
         self.continues = False
         self._block_size = block_size
         self._shares = False
-        """Whether any request has hit what others left; one that resumes finds its own."""
+        """True if any request has hit what others left; one that resumes finds its own."""
         self._num_shared_blocks = 0
-        """How many more readers blocks have than one each."""
+        """The number of readers that blocks have beyond one each."""
         self._num_readers: list[int] = []
-        """How many decodes read each block, by its number."""
+        """The numbers of decodes that read each block, by the block's number."""
         self._tables: dict[str, tuple[int, ...]] = {}
         """The blocks of each request's first chunk, with those it shares in front."""
         self._clock = 0
@@ -249,7 +249,7 @@ class WorkFold:
         self._joining.clear()
 
     def _read(self, table: tuple[int, ...]) -> None:
-        """One more decode reads these blocks."""
+        """Note that one more decode reads these blocks."""
         readers, num_shared = self._num_readers, 0
         num_new = max(table, default=0) + 1 - len(readers)
         if num_new > 0:
@@ -269,7 +269,7 @@ class WorkFold:
         self._num_shared_blocks -= num_shared
 
     def _num_shared_blocks_without(self, idle: tuple[str, ...]) -> int:
-        """The shared blocks that are read while these requests are idle."""
+        """Return the number of shared blocks that are read while these requests are idle."""
         tables = [self._tables[name] for name in idle]
         for table in tables:
             self._read_no_more(table)

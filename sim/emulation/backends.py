@@ -100,7 +100,7 @@ class MadeUpLogprobs(TokenSource):
         self._vocab_size = vocab_size
         self._wanted: dict[str, tuple[int, ...] | int] = {}
         self._prompts: dict[str, Admission] = {}
-        """Of requests that want their prompt's, until it is computed."""
+        """The requests that want their prompt's log probabilities, until the prompt is computed."""
         self._due: list[Admission] = []
 
     def begin(self, batch: Batch) -> int:

@@ -16,9 +16,9 @@ from sim.cost.work import CostModel, StepWork
 log = logging.getLogger("sundog.emulation")
 
 CATCH_UP_S = 0.05
-"""How far a step may begin before now, in the server's own seconds, to make up for the host's time."""
+"""The server's seconds by which a step may begin before now, to make up for the host's time."""
 EARLY_S = 0.0005
-"""How much sooner a timer is set: epoll counts whole milliseconds and rounds up, half of one on average."""
+"""The seconds by which a timer is set sooner: epoll rounds up to whole milliseconds, by half of one."""
 SAY_EVERY_S = 10.0
 WORTH_SAYING = 0.01
 """The part of the time that steps may lose before the log has a line."""

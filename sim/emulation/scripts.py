@@ -25,7 +25,7 @@ class Scripts:
                 self._said[admission.request_id] = []
 
     def length(self, request_id: str) -> int | None:
-        """Not told: the scheduler sees the end token itself."""
+        """Return None: the scheduler sees the end token itself."""
         return None
 
     def token(self, request_id: str, index: int) -> int:
@@ -51,9 +51,9 @@ class NamedTokens(TokenSource):
 
     def __init__(self) -> None:
         self._prefilling: dict[str, int] = {}
-        """For each request that prefills, the number of tokens that it has said."""
+        """The number of tokens said so far by each request that prefills."""
         self._decoding: dict[str, int] = {}
-        """For each request that decodes, the number of its next token."""
+        """The number of the next token of each request that decodes."""
         self._joining: list[str] = []
         self._idle: frozenset[str] = frozenset()
 

@@ -39,13 +39,13 @@ def request_data(history: History, request: RequestHistory) -> dict[str, Any]:
 
 
 def _drafts_data(drafts: Acceptance) -> dict[str, Any]:
-    """What became of drafts; nothing where there were none."""
+    """Return the figures of drafts; nothing where there were none."""
     figures = SpeculationFigures.of(drafts)
     return {} if figures is None else {"speculation": asdict(figures)}
 
 
 def _choice_data(choice: Chosen | None) -> dict[str, Any]:
-    """Why the request went to its replica; nothing where there was no choice."""
+    """Return why the request went to its replica; nothing where there was no choice."""
     return {} if choice is None else {"routed": choice._asdict() | {"request_ids": list(choice.request_ids)}}
 
 

@@ -16,9 +16,9 @@ class CauseClock:
 
     queue: RecordedQueue
     seconds: dict[str, list[float]] = field(init=False)
-    """Per reason: seconds before each segment."""
+    """The seconds before each segment, by reason."""
     turns: dict[str, list[int]] = field(init=False)
-    """Per request: the segments in which it was next and lacked something."""
+    """The segments, by request, in which it was next and lacked something."""
 
     def __post_init__(self) -> None:
         queue = self.queue
@@ -82,7 +82,7 @@ class Causes:
 
 
 def causes(history: History) -> Causes:
-    """All waits of all requests, by cause."""
+    """Return the causes of all waits of all requests."""
     clocks = {replica: CauseClock(queue) for replica, queue in history.queues.items()}
     found = Causes()
     for request in history.requests.values():
@@ -156,7 +156,7 @@ class Findings:
     preemptions: Preemptions
     suggestions: list[str]
     drafts: Acceptance
-    """What became of drafts, of all requests together."""
+    """The verified and accepted drafts of all requests together."""
 
 
 def findings(history: History, top: int) -> Findings:
@@ -245,9 +245,9 @@ def _preemptions(history: History) -> Preemptions:
 
 NOTHING = "Nothing to improve"
 SHARE_WORTH_A_WORD = 0.2
-"""Of waiting time that one cause takes."""
+"""The share of waiting time by one cause that is worth a word."""
 WASTE_WORTH_A_WORD = 0.02
-"""Of computed tokens that were computed before."""
+"""The share of computed tokens that were computed before that is worth a word."""
 
 
 def suggestions(history: History, found: Causes, preemptions: Preemptions, spent_s: float) -> list[str]:

@@ -29,7 +29,7 @@ from sim.record.journal_rows import (
 
 @dataclass(slots=True)
 class Wait:
-    """In the queue from `start_s` to `end_s`.
+    """A wait in the queue from `start_s` to `end_s`.
 
     `first` is the first output of the replica whose step began with the request in the queue,
     `stop` the one that admitted it (or comes after the last that did not). `turn` is how many the
@@ -47,7 +47,7 @@ class Wait:
 
 @dataclass(slots=True)
 class RunningSpan:
-    """Among the running from `start_s` to `end_s`: catching up, then one token a step.
+    """A span of running from `start_s` to `end_s`: the request catches up, then gets one token a step.
 
     `start_step` counts the replica's steps. `most_tokens` is how far any span before it had come.
     """
@@ -98,18 +98,18 @@ class RequestHistory:
     end_s: float | None = None
     reason: str | None = None
     ranks: list[tuple[int, Rank]] = field(default_factory=list)
-    """What its rank was from which output of its replica on, as far as it is known."""
+    """The ranks that it had, each from an output of its replica on, as far as they are known."""
     refusal: str | None = None
-    """Why the policy refused it, if it did."""
+    """The reason why the policy refused it, if it did."""
     drafts: Acceptance = field(default_factory=Acceptance)
-    """What became of its drafts."""
+    """The verified and accepted drafts of the request."""
 
     @property
     def request_id(self) -> str:
         return self.arrival.request_id
 
     def rank_at(self, output: int) -> Rank | None:
-        """Its rank as last known at an output, or else as first known."""
+        """Return its rank as last known at an output, or else as first known."""
         known = bisect_right(self.ranks, output, key=lambda pair: pair[0])
         return self.ranks[max(known - 1, 0)][1] if self.ranks else None
 
@@ -145,7 +145,7 @@ class RecordedQueue:
     starts_s: "array[float]" = field(default_factory=lambda: array("d"))
     first_steps: "array[int]" = field(default_factory=lambda: array("q"))
     free_blocks: "array[int]" = field(default_factory=lambda: array("q"))
-    """Once the step, or the last step of a run, was over."""
+    """The blocks that were free once the step, or the last step of a run, was over."""
     num_steps: int = 0
     last_end_s: float = 0.0
     num_running: int = 0

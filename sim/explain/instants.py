@@ -23,7 +23,7 @@ Json = dict[str, object]
 
 
 def span_at(request: RequestHistory, time_s: float) -> RunningSpan | None:
-    """Its span of running at an instant, None while it waits."""
+    """Return its span of running at an instant, None while it waits."""
     for span in request.spans:
         if span.start_s <= time_s and (span.end_s is None or time_s < span.end_s):
             return span

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 MOST_LINES = 16
-"""Of one function; the rest is counted."""
+"""The most lines of one function that are shown; the rest is counted."""
 MOST_FUNCTIONS = 3
 SENDS = ("tell", "ask", "request")
 
@@ -87,7 +87,7 @@ class Sources:
 
     @cached_property
     def _modules(self) -> dict[str, Module]:
-        """By their dotted name."""
+        """The modules by their dotted names."""
         found = {}
         for path in sorted(self._root.rglob("*.py")):
             place = path.relative_to(self._root.parent)
@@ -108,7 +108,7 @@ class Sources:
 
     @cached_property
     def _named(self) -> list[tuple[re.Pattern[str], ActorClass]]:
-        """What instances are called, as patterns: those of classes that have a `handle`."""
+        """The names of instances, as patterns, of the classes that have a `handle`."""
         found = []
         for module in self._modules.values():
             for function in ast.walk(module.tree):

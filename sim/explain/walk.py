@@ -1,6 +1,6 @@
 """The way of one request through the graph: each message about it, each wait, each batch it was in.
 
-Three files are read: the journal twice, for the request's history and for who shared its batches, and the
+Three files are read: the journal twice, for the request's history and for what shared its batches, and the
 messages beside it. Steps in which nothing new happens to the request are folded into one stop.
 """
 
@@ -40,7 +40,7 @@ class OwnStep:
     others: dict[str, int]
     num_free_blocks: int
     num_hit_tokens: int | None = None
-    """In the step that admits the request."""
+    """The number of tokens that it hit, in the step that admits the request."""
 
     @property
     def num_steps(self) -> int:

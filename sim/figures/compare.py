@@ -47,7 +47,7 @@ class Moved(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """`is_paired`: the runs met the same requests, which are compared one by one.
+    """The comparison of two runs; if it `is_paired`, they met the same requests, compared one by one.
 
     `num_finished` counts those that finished in the first, the second, and both: these alone are compared.
     `of_each` counts the requests of either run, and those of them that finished.

@@ -22,9 +22,9 @@ PERCENTILES = (50.0, 90.0, 99.0)
 AT_ONCE = 2**21
 """Values that are sorted in memory; more are selected bit by bit, in four more passes."""
 LEADING = 44
-"""Values that agree in all but so many last bits differ by less than one in 256."""
+"""The last bits in which values that agree in all others differ by less than one in 256."""
 SLICES = 4
-"""Bits of numbers are added in so many slices; numbers that need more are added one by one."""
+"""The number of slices in which bits of numbers are added; those that need more are added one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def _occurring(part: Part) -> Part:
 
 
 def _addends(part: Part) -> list[float]:
-    """Few numbers whose exact sum is that of all values.
+    """Return a few numbers whose exact sum is that of all values.
 
     The leading bits of all are added, then the next ones: so few at a time that no sum of them is rounded.
     """
@@ -99,7 +99,7 @@ def _addends(part: Part) -> list[float]:
 
 
 def _sorted(parts: Sequence[Part], ranks: Sequence[int]) -> list[float]:
-    """The values of these ranks, 0 the smallest."""
+    """Return the values of these ranks, 0 the smallest."""
     values = np.concatenate([values for values, _ in parts])
     if all(counts is None for _, counts in parts):
         each_once: list[float] = np.sort(values)[[*ranks]].tolist()
@@ -108,7 +108,7 @@ def _sorted(parts: Sequence[Part], ranks: Sequence[int]) -> list[float]:
 
 
 def _among(values: Floats, counts: Ints, ranks: Sequence[int]) -> list[float]:
-    """The same of values that occur so often; sorts none but those whose leading bits one of them has."""
+    """Return those of values that occur `counts` times; sorts only those that share leading bits with one."""
     leading = np.abs(values).view(np.int64) >> LEADING
     leading -= leading.min()
     tally = np.bincount(leading, counts)
@@ -130,7 +130,7 @@ def _counts(part: Part) -> Ints:
 
 
 def _selected(parts: Callable[[], Iterator[Part]], ranks: Sequence[int]) -> list[float]:
-    """The same, 16 bits of the answer in each pass: floats of at least 0 are in order as bits."""
+    """Return the same, 16 bits of the answer in each pass: floats of at least 0 are in order as bits."""
     prefixes, rests = [0] * len(ranks), list(ranks)
     for shift in (48, 32, 16, 0):
         tallies = {prefix: np.zeros(2**16, dtype=np.int64) for prefix in prefixes}

@@ -91,7 +91,7 @@ class Replicas:
         self._sums = np.zeros((4, num_replicas), dtype=np.int64)
 
     def add(self, rows: Rows) -> None:
-        """Some more requests; those that no replica admitted count nowhere."""
+        """Add some more requests; those that no replica admitted count nowhere."""
         admitted = rows.replica >= 0
         where, size = rows.replica[admitted], self._sums.shape[1]
         weights: tuple[Ints, ...] = (rows.num_prompt_tokens, rows.num_output_tokens, rows.prefix_hit_tokens)

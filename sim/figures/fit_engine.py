@@ -31,9 +31,9 @@ CONTEXTS = (16, 128, 512, 1024, 2048, 8192)
 CHUNKS = (1, 8, 16, 64, 128, 256, 512, 1024, 2048, 8192)
 BEFORE = (0, 256, 1024, 4096)
 SEVERAL = ((2, 32), (4, 16), (4, 128), (16, 32))
-"""(chunks, tokens of each)"""
+"""The shapes of several chunks: (chunks, tokens of each)."""
 MIXED = ((4, 16), (4, 512), (16, 128), (16, 1024), (64, 64), (64, 512))
-"""(decodes, tokens of the chunk)"""
+"""The shapes of a chunk beside decodes: (decodes, tokens of the chunk)."""
 MIXED_CONTEXT = 256
 NUM_HELD_OUT, TRIES = 24, 500
 
@@ -170,7 +170,7 @@ class Prober:
         return seen
 
     async def _ask(self, admitted: list[Admission], chunks: list[Chunk]) -> Seen:
-        """One step. What it admits ends with the next one, unless `_ending` is changed."""
+        """Run one step. What it admits ends with the next one, unless `_ending` is changed."""
         finished = self._ending
         joining = tuple(chunk.request_id for chunk in chunks if chunk.samples)
         self._num_decodes -= len(finished)
@@ -204,7 +204,7 @@ class Prober:
 
 Floats = NDArray[np.float64]
 QUIET, BUSY = 0.5, 0.1
-"""Which quantile of its samples a shape counts as."""
+"""The quantile of its samples that a shape counts as, where the machine was quiet and where busy."""
 UNREST = 0.15
 """A machine is quiet if shapes' medians exceed their lowest tenths by no more, in the mean."""
 BENDS = (16, 64, 512)
@@ -213,11 +213,11 @@ CONTEXT_BENDS = (2048, 8192)
 """Tokens of context at which what another takes may change: keys leave the processor's cache."""
 FEWEST_ROUNDS = 3
 VISIT_S = 0.05
-"""How long a shape is measured in a round, in one step at least."""
+"""The seconds for which a shape is measured in a round, in one step at least."""
 MOST_STEPS = 8
-"""Of a shape in a round."""
+"""The most steps of a shape in a round."""
 HUBER = 0.05
-"""Relative errors beyond it count linearly, not by their square."""
+"""The relative error beyond which errors count linearly, not by their square."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,9 +243,9 @@ class EngineFitted:
     num_shapes: int
     num_rounds: int
     unrest: float
-    """By how much the median of a shape's samples exceeds their lowest tenth, in the mean."""
+    """The excess of the median of a shape's samples over their lowest tenth, in the mean."""
     quantile: float
-    """Which of its samples a shape counts as."""
+    """The quantile of its samples that a shape counts as."""
 
     def error(self, quantile: float) -> float:
         """This quantile of the absolute relative errors."""
@@ -357,6 +357,6 @@ def _features(work: StepWork) -> tuple[float, ...]:
 
 
 def _between(count: int, bends: Sequence[int]) -> list[float]:
-    """How many of `count` lie before the first bend, between neighbours, and beyond the last."""
+    """Return how many of `count` lie before the first bend, between neighbours, and beyond the last."""
     edges = (0, *bends, np.inf)
     return [float(max(0.0, min(count, end) - start)) for start, end in pairwise(edges)]

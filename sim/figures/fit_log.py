@@ -110,11 +110,11 @@ def _number(lines: JsonLines, row: Row, name: str) -> float:
 
 
 FEWEST_OF_A_KIND = 4
-"""Of one kind of steps, to count."""
+"""The fewest steps of a kind that count."""
 FEW_DECODES, MORE_AT_ONCE = 12, 8
-"""Steps of up to so many decodes are kinds of their own; beyond, so many numbers are one kind."""
+"""The most decodes of steps that are kinds of their own; beyond, the numbers that are one kind."""
 FREAK = 10.0
-"""A step that takes so many times the median of its kind is left out: what is compiled at first use, say."""
+"""The multiple of its kind's median from which a step is left out: what is compiled at first use, say."""
 Steps = Sequence[tuple[StepWork, float]]
 
 

@@ -37,11 +37,11 @@ from sim.record.run_directory import open_run
 Floats = NDArray[np.float64]
 TOO_LONG, NUM_FITS = 1.5, 5
 TOGETHER_S = 1e-3
-"""First tokens closer than this are taken to be of one step."""
+"""The seconds within which first tokens are taken to be of one step."""
 ROWS_AT_ONCE = 256
-"""Requests whose neighbours are summed at once; bounds memory."""
+"""The number of requests whose neighbours are summed at once; bounds memory."""
 STEP, TOKEN, CONTEXT, DECODE, PAIR, CHUNK, FRONT = range(7)
-"""Columns of an equation."""
+"""The columns of an equation."""
 BY_NEED = (STEP, TOKEN, PAIR, CONTEXT, FRONT, CHUNK, DECODE)
 """Columns by how badly they are needed: of two that are not told apart the later one is left out."""
 NAMES = {
@@ -136,7 +136,7 @@ def _drift(off: Sequence[Sequence[float]]) -> float:
 
 
 def _off(loads: Sequence[Observed], model: Calibrated) -> float:
-    """How far off the model is of the whole time for which requests decoded."""
+    """Return how far off the model is of the whole time for which requests decoded."""
     equations = [_equations(observed, model) for observed in loads]
     explained = sum(float(own.explained(model).sum()) for own in equations)
     return explained / sum(float(own.seconds.sum()) for own in equations) - 1

@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 NUM_BATCHES = 20
-"""Enough for a stable variance, few enough for long blocks (Schmeiser, Operations Research 1982:
-between 10 and 30)."""
+"""The number of batches: enough for a stable variance, few enough for long blocks (Schmeiser, Operations
+Research 1982: between 10 and 30)."""
 FEWEST_BEYOND = 5
-"""Blocks with values beyond a quantile, without which they do not say where it lies."""
+"""The fewest blocks with values beyond a quantile that say where it lies."""
 MOST_CORRELATION = 0.9
-"""With more, blocks are worth one independent value, which gives no interval."""
+"""The correlation above which blocks are worth one independent value, which gives no interval."""
 MOST_SKEW = 3.0
-"""How much wider the interval of skewed draws is at most: more hardly covers more."""
+"""The factor by which the interval of skewed draws is wider at most: more hardly covers more."""
 TREND = 0.8
 """The share of the variance of blocks that must lie on a straight line; chance seldom makes one."""
 
@@ -85,7 +85,7 @@ def drawn_interval(values: Floats, confidence: float = 0.95) -> Interval:
 
 
 def to_the_best(confidence: float, num_settings: int) -> float:
-    """The confidence of a difference to one setting, such that those of all others to it hold together."""
+    """Return the confidence of a difference to one setting with which those of all others hold together."""
     return 1 - (1 - confidence) / max(num_settings - 1, 1)
 
 

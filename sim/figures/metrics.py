@@ -92,7 +92,7 @@ def _one(source: Source, front_end_s: float, name: str) -> Iterator[Part]:
 
 
 def _read(source: Source, front_end_s: float, names: Sequence[str]) -> Iterator[list[Part]]:
-    """Some figures of every finished request, as the rows come in parts."""
+    """Yield some figures of every finished request, as the rows come in parts."""
     for rows in source.requests():
         times = latencies(rows, front_end_s)
         parts: list[Part] = []
@@ -115,7 +115,7 @@ class ClientFigures:
     """
 
     model: str
-    """As the server calls it."""
+    """The name that the server has for the model."""
     lateness_s: Distribution | None
     tokens_per_chunk: float | None
     errors: dict[str, int]
@@ -306,7 +306,7 @@ def summarize_client(record: ClientRecord, terms: RunTerms = NO_TERMS) -> Summar
 def _seen(
     totals: RequestTotals, tenants: Tenants, terms: RunTerms, source: Source, front_s: float
 ) -> Summary:
-    """What follows from the requests alone."""
+    """Return the figures that follow from the requests alone."""
     over: dict[str, Any] = {**distributions(source, front_s, totals.num_requests)}
     duration_s = totals.last_finish_s - totals.first_arrival_s if totals.num_finished else 0.0
     per_s = 1 / duration_s if duration_s else 0.0
@@ -340,7 +340,7 @@ def _seen(
 def _summed(
     source: Source, terms: RunTerms, front_end_s: float, replicas: Replicas
 ) -> tuple[RequestTotals, Tenants]:
-    """All requests together, by tenant, and by replica; those with tenants are held in memory."""
+    """Sum up all requests, by tenant, and by replica; those with tenants are held in memory."""
     totals, owned = RequestTotals(), list[Rows]()
     for rows in source.requests():
         totals.add(rows, terms.met(rows, latencies(rows, front_end_s)))
@@ -355,7 +355,7 @@ def _summed(
 
 
 def _objectives(source: Source, terms: RunTerms, front_end_s: float) -> tuple[ObjectiveFigures, ...]:
-    """How every objective fared; the rows are held in memory for them."""
+    """Return the figures of every objective; the rows are held in memory for them."""
     if not terms.objectives:
         return ()
     rows = joined(list(source.requests()))

@@ -39,7 +39,7 @@ PROGRAM = "program_s"
 TENANT = "tenant."
 OF_TENANTS = tuple(field.name for field in fields(TenantFigures))
 PERCENTILES_OF_TENANTS = tuple(f"{latency}.p95" for latency in LATENCIES)
-"""For example: a tenant has every percentile."""
+"""Some percentiles of tenants as examples: a tenant has every percentile."""
 NAMES = (*(f"{latency}.{part}" for latency in LATENCIES for part in PERCENT), *WHOLE)
 
 

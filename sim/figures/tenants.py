@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sim.record.rows import Floats, Rows, latencies
 
 SHORTEST_S = 1e-9
-"""Work that is done in no time is taken to last this long."""
+"""The time, in seconds, that work is taken to last which is done in no time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def jain(values: Sequence[float]) -> float | None:
 
 
 def _shares(rows: Rows, owners: Sequence[NDArray[np.bool_]]) -> list[float | None]:
-    """What each tenant was served while it and another waited, over an equal share of it."""
+    """Return what each tenant was served while it and another waited, over an equal share of it."""
     last_s = np.nanmax(np.concatenate((rows.arrival_s, rows.finish_s)))
     ended_s = np.where(_is_refused(rows), rows.arrival_s, rows.finish_s)
     until_s = np.where(np.isnan(rows.first_scheduled_s), ended_s, rows.first_scheduled_s)
@@ -125,7 +125,7 @@ def _is_refused(rows: Rows) -> NDArray[np.bool_]:
 
 
 def _waits(arrival_s: Floats, until_s: Floats, instants: Floats) -> NDArray[np.bool_]:
-    """Whether any of these waits, from each instant to the next."""
+    """Return whether any of these waits, from each instant to the next."""
     change = np.zeros(len(instants), dtype=np.int64)
     np.add.at(change, np.searchsorted(instants, arrival_s), 1)
     np.add.at(change, np.searchsorted(instants, until_s), -1)

@@ -73,7 +73,7 @@ class RequestTotals:
     recomputed_tokens: int = 0
 
     def add(self, rows: Rows, met: NDArray[np.bool_] | None) -> None:
-        """Some more requests, and which of them met every limit, if there are limits."""
+        """Add some more requests, and which of them met every limit, if there are limits."""
         if not len(rows.arrival_s):
             return
         done = rows.is_done
@@ -95,7 +95,7 @@ class RequestTotals:
 
 
 KNEE = 0.85
-"""From this saturation on small errors of step time become large ones of waiting time."""
+"""The saturation from which small errors of step time become large ones of waiting time."""
 Regime = Literal["below the knee", "near the knee", "beyond the knee"]
 Parts = Callable[[], Iterator[tuple[Rows, NDArray[np.bool_]]]]
 """Requests in parts, and which of them count, all of which finished."""
@@ -109,7 +109,7 @@ def regime_of(saturation: float) -> Regime:
 
 
 def of_capacity(saturation: float) -> str:
-    """In words; a share of 978 % says less than 9.8 times."""
+    """Return the saturation in words; a share of 978 % says less than 9.8 times."""
     share = f"{saturation:.0%} of" if saturation < 1 else f"{saturation:,.1f} times"
     return f"{share} what can run at once" if saturation < 1 else f"{share} what can be served"
 

@@ -158,7 +158,7 @@ class JsonLines:
 
 
 COMPRESSION = 1
-"""Of 1 to 9: 3 takes twice as long on lines like these, for 4 % fewer bytes."""
+"""The level of compression, of 1 to 9: 3 takes twice as long on lines like these, for 4 % fewer bytes."""
 
 
 class LineWriter:

@@ -23,7 +23,7 @@ JOURNAL = "journal.jsonl.gz"
 MESSAGES = "messages.jsonl.gz"
 OWN = (REQUESTS, STEPS, SUMMARY, CONFIG, JOURNAL, MESSAGES)
 DRAWN = ("perfetto.json", "perfetto.json.gz")
-"""What is made of a run, and may be made again."""
+"""The files that are made of a run, and may be made again."""
 NUMBERED = re.compile(r"(journal|messages)-(\d{4,})\.jsonl\.gz")
 
 
@@ -136,7 +136,7 @@ class WholeFolder:
             raise RunError(f"{folder} holds {names[0]}, which is of no run: give another folder")
 
     def trouble(self, error: OSError) -> RunError:
-        """Why nothing can be written, in one line."""
+        """Return the error that nothing can be written, in one line."""
         return RunError(f"cannot write results to {self.place}: {error.strerror or error}")
 
     def finish(self) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Values = dict[str, Any]
 UNKNOWN_KEYS = ("extra_forbidden", "unexpected_keyword_argument")
-"""What pydantic calls one, in a model and in a dataclass."""
+"""The types of pydantic's errors for an unknown key, in a model and in a dataclass."""
 
 
 def read_toml(path: str | Path, kind: type[ConfigError] = ConfigError) -> Values:

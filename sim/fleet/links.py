@@ -1,4 +1,4 @@
-"""The links over which keys and values go from engine to engine: bandwidth, latency, and who shares them.
+"""The links over which keys and values go from engine to engine: bandwidth, latency, and how they are shared.
 
 Each rank of an engine has a link of its own, as with a NIC beside each GPU, and all ranks move their part of
 a request at once: so an engine has a rate in tokens a second, each way. Transfers under way
@@ -93,11 +93,11 @@ class KvLinks(Actor[FetchKv | CeaseFetch | ChangeOfRates]):
         super().__init__("kv-links")
         self._full_rate = list(tokens_per_s)
         self._rate = list(tokens_per_s)
-        """What each replica can send and receive now."""
+        """The tokens a second that each replica can send and receive now."""
         self._latency_s, self.is_lost = latency_s, is_lost
         self._replies: dict[str, Reply[Done | Refused]] = {}
         self._asked: dict[str, tuple[FetchKv, float]] = {}
-        """Transfers that are not done, and since when."""
+        """The transfers that are not done, each with the time at which it was asked for."""
         self._coming: dict[str, tuple[FetchKv, Timer]] = {}
         """Transfers whose latency is not over."""
         self._flows: dict[str, Flow] = {}
@@ -179,7 +179,7 @@ class KvLinks(Actor[FetchKv | CeaseFetch | ChangeOfRates]):
         self._since_s = now_s
 
     def _share(self) -> None:
-        """Share the links anew, and wait for the transfer that is done next."""
+        """Share the links again, and wait for the transfer that is done next."""
         share(list(self._flows.values()), self._rate)
         if self._timer is not None:
             self._timer.stop()

@@ -142,7 +142,7 @@ class FleetPlan:
     seed: int = 0
     scaling: Scaling | None = None
     moves: bool = False
-    """Whether requests may go from one engine to another of its role."""
+    """True if requests may go from one engine to another of its role."""
 
     def scaled(self, factor: float) -> "FleetPlan":
         """Return the same with every step `factor` times as long."""

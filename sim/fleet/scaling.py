@@ -37,7 +37,7 @@ class FleetWatch(Actor[Heard]):
         self.running = [0] * num_replicas
         self._busy_s = [0.0] * num_replicas
         self._since_s: list[float | None] = [None] * num_replicas
-        """Since when each computes; in a run of steps, of which the end alone is told, too."""
+        """The times since which each computes; in a run of steps, too, of which only the end is told."""
 
     def handle(self, message: Heard) -> None:
         match message:
@@ -113,7 +113,7 @@ class Autoscaler:
         self._busy_s = 0.0
         self._paid_s = 0.0
         self.changes: list[tuple[float, int]] = []
-        """When the number of wanted replicas became what."""
+        """The times at which the number of wanted replicas changed, with the new numbers."""
         self.num_starts = 0
 
     def replica_seconds(self, until_s: float) -> float:
@@ -150,7 +150,7 @@ class Autoscaler:
         return [number for number, each in enumerate(self._replicas) if each.is_wanted]
 
     def _facts(self) -> ScaledFleet:
-        """What has happened since the last question."""
+        """Return what has happened since the last question."""
         watch, time_s = self.watch, now_s()
         wanted = self._wanted()
         num_up = sum(self._replicas[number].up_s <= time_s for number in wanted)

@@ -44,7 +44,7 @@ class Trouble:
     _mortals: dict[int, MortalBackend] = field(default_factory=dict)
     _down_s: dict[int, float] = field(default_factory=dict)
     _dead: dict[int, tuple[MortalBackend, float]] = field(default_factory=dict)
-    """Engines that a fault has killed, by its number, and when; nobody has noticed yet."""
+    """The engines whose death has not been noticed yet, with its time, by the fault's number."""
     _loss_rates: list[float] = field(default_factory=list)
 
     def new_backend(self, replica: int) -> MortalBackend:

@@ -96,7 +96,7 @@ class Latent:
 
     @property
     def up_weights(self) -> int:
-        """From a latent to the keys and values of all heads."""
+        """The number of weights from a latent to the keys and values of all heads."""
         return self.kv_rank * self.num_heads * (self.nope_dim + self.value_dim)
 
     def replicated_weights(self, hidden: int, ranks: int) -> int:

@@ -94,7 +94,7 @@ MISTRAL_NESTED = {
     "num_key_value_heads": 8,
     "max_position_embeddings": 131072,
 }
-"""What transformers leaves out of a text_config when it is the class's default."""
+"""The fields that transformers leaves out of a text_config when they have the class's defaults."""
 COHERE = {**TIED, "max_position_embeddings": 8192}
 PATTERN_OF_FOUR = {"sliding_window": 4096, "sliding_window_pattern": 4}
 CHATGLM = {

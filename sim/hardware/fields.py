@@ -139,7 +139,7 @@ def deepseek_experts(fields: Fields, index: int) -> Mlp | Experts:
 
 
 def llama4_experts(fields: Fields, index: int) -> Mlp | Experts:
-    """In every n-th layer routed experts beside one of the same width that all share, else a wider MLP."""
+    """Return routed experts beside a shared one as wide in every n-th layer, else a wider MLP."""
     step, listed = fields.count("interleave_moe_layer_step", 1, least=0), fields.get("moe_layers")
     if listed is not None and not isinstance(listed, list):
         raise ConfigError(f"{fields.source}: moe_layers must be a list of layers")
@@ -227,7 +227,7 @@ def every_other(fields: Fields) -> Windows:
 
 
 def every_nth_is_full(fields: Fields) -> Windows:
-    """All but every `sliding_window_pattern`-th layer (Gemma 3, Command R7B, OLMo 3)."""
+    """Return windows in all but every `sliding_window_pattern`-th layer (Gemma 3, Command R7B, OLMo 3)."""
     window, pattern = fields.count("sliding_window"), fields.count("sliding_window_pattern", 6)
     full = (index % pattern == pattern - 1 for index in range(fields.num_layers))
     return _listed(fields) or [None if is_full else window for is_full in full]
@@ -295,7 +295,7 @@ def _unsaid(fields: Fields) -> Windows:
 
 
 def chunks_where_rope(fields: Fields) -> Windows:
-    """Chunks in the layers with rotary embeddings, by default three of four (Llama 4).
+    """Return chunks in the layers with rotary embeddings, by default three of four (Llama 4).
 
     In `no_rope_layers` these are the ones. A chunk of 0 is none; where nothing is said, it is 8,192.
     """
@@ -316,7 +316,7 @@ def chunks_where_rope(fields: Fields) -> Windows:
 
 
 def _listed(fields: Fields) -> Windows | None:
-    """As `layer_types` says."""
+    """Return the windows by `layer_types`, if it is there."""
     types = fields.words("layer_types", fields.num_layers, TYPES)
     if types is None:
         return None

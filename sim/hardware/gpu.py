@@ -27,7 +27,7 @@ MACHINE_GPUS = 8
 """The most GPUs that one machine links to each other, in most."""
 INNER = ("efficiency", "peak_flops_per_s")
 UNITS = (*DTYPE_BYTES, "int8", "float4")
-"""What a GPU may have a peak of."""
+"""The units of which a GPU may have a peak."""
 WHOLE = ("memory_bytes", "num_sms", "l2_bytes")
 BOUNDS = {
     "memory_bytes": (1e6, 1e13),
@@ -43,7 +43,7 @@ BOUNDS = {
     "step_launch_s": (1e-9, 10),
 }
 PEAK = (1e6, 1e20)
-"""Beyond these a number is a slip of the pen or in another unit."""
+"""The bounds beyond which a number is a slip of the pen or in another unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Gpu:
     peak_flops_per_s: dict[str, float]
     efficiency: Efficiency
     host_bytes_per_s: float = PCIE_5
-    """Each way between the GPU's memory and the host's; a file may leave it out."""
+    """The bytes a second, each way, between the GPU's memory and the host's; a file may leave it out."""
     key: str = ""
     """The name under which this package describes it; empty for a file of the user's."""
 

@@ -60,9 +60,9 @@ OWN = {
     "llama4_text": {"attention_chunk_size"},
     "granitemoehybrid": {"mamba_d_state"},
 }
-"""What a family has of these beside experts and latents, which its entry says itself."""
+"""The fields of these that a family does have, beside experts and latents, which its entry says itself."""
 NONE_IF_NULL = ("attention_chunk_size",)
-"""Where null stands for none, and not for the default."""
+"""The fields in which null stands for none, and not for the default."""
 
 LINEAR = "most of its layers have linear attention"
 STATE_SPACE = "it has state-space layers"
@@ -96,11 +96,11 @@ REASONS = {
     **dict.fromkeys(("gpt2", "gptj", "gpt_neo", "gpt_neox", "gpt_bigcode", "opt", "bloom", "mpt"), NO_GATE),
     **dict.fromkeys(("falcon", "phi", "starcoder2", "nemotron", "arcee", "apertus", "persimmon"), NO_GATE),
 }
-"""Why a family that may be asked for is not priced."""
+"""The reasons why families that may be asked for are not priced."""
 
 
 INHERITED = ("torch_dtype", "dtype", "quantization_config", "tie_word_embeddings")
-"""What a config around a `text_config` says of both."""
+"""The fields that a config around a `text_config` says of both."""
 TOWERS = ("vision_config", "audio_config", "speech_config")
 NO_TOWERS = ("text_config", "quantization_config", "generation_config")
 FLAT = {"qwen2_vl": "qwen2_vl_text", "qwen2_5_vl": "qwen2_5_vl_text"}
@@ -193,7 +193,7 @@ def _first(config: dict[str, Any]) -> str:
 
 
 def _renamed(family: Family, config: dict[str, Any]) -> dict[str, Any]:
-    """With the usual words for what the family calls otherwise; a usual word that is there stays."""
+    """Return it with the usual words for what the family calls otherwise; usual words that are there stay."""
     return {usual: config[own] for own, usual in family.renames.items() if own in config} | config
 
 

@@ -52,7 +52,7 @@ SPELT = {
 OF_MLPS = frozenset(MLP_PROJECTIONS)
 WHOLE = "*"
 Parts = tuple[frozenset[str], ...]
-"""What each layer has of `attention`, the `dense` and shared MLP, and routed `experts`."""
+"""The parts of each layer, of `attention`, the `dense` and shared MLP, and routed `experts`."""
 
 
 def left_out(
@@ -95,7 +95,7 @@ def left_out(
 
 
 def _left(layer: Layer, part: str, names: set[str]) -> set[str]:
-    """What a layer has of that in 16 bits: the part, or `part.projection` for some."""
+    """Return what a layer has of a part in 16 bits: the part, or `part.projection` for some."""
     own = set(layer.attention.projections(1) if part == "attention" else MLP_PROJECTIONS)
     if WHOLE in names or own <= names:
         return {part}
@@ -137,13 +137,13 @@ def _entries(fields: Fields) -> tuple[str, list[str]]:
 
 
 def _is_left(rule: object) -> bool:
-    """Whether a rule of AutoRound leaves a module in 16 bits or more."""
+    """True if a rule of AutoRound leaves a module in 16 bits or more."""
     bits = rule.get("bits") if isinstance(rule, dict) else None
     return isinstance(bits, int) and bits >= 16
 
 
 def _parts(module: str, names: set[str], there: frozenset[str]) -> set[str]:
-    """Those of the parts there that a module is of; the name of a whole layer is all of them."""
+    """Return those of the parts there that a module is of; the name of a whole layer is all of them."""
     if not module.strip(".*"):
         return set(there)
     part = next((part for word, part in PARTS.items() if word in module), None)
@@ -164,7 +164,7 @@ PROJECTIONS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
     "dense": (("mlp", NAMES), ("mlp.shared_expert", NAMES), ("mlp.shared_experts", NAMES)),
     "experts": (("mlp.experts.0", NAMES), ("block_sparse_moe.experts.0", MIXTRAL)),
 }
-"""What families call the modules of a part, one way or another."""
+"""The names that families give the modules of a part, one way or another."""
 
 
 def targeted(form: WeightFormat, fields: Fields, layers: Parts) -> WeightFormat:
@@ -195,7 +195,7 @@ def targeted(form: WeightFormat, fields: Fields, layers: Parts) -> WeightFormat:
 
 
 def _found(where: str, names: tuple[str, ...], targets: list[str], met: set[str]) -> list[bool]:
-    """Which modules are named by any target; those targets are met."""
+    """Return which modules are named by any target; those targets are met."""
     found = []
     for name in names:
         own = [target for target in targets if any(_names(target, each) for each in _spelt(where, name))]
@@ -228,7 +228,7 @@ MXFP4 = WeightFormat("mxfp4", 4 + 8 / 32, None, frozenset(("experts",)))
 NVFP4 = WeightFormat("nvfp4", 4 + 8 / 16, "float4")
 FORMATS = {form.name: form for form in (FP8, INT8, AWQ, GPTQ, MXFP4, NVFP4)}
 FORMATS |= {"awq_marlin": AWQ, "gptq_marlin": GPTQ, "w8a8": INT8, "modelopt": FP8, "modelopt_fp4": NVFP4}
-"""By vLLM's names for `--quantization`, and by those of the formats."""
+"""The formats by vLLM's names for `--quantization`, and by their own names."""
 
 
 AUTO_ROUND = ("auto-round", "auto_round", "intel/auto-round")
@@ -310,7 +310,7 @@ def _stored(fields: Fields) -> WeightFormat:
 
 
 def _fp8(fields: Fields) -> WeightFormat:
-    """With a scale of 32 bits per block, if there are blocks."""
+    """Return fp8 with a scale of 32 bits per block, if there are blocks."""
     block = fields.get("weight_block_size")
     if block is None:
         return FP8

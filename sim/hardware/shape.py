@@ -74,7 +74,7 @@ class Experts:
 
 
 MLP_PROJECTIONS = {"gate": 1, "up": 1, "down": 1}
-"""Of equal size."""
+"""The projections of an MLP, which are of equal size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Layer:
         return 1 - left / sum(sizes.values())
 
     def num_weights(self, hidden: int, num_experts: int) -> int:
-        """All weights, with this many of the routed experts."""
+        """Return the number of all weights, with this many of the routed experts."""
         mlp = self.mlp
         return (
             self.attention.num_weights(hidden)

@@ -64,7 +64,7 @@ class ClientRecord:
     """Fed with requests as they become due and as they end, in seconds of the run's own time."""
 
     model: str = ""
-    """As the server calls it."""
+    """The name that the server has for the model."""
     columns: ClientColumns = field(default_factory=ClientColumns)
     gaps: StepColumns = field(default_factory=StepColumns)
     """Holds the times between chunks, and no step."""
@@ -73,9 +73,9 @@ class ClientRecord:
     """The longest that a refusal asked to wait."""
     errors: Counter[str] = field(default_factory=Counter)
     said: dict[str, str] = field(default_factory=dict)
-    """What the server said of the first error of each kind."""
+    """The words of the server about the first error of each kind."""
     until_s: float = 0.0
-    """When the last request ended."""
+    """The time at which the last request ended."""
     _rows: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -104,7 +104,7 @@ class ClientRecord:
         self._rows[row.request_id] = index
 
     def ended(self, row: TraceRequest, seen: Seen) -> None:
-        """It has ended, in one way or another."""
+        """Note that a request has ended, in one way or another."""
         columns, index = self.columns, self._rows.pop(row.request_id)
         columns.reason[index] = seen.end
         columns.first_token_s[index] = seen.first_s

@@ -9,7 +9,7 @@ from struct import Struct
 from actors.messages import StepOutput
 
 Blocks = tuple[int, int, int]
-"""Blocks in use when a step that prefills began and had taken none yet, -1 of any other; those that the step
+"""The blocks in use when a step that prefills began and had taken none, -1 of any other; those that the step
 held until it ended; and those left when what had ended was released."""
 NO_SAMPLE: Blocks = (-1, -1, -1)
 
@@ -41,7 +41,7 @@ class KvUse:
         self.max_blocks = 0
 
     def stepped(self, start_s: float, end_s: float, blocks: Blocks) -> None:
-        """Steps ran from `start_s` to `end_s`; the blocks are those of the last."""
+        """Note that steps ran from `start_s` to `end_s`; the blocks are those of the last."""
         if math.isnan(self._since_s):
             self._since_s = self._last_end_s = start_s
         elif start_s > self._last_end_s:
@@ -63,7 +63,7 @@ class KvUse:
 
 
 Limits = tuple[float | None, float | None, float | None]
-"""What a request wants of TTFT, TPOT and E2E, in seconds."""
+"""The limits that a request has for TTFT, TPOT and E2E, in seconds."""
 ABSENT = math.nan
 """An instant that never came, in the columns of times."""
 
@@ -79,9 +79,9 @@ class Columns:
         self.tenant: list[str | None] = []
         self.reason: list[str | None] = []
         self.limits_s: dict[str, Limits] = {}
-        """By request, of those that have any."""
+        """The limits of each request that has any."""
         self.refusals: dict[str, str] = {}
-        """Why, by request, of those that were refused."""
+        """The reason of each request that was refused."""
         self.arrival_s = array("d")
         self.first_scheduled_s = array("d")
         self.first_token_s = array("d")
@@ -152,7 +152,7 @@ class MovedColumns(Columns):
         self.num_moves = array("q")
         self.stopped_s = array("d")
         self.num_all = self.num_whole = 0
-        """All moves, and those with all blocks."""
+        """The numbers of all moves, and of those with all blocks."""
         self.total_stopped_s = 0.0
 
     def add(self, request_id: str, arrival_s: float, num_prompt_tokens: int, tenant: str | None) -> int:
@@ -316,10 +316,10 @@ class LiveColumns:
         self.lost_tokens = 0
         self.start: int | None = None
         self.is_open = False
-        """Whether `Steps.num_open` counts it."""
+        """True if `Steps.num_open` counts it."""
         self.is_handed = False
-        """Whether its prompt was computed on another replica."""
+        """True if its prompt was computed on another replica."""
         self.first_s = ABSENT
         self.last_s = ABSENT
         self.stopped_since_s = ABSENT
-        """When it left a replica on which it ran, until it runs on another."""
+        """The time at which it left a replica on which it ran, until it runs on another."""

@@ -43,9 +43,9 @@ from sim.record.recorder import tokens_at_end
 from sim.record.run_directory import server_id
 
 LINES = 256
-"""Written at once."""
+"""The number of lines that are written at once."""
 FLUSH_S = 1.0
-"""On a server's clock: so that what it does can be explained while it runs."""
+"""The seconds after which lines are written, on a server's clock, so that it can be explained as it runs."""
 
 
 class JournalFile(Actor[Heard]):
@@ -66,7 +66,7 @@ class JournalFile(Actor[Heard]):
     ) -> None:
         super().__init__("journal-file")
         self.num_left = most_requests
-        """Requests that may still arrive; below 0 the journal is gone."""
+        """The number of requests that may still arrive; below 0 the journal is gone."""
         self._path = Path(directory) / name
         self._is_live = is_live
         self._lines = [_encode({"journal": VERSION, **asdict(header)})]
@@ -207,7 +207,7 @@ def _rank(rank: object) -> object:
 
 MESSAGES_VERSION = 1
 MOST_ITEMS = 8
-"""Of a list; longer ones are given as `{"items": n}`."""
+"""The most items of a list; longer ones are given as `{"items": n}`."""
 
 
 class MessageFile:
@@ -242,7 +242,7 @@ class MessageFile:
 
 
 def _fields(message: Any) -> dict[str, Any]:
-    """A record's fields but those left to None, a list of nothing, or their default of False."""
+    """Return a record's fields but those left to None, a list of nothing, or their default of False."""
     if is_dataclass(message):
         values = {field.name: getattr(message, field.name) for field in fields(message)}
     else:

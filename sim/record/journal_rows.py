@@ -20,7 +20,7 @@ class JournalError(ConfigError):
 
     @classmethod
     def at(cls, path: str, line: int, reason: str) -> "JournalError":
-        """With the place of what is wrong."""
+        """Return the error with the place of what is wrong."""
         return cls(f"{path}, line {line}: {reason}")
 
 
@@ -150,7 +150,7 @@ class JournalStep(NamedTuple):
     ended: tuple[JournalEnd, ...] = ()
     blocked: Blocked | None = None
     ranks: tuple[tuple[str, "Rank"], ...] = ()
-    """What the policy said, as far as it became known."""
+    """The ranks that the policy gave, as far as they became known."""
     num_free_blocks_planned: int | None = None
     """KV blocks that the (first) step's plan left, if a request was blocked."""
     drafts: tuple[Drafted, ...] = ()

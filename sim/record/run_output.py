@@ -26,7 +26,7 @@ from sim.record.run_writer import OnDisk, RunWriter
 log = logging.getLogger("sundog")
 
 MOST_JOURNALLED = 100_000
-"""Requests. A journal is a quarter of a run's time, and nobody reads one that is longer."""
+"""The most requests of a run with a journal: it is a quarter of a run's time, and too long to be read."""
 
 
 class Kind(NamedTuple):
@@ -93,7 +93,7 @@ class RunOutput:
         return self.sink.close()
 
     def finish(self, summary: str) -> None:
-        """The run is whole, and its figures are these, as JSON."""
+        """Write that the run is whole, and its figures, which are JSON."""
         self._write_facts(summary, None)
         self._is_done = True
         self._folder.finish()

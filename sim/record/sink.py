@@ -15,7 +15,7 @@ class Sink(Protocol):
         ...
 
     def steps(self, replica: int, steps: StepColumns) -> None:
-        """All steps of one replica that are in memory."""
+        """Take all steps of one replica that are in memory."""
         ...
 
 

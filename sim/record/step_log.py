@@ -22,7 +22,7 @@ Metrics = dict[str, int | float]
 
 @dataclass(slots=True)
 class Sizes:
-    """Some sizes: how many, their sum and the sum of their squares, all whole numbers."""
+    """Some sizes: their number, their sum and the sum of their squares, all whole numbers."""
 
     num: int = 0
     total: int = 0
@@ -67,7 +67,7 @@ class Queued:
         self._decode.add(num_tokens)
 
     def leave(self, name: str) -> None:
-        """It waits no longer, if it did."""
+        """Note that a request waits no longer, if it did."""
         for names, sizes in ((self._new, self._prefill), (self._preempted, self._decode)):
             size = names.pop(name, None)
             if size is not None:
@@ -91,10 +91,10 @@ class Scheduled:
         self._queued = queued
         self._clock = 0
         self._decoding: dict[str, int] = {}
-        """Computed tokens less the clock."""
+        """The number of computed tokens of each request that decodes, less the clock."""
         self._prompt: dict[str, int] = {}
         self._prefilling: dict[str, int] = {}
-        """Computed tokens."""
+        """The number of computed tokens of each request that prefills."""
         self._kv = Sizes()
         self._joining: list[str] = []
         self._idle: list[tuple[str, int]] = []
@@ -180,7 +180,7 @@ class StepLog(Actor[Heard]):
         self._queued = Queued()
         self._replicas: dict[int, Scheduled] = {}
         self._busy_since_s: dict[int, float | None] = {}
-        """When the step before the next one ended, if there was work ever since."""
+        """The time at which the step before the next one ended, if there was work ever since."""
         self._num_rows: dict[int, int] = {}
         self._rows: list[str] = []
 

@@ -46,7 +46,7 @@ class RecordedOutputs(NamedTokens):
 
 
 Drafts = Sequence[tuple[int, int]]
-"""For each of a request's outputs, in order: how many drafts are offered for its step, how many are right."""
+"""The numbers of drafts, for each output of a request, that are offered for its step, and that are right."""
 
 
 class DraftedOutputs(RecordedOutputs):
@@ -105,7 +105,7 @@ class DecisionLog:
         self.state = self._driver.state
         self.lines: list[Line] = []
         self.stalled: str | None = None
-        """Why the trace came to no end, if it did not."""
+        """The reason why the trace came to no end, if it did not."""
         self._scheduled: dict[int, list[str]] = {}
         """The requests of each step that runs, in order."""
 
@@ -182,7 +182,7 @@ class DecisionLog:
         }
 
     def _computed_before(self, name: str, num_tokens: int, admitted: dict[str, Admission]) -> int:
-        """What was computed before the step that has just been planned."""
+        """Return the tokens computed before the step that has just been planned."""
         if name in admitted:
             return admitted[name].num_computed_tokens
         return self.state.lockstep.num_computed(self.state.running[name]) - num_tokens

@@ -83,7 +83,7 @@ class HasStalled(NamedTuple):
 
 
 class HasEnded(NamedTuple):
-    """Nothing is left to come."""
+    """The trace has ended: nothing is left to come."""
 
     step: int
 
@@ -92,7 +92,7 @@ Happening = Added | WasRefused | Aborted | WasReset | HasPlanned | Updated | Has
 
 
 MAX_RUN = 2**30
-"""More steps than any batch allows."""
+"""A number of steps above that of any batch."""
 
 
 class HeldBackend:
@@ -102,7 +102,7 @@ class HeldBackend:
         self._capacity = capacity
         self.queue: deque[tuple[Batch, Reply[StepResult]]] = deque()
         self.is_interrupted = False
-        """Whether the run that is next to end must end with its first step."""
+        """True if the run that is next to end must end with its first step."""
 
     async def load(self) -> Capacity:
         return self._capacity
@@ -273,7 +273,7 @@ class Driver:
         self._ending_step = None
 
     def _steps_until_anything(self, first: int) -> int:
-        """How many steps of a run from `first` on end before anything else comes."""
+        """Return how many steps of a run from `first` on end before anything else comes."""
         if self._backend.is_interrupted:
             return 1
         is_late = self.state.config.async_scheduling

@@ -38,7 +38,7 @@ REQUIRED = ("id", "arrival_step", "arrival_time", "prompt", "outputs", "max_toke
 DRAFTED = "drafts"
 SAMPLED = ("min_tokens", "ignore_eos", "stop_token_ids")
 MOST_BLOCKS = 2**24
-"""Of one pool: 2.3 GB of records."""
+"""The most blocks of one pool: 2.3 GB of records."""
 PASSED_ON = ("priority", "cache_salt", "tenant", "slo_ttft_s", "predicted_tokens", "slo_tpot_s", "slo_e2e_s")
 
 
@@ -50,7 +50,7 @@ class StepTraceRow:
     submit: Submit
     outputs: tuple[int, ...]
     drafts: tuple[tuple[int, int], ...] = ()
-    """For each output, how many drafts are offered for its step, and how many of them are right."""
+    """The numbers of drafts, for each output, that are offered for its step, and that are right."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from sim.show.console import print_table, table_of
 
 
 def verdict(figure: Compared) -> str:
-    """In words: lower by so much, or no difference shown."""
+    """Return the difference in words: lower by an amount, or no difference shown."""
     change = figure.change
     if math.isnan(change.half_width):
         return "not told: too few, or not the same requests"
@@ -57,7 +57,7 @@ def print_comparison(found: Comparison, names: tuple[str, str], console: Console
 
 
 def _requests(found: Comparison, names: tuple[str, str]) -> str:
-    """How many there are, and how they are compared."""
+    """Return how many requests there are, and how they are compared."""
     if found.is_paired or found.of_each is None:
         many = "s" * (found.num_requests != 1)
         return f"{found.num_requests:,} request{many}, the same in both: compared one by one"
@@ -69,7 +69,7 @@ def _requests(found: Comparison, names: tuple[str, str]) -> str:
 
 
 def _words(moved: Moved) -> str:
-    """With as many digits as tell the two apart, up to the millisecond."""
+    """Return both times, with as many digits as tell them apart, up to the millisecond."""
     digits = 2 if abs(moved.second_s - moved.first_s) >= 0.1 else 3
     return f"{moved.request_id} {moved.first_s:.{digits}f} → {moved.second_s:.{digits}f} s"
 
@@ -83,7 +83,7 @@ def _ms(seconds: float) -> str:
 
 
 def to_json(found: Comparison) -> str:
-    """Everything on the page; NaN is null."""
+    """Return everything on the page as JSON; NaN is null."""
 
     def plain(value: Any) -> Any:
         if is_dataclass(value) and not isinstance(value, type):

@@ -14,7 +14,7 @@ from sim.show import words
 from sim.show.console import print_table
 
 MOST_PHASES = 8
-"""A wait with more changes of cause than these is shown by cause, unless all are asked for."""
+"""The most changes of cause that are shown of a wait, unless all are asked for; with more, the causes are."""
 
 
 class RequestPage:

@@ -14,7 +14,7 @@ from sim.show.console import print_table, table_of
 
 NOBODY: Mapping[str, int] = {}
 MOST_REQUESTS = 5
-"""How many are shown of the requests preempted most often, and of those that caused it."""
+"""The most requests that are shown of those preempted most often, and of those that caused it."""
 
 
 def print_run(console: Console, title: str, found: Findings, at_door: Mapping[str, int] = NOBODY) -> None:
@@ -96,7 +96,7 @@ def _worst(worst: list[WorstWait]) -> Table:
 
 
 def _passed(found: Findings) -> list[str]:
-    """Of the longest waits, the one in which the policy let the most others go first."""
+    """Return a line on the one of the longest waits in which the policy let the most others go first."""
     most = max(found.worst, key=lambda entry: len(entry.passed_by), default=None)
     if most is None or not most.passed_by:
         return []

@@ -109,7 +109,7 @@ class Drawn:
 
 
 def ended_s(request: RequestHistory) -> float:
-    """When it ended, or the record did."""
+    """Return the time at which the request ended, or the record did."""
     if request.end_s is not None:
         return request.end_s
     last_s = request.spans[-1].end_s if len(request.spans) == len(request.waits) else request.waits[-1].end_s
@@ -117,7 +117,7 @@ def ended_s(request: RequestHistory) -> float:
 
 
 def chosen(requests: list[RequestHistory], most: int) -> list[RequestHistory]:
-    """At most this many, in their order: the slowest half, and the others evenly."""
+    """Return at most `most` requests, in their order: the slowest half, and the others evenly."""
     if len(requests) <= most:
         return requests
     by_time = sorted(
@@ -223,7 +223,7 @@ def _steps(record: Path, drawn: Drawn) -> Iterator[Event]:
 
 
 def _name(piece: Slice) -> str:
-    """What its batches computed: `512 prefill + 3 decode`, with how many they were if not one."""
+    """Return what the batches computed: `512 prefill + 3 decode`, with how many they were if not one."""
     prefill = sum(chunk.num_tokens for step in piece.steps for chunk in step.chunks)
     most_decodes = max(step.num_decodes for step in piece.steps)
     parts = [f"{prefill} prefill"] if prefill else []

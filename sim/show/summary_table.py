@@ -23,9 +23,9 @@ MOST_REPLICAS = 16
 MOST_REASONS = 5
 """Reasons for refusals that are shown."""
 WAITS = ("TTFT", "E2E", "queueing", "E2E per token")
-"""What depends on waiting."""
+"""The figures that depend on waiting."""
 STAGES = ("queueing", "prefill")
-"""What no client can tell apart."""
+"""The stages that no client can tell apart."""
 
 
 def print_summary(
@@ -52,7 +52,7 @@ RANGED = ("ttft mean", "ttft p99", "tpot mean", "tpot p99", "e2e mean", "e2e p99
 
 
 def print_ranges(ranges: "Ranges", file: IO[str] | None = None) -> None:
-    """From where to where figures may be, and what one percent of a step does to E2E."""
+    """Print the ranges in which figures may be, and what one percent of a step does to E2E."""
     console = console_for(file)
     table = table_of("milliseconds may be", "from", "to")
     for name in RANGED:
@@ -132,7 +132,7 @@ def _rough(value_s: float) -> str:
 
 
 def _regime(summary: Summary, saturation: float, doubt: float | None) -> str:
-    """In words; who was refused is no load, so that a busy door must not look like an idle server."""
+    """Return the regime in words; what was refused is no load, so that a busy door is not an idle server."""
     regime = _regime_of_served(summary, saturation, doubt)
     if not summary.num_refused:
         return regime
@@ -203,7 +203,7 @@ def _totals(summary: Summary, doubt: float | None) -> Table:
 
 
 def _engines(table: Table, summary: Summary, doubt: float | None) -> None:
-    """What only engines know; of a run that clients saw, what they were told of it."""
+    """Add what only engines know; of a run that clients saw, what they were told of it."""
     if summary.busy_fraction is not None:
         table.add_row(
             "engines busy",
@@ -230,7 +230,7 @@ def _engines(table: Table, summary: Summary, doubt: float | None) -> None:
 
 
 def _client(table: Table, client: ClientFigures) -> None:
-    """How late the client was, and what went wrong; then what no client can know."""
+    """Add how late the client was, and what went wrong; then what no client can know."""
     if (late := client.lateness_s) is not None:
         table.add_row("sent late by", f"mean {_ms(late.mean)} ms, p99 {_ms(late.p99)} ms")
     if client.tokens_per_chunk is not None and client.tokens_per_chunk > 1:

@@ -32,7 +32,7 @@ def _shown(value: Interval, scale: float, signed: bool = False) -> str:
 def print_cells(
     cells: Sequence[Cell], metrics: Sequence[Metric], confidence: float, by: str | None = None
 ) -> None:
-    """To stdout, best first by the first metric, in a table for each value of the axis `by`.
+    """Print cells to stdout, best first by the first metric, in a table for each value of the axis `by`.
 
     Settings that could not run, and why, come last.
     """
@@ -61,7 +61,7 @@ def print_cells(
 
 
 def _leaderboard(ranking: Ranking, metrics: Sequence[Metric], confidence: float, by: str | None) -> Table:
-    """Below each figure stands its difference to that of the best setting."""
+    """Return the leaderboard: below each figure stands its difference to that of the best setting."""
     several = len(ranking.places) > 1
     name = "setting, and its difference to the best" if several else "setting"
     table = table_of(name, *(metric.title for metric in metrics))
@@ -166,7 +166,7 @@ def _why_no_row(cell: Cell, metric: Metric) -> str:
 
 
 def _unfinished(cells: Sequence[Cell], confidence: float) -> str:
-    """Whose latencies leave out whom: a setting that refuses half can look quick."""
+    """Return which settings' latencies leave out requests: one that refuses half can look quick."""
     shares = {label(cell.settings): cell.interval("finished_fraction", confidence).mean for cell in cells}
     if all(share == 1 or math.isnan(share) for share in shares.values()):
         return ""

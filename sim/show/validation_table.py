@@ -112,7 +112,7 @@ def error_cell(error: dict[str, float] | None) -> tuple[str, ...]:
 
 
 def to_json(rows: Sequence[ValidationRow], refusals: Sequence[ShownRefusal]) -> str:
-    """Everything in the tables and more; seconds."""
+    """Return everything in the tables and more, as JSON; seconds."""
     stages = [
         {
             "server": row.server.name,

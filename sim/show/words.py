@@ -19,7 +19,7 @@ def length(seconds: float) -> str:
 
 
 MOST_PERCENT = 0.3
-"""Beyond this a doubt is told in factors: 130 % longer is no 130 % shorter."""
+"""The doubt beyond which it is told in factors: 130 % longer is no 130 % shorter."""
 
 
 def steps_within(doubt: float) -> str:
@@ -65,7 +65,7 @@ def passed_by(found: list[Passing]) -> str:
 
 
 def cause(phase: RequestPhase, header: Header) -> str:
-    """Why a request waited in one phase, as a clause about the request that was next."""
+    """Return why a request waited in one phase, as a clause about the request that was next."""
     if phase.reason == UNDER_WAY:
         return "for the step under way"
     place = "next in the queue" if phase.own else f"behind {names(phase.heads)}"

@@ -7,9 +7,9 @@ from typing import NamedTuple
 from actors.core.config import ConfigError
 
 MAX_TOKENS = 100_000_000
-"""More tokens than this in one request are taken for a damaged row."""
+"""The tokens of one request above which its row is taken to be damaged."""
 MAX_ARRIVAL_S = 2.0**22
-"""48 days: within half the span in which the run's clock adds step times exactly."""
+"""The latest arrival, 48 days: within half the span in which the run's clock adds step times exactly."""
 
 
 class TraceError(ConfigError):

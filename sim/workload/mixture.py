@@ -89,8 +89,8 @@ def _own(seed: int, name: str) -> int:
 def merged(parts: Sequence[tuple[str, Sequence[TraceRequest]]]) -> list[TraceRequest]:
     """Merge named requests in order of arrival; the first part is first where instants are equal.
 
-    Ids and sessions begin with the part's name, and who has no tenant gets it for one. Prompts of different
-    parts have nothing in common. Raises ConfigError where contents are named by blocks of different lengths.
+    Ids and sessions begin with the part's name, and a request without a tenant gets it for one. Prompts of
+    different parts have nothing in common. Raises ConfigError if contents are named by blocks of two lengths.
     """
     sizes = {row.hash_block_tokens for _, rows in parts for row in rows if row.hash_ids is not None}
     if len(sizes) > 1:

@@ -41,7 +41,7 @@ def _gaps(rng: np.random.Generator, rate_per_s: float) -> Iterator[float]:
 FEWEST = 20
 """Sessions or single requests, of fewer of which no draw says what another recording would be."""
 NUM_BLOCKS = 20
-"""Few enough that a block holds a burst, enough to vary; as many as batch means have."""
+"""The number of blocks: few enough that one holds a burst, enough to vary; as many as batch means have."""
 Unit = list[TraceRequest]
 """A request, and those of its session that come after it."""
 

@@ -153,7 +153,7 @@ def session_rows(
 
 @dataclass(frozen=True, slots=True)
 class Tenant(Described):
-    """Whose a share of the sessions are, how urgent, and what times they want."""
+    """A tenant: its share of the sessions, its priority, and its targets of latency."""
 
     name: str
     share: float
@@ -221,7 +221,7 @@ class Workload(Described):
         return [row._replace(request_id=default_id(i)) for i, (_, row) in enumerate(ordered)]
 
     def _owners(self, seed: int, count: int) -> list[int]:
-        """Each session's tenant."""
+        """Return the tenant of each session."""
         shares = np.array([tenant.share for tenant in self.tenants])
         owners: list[int] = (
             stream(seed, "tenants").choice(len(shares), count, p=shares / shares.sum()).tolist()

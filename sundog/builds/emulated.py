@@ -88,7 +88,7 @@ def emulated(
 
 
 def _scaler(simulated: "Simulated") -> "Autoscaler | None":
-    """What drives the number of replicas, if anything does."""
+    """Return what drives the number of replicas, if anything does."""
     from sim.fleet.scaling import Autoscaler
 
     scaling = None if simulated.plan is None else simulated.plan.scaling
@@ -102,7 +102,7 @@ def _say_replicas(time_s: float, wanted: int, paid_s: float) -> None:
 
 
 def _check_processes(serving: EmulatedServing) -> None:
-    """What one process knows, others at the same port do not."""
+    """Refuse what one process knows and others at the same port do not."""
     for flag, given in (
         ("--inject", bool(serving.inject)),
         ("--allow-runtime-lora-updating", serving.allow_runtime_lora_updating),
@@ -125,7 +125,7 @@ def _tokenizer(path: str | None) -> "Tokenizer":
 
 
 def _end_token(tokenizer: "Tokenizer", path: str | None) -> int:
-    """What ends an answer; a tokenizer that names no such token would never end one."""
+    """Return the token that ends an answer; refuses a tokenizer that names none, as no answer would end."""
     if not tokenizer.eos_token_ids:
         raise ConfigError(
             f"--tokenizer is {path}: no file there names the eos_token; add it to tokenizer_config.json"
@@ -134,7 +134,7 @@ def _end_token(tokenizer: "Tokenizer", path: str | None) -> int:
 
 
 def _answers(asked: str, tokenizer: "Tokenizer", seed: int) -> "Answers":
-    """What is said, by name or from a file."""
+    """Return the answers, by name or from a file."""
     from sim.emulation.answers import canned, echoed, from_file
 
     if asked == "texts":

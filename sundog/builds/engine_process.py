@@ -149,7 +149,7 @@ class OpenedModel:
         return partial(on_own_gpus, run, gpus)
 
     def _on_own_cores(self, run: "Run", replica: int, connected: socket.socket) -> None:
-        """An engine process on the CPU, apart from those of other replicas."""
+        """Run an engine process on the CPU, on cores apart from those of other replicas."""
         from runtime.host.threads import share_cores
 
         share_cores(replica, self.config.replicas)
@@ -252,11 +252,11 @@ def ray_place(orders: ServeOrders, stack: ExitStack) -> "RayPlace":
 
 
 GPU_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
-"""Where drivers are reached: NVIDIA's, Windows' from Linux, AMD's."""
+"""The files by which drivers are reached: NVIDIA's, Windows' from Linux, AMD's."""
 
 
 def _may_be_on_a_gpu(device: str) -> bool:
-    """Whether engines may use a GPU, without asking its driver."""
+    """True if engines may use a GPU, without asking its driver."""
     return device == "cuda" or (device == "auto" and any(Path(each).exists() for each in GPU_FILES))
 
 

@@ -26,7 +26,7 @@ from sundog.ends import leaves
 from sundog.options.simulation import LoadOptions, TermsOptions
 
 PROBE_S = 60.0
-"""How long a server may take to say what it takes."""
+"""The time, in seconds, that a server may take to say what it takes."""
 Progress = Callable[[int], None]
 
 

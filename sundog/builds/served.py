@@ -43,32 +43,32 @@ class Served:
     name: str
     config: EngineConfig
     new_engine: "Callable[[int], Engine]"
-    """Makes what a replica runs on."""
+    """A function that makes what a replica runs on."""
     tokenizer: "Tokenizer"
     vocabulary: "Vocabulary"
     defaults: "SamplingDefaults"
-    """How requests that do not say are sampled."""
+    """The sampling parameters of requests that do not give them."""
     device: str
-    """What it runs on, in words."""
+    """The device that it runs on, in words."""
     adapters: tuple[Adapter, ...] = ()
     max_loras: int | None = None
     loads_adapters: bool = False
-    """Whether they may come and go."""
+    """True if adapters may come and go."""
     vectors: "VectorSizes | None" = None
     folder: Path | None = None
-    """The real model's."""
+    """The folder of a real model."""
     cost: "CostModel | None" = None
-    """What its steps take; None where that is learned from them."""
+    """The cost of its steps; None where that is learned from them."""
     remarks: tuple[str, ...] = ()
-    """What people should know before they bet on its pace."""
+    """The remarks that people should read before they bet on its pace."""
     listeners: "tuple[Actor[Heard], ...]" = ()
     emulation: "Emulation | None" = None
     clock: "ScaledClock | None" = None
-    """Where it is not the wall's."""
+    """The clock, where it is not the wall's."""
     driver: "Driver | None" = None
-    """What scales its fleet."""
+    """The driver that scales its fleet, if one does."""
     links: "KvMover | None" = None
-    """They move keys and values between pools."""
+    """The links that move keys and values between pools."""
 
 
 def adapters(serving: Serving, model: str, names: tuple[str, ...] = ()) -> tuple[Adapter, ...]:

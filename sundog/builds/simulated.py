@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 MEMORY_SHARE = 0.92
-"""vLLM's default for `gpu_memory_utilization`."""
+"""The default that vLLM has for `gpu_memory_utilization`."""
 MOST_BLOCKS_OF_ALL = 2**25
 """The pools of all replicas together take 140 bytes a block: 4.7 GB at most."""
 
@@ -56,7 +56,7 @@ class Simulated:
     cost: CostModel
     """The cost of a step, `--step-scale` included."""
     kernels: tuple[CostModel, ...]
-    """The same unscaled, of each pool: they know how far they were asked outside what was measured."""
+    """The unscaled costs of each pool: they know how far they were asked outside what was measured."""
     capacity: Capacity
     power_w: float | None
     front_end_s: float
@@ -65,11 +65,11 @@ class Simulated:
     kv_token_bytes: int
     """The keys and values of a token that a rank keeps; 0 where only times were measured."""
     machine: str
-    """What it runs on, for titles."""
+    """The machine that it runs on, for titles."""
     priced: tuple[str, ...] = ()
-    """What the cost of steps rests on where it was not measured; kept with the results."""
+    """The remarks on the cost of steps where it was not measured; kept with the results."""
     remarks: tuple[str, ...] = ()
-    """The same, and whatever else people should know before they bet on it."""
+    """The remarks of `priced`, and whatever else people should know before they bet on it."""
     plan: "FleetPlan | None" = None
     """The engines of a fleet that are not all alike, or fail."""
 
@@ -234,7 +234,7 @@ class Simulated:
         )
 
     def _failing(self, file: str, seed: int) -> "Simulated":
-        """The same fleet with the faults of a file."""
+        """Return the fleet with the faults of a file."""
         from sim.fleet.faults import drawn_faults, read_faults
 
         if isinstance(self.cost, InStep):
@@ -251,7 +251,7 @@ class Simulated:
         return self.plan or FleetPlan((member,) * num_replicas, seed=seed)
 
     def _scaling(self, target: TargetOptions, scaler: str) -> "Simulated":
-        """The same fleet, of as many replicas as its scaler wants."""
+        """Return the fleet with as many replicas as its scaler wants."""
         from sim.fleet.scaling import Scaling
 
         if self.config.pools or isinstance(self.cost, InStep):
@@ -264,7 +264,7 @@ class Simulated:
         return replace(self, plan=replace(self._planned(), scaling=scaling))
 
     def _moving(self, target: TargetOptions, seed: int) -> "Simulated":
-        """The same fleet with links, over which its router moves requests."""
+        """Return the fleet with links, over which its router moves requests."""
         if isinstance(self.cost, InStep):
             raise ConfigError("--router: ranks that share experts go in step, and pass no requests on")
         if not self.kv_token_bytes:
@@ -333,7 +333,7 @@ def _hardware(engine: EngineOptions, target: TargetOptions) -> Target:
 
 
 def _planned_step_by_step(asked: EngineOptions) -> tuple[str, ...]:
-    """Where drafts switch off what the engine version does by default."""
+    """Return a remark where drafts switch off what the engine version does by default."""
     if asked.speculation is None or asked.async_scheduling is not None or not is_async(asked.engine_version):
         return ()
     if asked.drafts_ahead:
@@ -345,7 +345,7 @@ def _planned_step_by_step(asked: EngineOptions) -> tuple[str, ...]:
 
 
 def _measured(asked: SpeculativeConfig | None) -> SpeculativeConfig | None:
-    """The same with the rates of the record that it names, if it names one."""
+    """Return the configuration with the rates of the record that it names, if it names one."""
     if asked is None or not isinstance(asked.acceptance, str):
         return asked
     if asked.proposed is not None:

@@ -120,7 +120,7 @@ class Shown:
 
 
 def _first_model(connections: "Connections", timeout_s: float) -> str:
-    """What the server calls its first model; raises ConfigError where there is none."""
+    """Return the server's name for its first model; raises ConfigError where there is none."""
     import trio
 
     from runtime.load.server import find_model

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sim.record.run_directory import Run
 
 MOST_RUNS = 1000
-"""More replications than anybody waits for."""
+"""The most replications, more than anybody waits for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,7 +65,7 @@ def _turned_away(record: Path, asked: ExplainOptions) -> bool:
 
 
 def _request(history: "History", request_id: str, asked: ExplainOptions) -> None:
-    """One request, from its arrival to its end."""
+    """Print one request, from its arrival to its end."""
     from sim.explain.data import request_data
     from sim.explain.load import find_request
     from sim.show.console import console_for
@@ -79,7 +79,7 @@ def _request(history: "History", request_id: str, asked: ExplainOptions) -> None
 
 
 def _told(record: Path) -> dict[str, int]:
-    """How many requests the run's summary says were refused, by reason."""
+    """Return how many requests the run's summary says were refused, by reason."""
     from sim.files.run_files import SUMMARY
     from sim.record.run_directory import open_run
 
@@ -87,7 +87,7 @@ def _told(record: Path) -> dict[str, int]:
 
 
 def _run(history: "History", name: str, asked: ExplainOptions, told: dict[str, int]) -> None:
-    """What the whole record tells."""
+    """Print what the whole record tells."""
     from dataclasses import replace
 
     from sim.explain.data import run_data

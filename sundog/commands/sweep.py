@@ -184,7 +184,7 @@ def _by(name: str | None, varied: dict[str, Sequence[Any]]) -> str | None:
 def _run(
     plan: Plan, cells: "Sequence[Settings]", rule: "Rule", asked: SweepOptions, metrics: "Sequence[Metric]"
 ) -> "list[Cell]":
-    """All cells; Ctrl-C and SIGTERM say how far they came."""
+    """Run all cells; Ctrl-C and SIGTERM say how far they came."""
     from sim.show.progress import runs_progress
 
     with runs_progress() as on_progress:
@@ -216,7 +216,7 @@ def _say_what_is_not_measured(plan: Plan, cells: "Sequence[Settings]") -> None:
 
 
 def _check_any(cells: "Sequence[Cell]") -> None:
-    """Something ran; the first bug among what did not is shown, to be reported."""
+    """Refuse a sweep in which nothing ran; the first bug is shown, to be reported."""
     failures = [cell.failed for cell in cells if cell.failed is not None]
     for failed in failures:
         if failed.traceback is not None:

@@ -32,7 +32,7 @@ FACTS: dict[str, Any] = {
     "predicted_tokens": int,
     **dict.fromkeys(SECONDS, float),
 }
-"""What a policy may be told of a request beyond vLLM's own fields: in `vllm_xargs` of its body."""
+"""The fields that a policy may be told of a request beyond vLLM's own: in `vllm_xargs` of its body."""
 log = logging.getLogger("vllm.sundog")
 
 
@@ -42,7 +42,7 @@ class VllmBlocks:
     def __init__(self, manager: Any, block_size: int, num_blocks: int) -> None:
         self._manager = manager
         self.foreign: dict[str, Any] = {}
-        """vLLM's requests."""
+        """The records of requests that are vLLM's own."""
         self.pool = self
         self.block_size, self.num_blocks = block_size, num_blocks
         self.pinned: int | None = None
@@ -140,7 +140,7 @@ class Carrying(VllmBase):  # type: ignore[misc]
     sundog_name = "fcfs"
     sundog_seed = 0
     clock = staticmethod(time.time)
-    """The clock of `Request.arrival_time`."""
+    """The clock by which `Request.arrival_time` is taken."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -161,7 +161,7 @@ class Carrying(VllmBase):  # type: ignore[misc]
         self.policy = SchedulingPolicy.PRIORITY if carried.has_victims else SchedulingPolicy.FCFS
         self._refused: list[tuple[Any, str]] = []
         self._ended: list[tuple[str, int]] | None = None
-        """Who has ended in the step whose result is taken in, and the free blocks before; None between."""
+        """The requests that ended in the step being taken in, and the free blocks before; None between."""
         self._begun: deque[float] = deque()
         self._last_end_s = 0.0
         # A policy that does not ask pays for no call.
@@ -215,7 +215,7 @@ class Carrying(VllmBase):  # type: ignore[misc]
         return bool(self._blocks.num_free < most * len(self.kv_cache_config.kv_cache_groups))
 
     def _reserve_within_quota(self, request: Any, num_computed_tokens: int, num_new_tokens: int) -> int:
-        """Where vLLM bounds a chunk: bound it by the policy's quota as well."""
+        """Bound a chunk by the policy's quota where vLLM bounds it."""
         if num_new_tokens > 0:
             wanted = request.num_tokens - num_computed_tokens
             num_new_tokens = self._carried.within_quota(request.request_id, num_new_tokens, wanted)
@@ -241,7 +241,7 @@ class Carrying(VllmBase):  # type: ignore[misc]
         return super()._free_request(request, *arguments, **named)
 
     def update_from_output(self, output: Any, result: Any) -> Any:
-        """Take a step's result in, and then tell the policy who was given tokens and who has ended."""
+        """Take in a step's result, then tell the policy which requests were given tokens, and which ended."""
         carried, blocks = self._carried, self._blocks
         self._ended = []
         outputs = super().update_from_output(output, result)
@@ -277,11 +277,11 @@ class Carrying(VllmBase):  # type: ignore[misc]
 
 
 class PolicyScheduler(Carrying, AsyncScheduler):  # type: ignore[misc]
-    """For `--scheduler-cls`, where steps are planned ahead: vLLM's default on GPUs."""
+    """The class for `--scheduler-cls` where steps are planned ahead: vLLM's default on GPUs."""
 
 
 class SyncPolicyScheduler(Carrying, Scheduler):  # type: ignore[misc]
-    """For `--scheduler-cls`, where each step is planned when the one before has ended, as on CPUs."""
+    """The class for `--scheduler-cls` where each step is planned when the last has ended, as on CPUs."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sundog.planning.advice import Advice
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
-"""Okabe and Ito's palette."""
+"""The palette of Okabe and Ito."""
 STYLE: Any = {
     "font.size": 9,
     "axes.spines.top": False,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sundog.planning.advice import Advice
 
 COUNTS = ("num_warmup", "num_measured", "unsettled")
-"""What a run has besides its metrics."""
+"""The counts that a run has besides its metrics."""
 SHOWN = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "queueing_s", "program_s")
 PARTS = ("mean", "p50", "p90", "p99")
 
@@ -134,7 +134,7 @@ class SweepResult:
         by: str | None,
         num_shown: int | None = None,
     ) -> None:
-        """Of all metrics the first `num_shown`, or all, are those that were asked for."""
+        """Keep the cells; the first `num_shown` of all metrics, or all, are those that were asked for."""
         self.shown = list(metrics[:num_shown])
         self.cells, self.metrics, self.confidence, self.by = list(cells), list(metrics), confidence, by
 

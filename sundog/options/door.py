@@ -28,7 +28,7 @@ def parse_origins(text: str) -> tuple[str, ...]:
 
 
 def _is_origin(given: object) -> bool:
-    """Whether a browser would send it: a scheme and a host, no path."""
+    """True if a browser would send the origin: a scheme and a host, no path."""
     if not isinstance(given, str) or not given.isascii() or not given.isprintable():
         return False
     scheme, _, host = given.partition("://")

@@ -20,9 +20,9 @@ MOST_TOKENS = 2**27
 MOST_BLOCKS = 2**24
 """A block takes 140 bytes in the pool, so this many take 2.3 GB."""
 UNKNOWN_CONTEXT = 4096
-"""Tokens, where neither the model nor an option says."""
+"""The tokens of a context, where neither the model nor an option says."""
 DEFAULT_LIMITS = (2048, 256)
-"""vLLM's (max_num_batched_tokens, max_num_seqs) for unknown hardware."""
+"""The limits (max_num_batched_tokens, max_num_seqs) that vLLM takes for unknown hardware."""
 
 SIMULATED_ONLY = (
     "engine_version",
@@ -34,7 +34,7 @@ SIMULATED_ONLY = (
 """Rows of `EngineOptions` that the torch backend lacks: commands that compute a model leave them out."""
 
 OWN = SchedulerConfig()
-"""The configuration's own defaults."""
+"""The defaults of the configuration itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ FIXED = (
     "engine_version",
     "override_generation_config",
 )
-"""What a measured engine has, and cannot be asked to have otherwise."""
+"""The options of a measured engine that cannot be asked to be otherwise."""
 
 
 def profile_of(target: TargetOptions) -> "tuple[str, Profile] | None":

@@ -127,7 +127,7 @@ def picture_format(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """On or off: `--name`, and with `pair` also `--no-name`."""
+    """A kind of option that is on or off: `--name`, and with `pair` also `--no-name`."""
 
     pair: bool = True
     metavar: str = ""
@@ -147,7 +147,7 @@ COMMON = "Options"
 """The section of what most people need, which `--help` shows; `--help-all` shows the others, too."""
 RECORDING = "Recording"
 SCHEDULER, ENGINE = "scheduler", "engine"
-"""Which part of the configuration has a field of the same name."""
+"""The parts of the configuration, one of which may have a field of a row's name."""
 
 
 @dataclass(frozen=True, slots=True)

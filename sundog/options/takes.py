@@ -15,7 +15,7 @@ from sundog.options.row import COMMON, OptionRow, Switch, rows
 
 Body = Callable[..., None]
 SHOWS_ALL = "sundog.options: shows all"
-"""Set in a context's `meta` where the help shows every section."""
+"""The key that is set in a context's `meta` where the help shows every section."""
 
 
 def given_once(varied: dict[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:

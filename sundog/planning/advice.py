@@ -25,7 +25,7 @@ TUNED: dict[str, tuple[int, ...]] = {
 }
 """Settings of an engine that trade TTFT for TPOT: each value is tried on the winner with fewer replicas."""
 AFTERWARDS = 20
-"""About how many trials follow the search for the winner; for progress alone."""
+"""The number of trials, about, that follow the search for the winner; for progress alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 RANKS = (1, 2, 4, 8)
 """Tensor-parallel sizes that are tried where none is given."""
 LENGTHS = 1024
-"""A context that is chosen for the traffic is a multiple of so many tokens."""
+"""The number of tokens of which a context that is chosen for the traffic is a multiple."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ ROLES = "prefill", "decode"
 SAMPLE = 64
 """Prompts, from the shortest to the longest, whose cost stands for that of all."""
 MACHINE = ("gpu", "tensor_parallel_size", "max_model_len")
-"""Settings that say what machine it is; those that pools do not share, but for the last."""
+"""The settings that say what machine it is; pools do not share them, but for the last."""
 
 
 class Need(NamedTuple):
@@ -45,7 +45,7 @@ class PoolsCandidate(Candidate):
     """Engines that prefill beside such that decode; `sizes` has how many of each, the n-th fleet at n - 1."""
 
     parts: tuple[Candidate, ...] = ()
-    """What an engine of each pool is: a candidate that does whole requests."""
+    """The engine of each pool, as a candidate that does whole requests."""
     sizes: tuple[tuple[int, int], ...] = ()
     least: tuple[int, int] = (1, 1)
     """The fewest engines of each kind that a fleet needs."""

@@ -65,7 +65,7 @@ def _missed(result: "TrialResult", objectives: "Sequence[Objective]") -> str:
 def print_advice(
     advice: "Advice", objectives: "Sequence[Objective]", confidence: float, has_prices: bool
 ) -> None:
-    """To stdout: the fleets that were looked at, the cheapest first, and what to know of the winner."""
+    """Print to stdout the fleets that were looked at, the cheapest first, and what to know of the winner."""
     from sim.show.console import console_for, print_table
 
     console = console_for()
@@ -118,7 +118,7 @@ def _table(advice: "Advice", objectives: "Sequence[Objective]", has_prices: bool
 def _lines(
     advice: "Advice", objectives: "Sequence[Objective]", confidence: float, has_prices: bool
 ) -> Iterator[str]:
-    """What to know of the winner, a line each."""
+    """Yield what to know of the winner, a line each."""
     winner, held = advice.winner, advice.held
     assert winner is not None and winner.holding is not None
     price = f", {winner.cost:,.2f} an hour" if has_prices else ""

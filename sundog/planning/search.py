@@ -47,7 +47,7 @@ class Candidate:
     """True once the number for one draw was found: from then on one more is looked at each time."""
     is_verified: bool = False
     is_variant: bool = False
-    """True for a setting that nobody asked for, which is tried because it may take fewer replicas."""
+    """True for a setting that was not asked for, which is tried because it may take fewer replicas."""
     refused: str | None = None
     alone: TrialResult | None = None
     """The result of requests that have a replica to themselves, if they were tried."""
@@ -159,7 +159,7 @@ class Search:
     at_means: bool = False
     num_at_once: int = 1
     on_trials: Callable[[int], None] = lambda expected: None
-    """Told before each round how many trials may follow it, as far as that can be seen."""
+    """A function that is told before each round how many trials may follow it, as far as can be seen."""
 
     def cheapest(self, candidates: Sequence[Candidate]) -> Candidate | None:
         """Search until no candidate can be cheaper than the best that holds; None if none can hold."""
@@ -176,13 +176,13 @@ class Search:
             self._advance(going[: self.num_at_once], most)
 
     def _expected(self, going: Sequence[Candidate], most: float) -> int:
-        """How many trials are left if the first candidate holds, and each other one fails once."""
+        """Return how many trials are left if the first candidate holds, and each other one fails once."""
         first = going[0]
         between = (first.holding or min(2 * first.failing + 1, first.most)) - first.failing
         return math.ceil(math.log2(max(between, 1))) + self.num_seeds + len(going) - 1
 
     def _advance(self, chosen: Sequence[Candidate], below: float) -> None:
-        """One look at each of these candidates, or at all draws of one whose number of replicas is found."""
+        """Look once at each of these candidates, or at all draws of one whose number of replicas is found."""
         trials: list[tuple[Candidate, int, FleetTrial]] = []
         for candidate in chosen:
             if candidate.failing and candidate.holding is None and candidate.alone is None:

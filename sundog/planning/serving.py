@@ -1,4 +1,4 @@
-"""A fleet in the words of those who run it: commands, a Kubernetes manifest, values for llm-d's chart."""
+"""A fleet in the words of its operators: commands, a Kubernetes manifest, values for llm-d's chart."""
 
 import json
 import shlex
@@ -36,7 +36,7 @@ OWN_POLICIES = {"fcfs": (), "priority": ("--scheduling-policy", "priority")}
 
 
 TRANSFER = json.dumps({"kv_connector": "NixlConnector", "kv_role": "kv_both"})
-"""How vLLM's servers of two pools are told to hand keys and values over."""
+"""The setting by which vLLM's servers of two pools hand keys and values over."""
 
 
 class ServerGroup(NamedTuple):

@@ -16,7 +16,7 @@ VARIED: dict[str, OptionRow] = {
 }
 """The options that a sweep may vary."""
 NAMED = ("policy", "router")
-"""Options whose values have parameters, and may name a file."""
+"""The options whose values have parameters, and may name a file."""
 
 
 def axes(texts: Sequence[str]) -> dict[str, Sequence[Any]]:

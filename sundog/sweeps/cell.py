@@ -96,7 +96,7 @@ class CellRunner:
         self._last: tuple[Source, int, list[TraceRequest]] | None = None
 
     def __call__(self, job: "Job") -> "Played | FailedRun":
-        """One run, or why there is none: an error crosses processes as text."""
+        """Return one run, or why there is none: an error crosses processes as text."""
         from sim.figures.sweep.cells import FailedRun
 
         try:

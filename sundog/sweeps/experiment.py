@@ -37,7 +37,7 @@ class RemoteRunner(Generic[J, R]):
         self._folder = None if folder is None else folder.absolute()
 
     def __call__(self, job: J) -> R:
-        """One run, or why there can be none on this node."""
+        """Return one run, or why there can be none on this node."""
         one_thread()
         if (refusal := self._refusal()) is not None:
             return self._refused(f"node {platform.node()} {refusal}")
@@ -81,7 +81,7 @@ def _versions() -> str:
 
 
 Progress = Callable[[int, int], None]
-"""Told how many runs are done, and how many are asked for so far."""
+"""A function that is told how many runs are done, and how many are asked for so far."""
 
 
 class Experiment:
@@ -94,7 +94,7 @@ class Experiment:
         self._fixed = [plan.is_fixed(settings) for settings in cells]
         self._shelf = Shelf()
         self._kept: dict[int, int | FailedRun] = {}
-        """What came of fixed cells, on the shelf, and of cells that cannot run: the same for every seed."""
+        """The results of fixed cells, on the shelf, and of cells that cannot run: the same for every seed."""
         self._first: dict[int, bytes] = {}
         """The fates of the first run of each cell that may draw something."""
         self._compared: set[int] = set()
@@ -112,7 +112,7 @@ class Experiment:
         num_processes: int,
         on: str | None = None,
     ) -> "list[Cell]":
-        """All cells, in as many processes, here or `on` a cluster; there 0 takes all of its CPUs."""
+        """Run all cells, in as many processes, here or `on` a cluster; there 0 takes all of its CPUs."""
         from sim.figures.sweep.cells import FailedRun, sweep
         from sim.figures.sweep.played import measured
 
@@ -130,14 +130,14 @@ class Experiment:
             return sweep(self._cells, rule, run_all, self._gave_one_run)
 
     def _gave_one_run(self, settings: "Settings") -> bool:
-        """Whether every seed gives, or at least two seeds gave, the cell the same run."""
+        """True if every seed gives, or at least two seeds gave, the cell the same run."""
         number = self._cells.index(settings)
         return self._fixed[number] or (number in self._compared and number not in self._varies)
 
     def _outcomes(
         self, workers: "Workers[Job, Played | FailedRun]", jobs: "Sequence[Job]"
     ) -> "Iterator[Played | FailedRun]":
-        """In the order of the jobs, whichever is done first."""
+        """Yield outcomes in the order of the jobs, whichever is done first."""
         numbers = [self._cells.index(settings) for settings, _ in jobs]
         new = [p for p, (_, seed) in enumerate(jobs) if seed == 0 or not self._fixed[numbers[p]]]
         self.num_asked += len(new)
@@ -155,12 +155,12 @@ class Experiment:
             yield done.pop(place)
 
     def _known(self, number: int) -> "Played | FailedRun | None":
-        """What came of a cell whose every run is the same."""
+        """Return the result of a cell whose every run is the same."""
         kept = self._kept.get(number)
         return self._shelf.get(kept) if isinstance(kept, int) else kept
 
     def _taken(self, number: int, result: "Played | FailedRun | Died") -> "Played | FailedRun":
-        """What came of a job of this cell, as text if its process died."""
+        """Return the result of a job of this cell, as text if its process died."""
         from sim.figures.sweep.cells import FailedRun
 
         outcome = FailedRun(str(result)) if isinstance(result, Died) else result

@@ -58,7 +58,7 @@ class Crew(Generic[J, R]):
 
 
 class Workers(Generic[J, R]):
-    """At most `num_processes` of the crew; use it in a `with`, which ends them."""
+    """The workers: at most `num_processes` of the crew; use them in a `with`, which ends them."""
 
     def __init__(self, crew: Crew[J, R], num_processes: int) -> None:
         self._crew, self._most = crew, num_processes
@@ -121,7 +121,7 @@ def here(run: Callable[[J], R]) -> Crew[J, R]:
 
 
 class _Worker(Generic[J, R]):
-    """One process, seen from outside."""
+    """A process of a sweep, seen from outside."""
 
     def __init__(self, run: Callable[[J], R]) -> None:
         context = get_context("spawn")
@@ -185,7 +185,7 @@ def _work(run: Callable[[J], R], jobs: Connection) -> None:
 
 
 def _end_with_parent() -> None:
-    """A run that nobody waits for is not worth its CPU; what it has written is a part, and named so."""
+    """End with the parent: a run without a reader is not worth its CPU; its files are named parts."""
     parent = parent_process()
     if parent is not None:
         wait([parent.sentinel])

@@ -56,7 +56,7 @@ class AnswerChoice:
     def __init__(self, index: int, asked: AskedPrompt, stream: DeltaStream, *, is_first: bool) -> None:
         self._stream = stream
         self._first: Delta | None = None
-        """Taken from the stream already, because it tells whether the engine's policy refused the request."""
+        """The delta taken from the stream already, as it tells whether the engine's policy refused it."""
         self.asked = asked
         self.index = index
         self.is_first = is_first
@@ -65,7 +65,7 @@ class AnswerChoice:
         self.thoughts: ThoughtCount | None = None
         self.finished = False
         self.cut: tuple[int, Callable[[], None]] | None = None
-        """After how many tokens the answer is to be cut off, and how."""
+        """The number of tokens after which the answer is to be cut off, and what cuts it off."""
 
     async def confirm(self) -> None:
         """Wait until the engine has taken the request; raises ApiError if its policy refuses it."""

@@ -59,7 +59,7 @@ class _Message:
         self._id, self._model = answer_id, model
         self._blocks: list[Json] = []
         self._kind: tuple[str, int] | None = None
-        """What the last block is: text, thinking, or the call of this number."""
+        """The kind of the last block: text, thinking, or the call of this number."""
         self._used = UsedPart(0, 0, 0)
         self._ended = EndedPart("stop", None)
 

@@ -21,7 +21,7 @@ class SaidPart:
     text: str
     is_reasoning: bool = False
     logprobs: tuple[Json, ...] = ()
-    """Of its tokens, if they were asked for."""
+    """The log probabilities of its tokens, if they were asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class UsedPart:
     num_cached_tokens: int
     num_tokens: int
     num_thoughts: int = 0
-    """How many of the new ones are reasoning."""
+    """The number of the new tokens that are reasoning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class EndedPart:
 
 @dataclass(frozen=True, slots=True)
 class FailedPart:
-    """There will be no more of it."""
+    """The failure of an answer: there will be no more of it."""
 
     message: str
 
@@ -103,10 +103,10 @@ def sse(event: str, body: Mapping[str, object]) -> bytes:
 
 
 class Shaped(Protocol):
-    """Another shape of a streamed answer."""
+    """The interface of another shape of a streamed answer."""
 
     def take(self, part: Part) -> bytes:
-        """The events that a part is."""
+        """Return the events that a part becomes."""
         ...
 
     def last(self) -> bytes:

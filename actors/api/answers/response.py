@@ -82,7 +82,7 @@ NO_OUTPUT_DETAILS: Json = {
     "output_tokens_per_turn": [],
     "tool_output_tokens_per_turn": [],
 }
-"""What vLLM says of tools that a server runs itself: this one runs none."""
+"""The fields in which vLLM counts the tools that a server runs itself: this one runs none."""
 
 
 class ResponseObject:
@@ -96,7 +96,7 @@ class ResponseObject:
         self._head: Json = asked | own
         self._items: list[Json] = []
         self._kind: tuple[str, int] | None = None
-        """What the last item is: message, reasoning, or the call of this number."""
+        """The kind of the last item: message, reasoning, or the call of this number."""
         self._used = UsedPart(0, 0, 0)
         self._status = "in_progress"
         self._error: Json | None = None
@@ -140,7 +140,7 @@ class ResponseObject:
         return self._status == "in_progress"
 
     def cancel(self) -> None:
-        """Its client wants no more of it."""
+        """Mark the response as cancelled: its client wants no more of it."""
         self._status = "cancelled"
 
     def _said(self, part: SaidPart, kind: str) -> Iterator[Event]:

@@ -23,7 +23,7 @@ Whole = Sequence[tuple[ChoiceView, Delta]]
 NOTHING: Json = dict.fromkeys(
     ("service_tier", "system_fingerprint", "kv_transfer_params", "ec_transfer_params", "metrics")
 )
-"""What a whole answer of vLLM has and this server has not."""
+"""The keys of a whole answer of vLLM's for which this server has no values."""
 
 
 class ResponseShape(Protocol):

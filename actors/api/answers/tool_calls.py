@@ -23,7 +23,7 @@ class CallObject:
         self.name: str | None = None
         self.raw = ""
         self.has_arguments = False
-        """Whether any of them was released."""
+        """True once a part of the arguments was released."""
         self.is_complete = False
         self._depth = 0
         self._in_string = self._escaped = False
@@ -121,7 +121,7 @@ BETWEEN_CALLS = BLANKS + "[],;"
 MOST_NAME = 256
 NAMED = re.compile(r"([\w.-]+)(?:\[CALL_ID\]\w*)?(?:\[ARGS\])?\s*(?=\{)")
 NAMED_SO_FAR = re.compile(r"[\w.-]+(?:\[[\w\]]*)*\s*")
-"""How newer models of Mistral's begin a call: a function's name, and marks before its arguments."""
+"""The beginning of a call of newer models of Mistral's: a function's name, and marks before its arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,14 +145,14 @@ FORMATS = {
     "llama3_json": CallFormat("<|python_tag|>", bare=True, keeps_special=True),
     "mistral": CallFormat("[TOOL_CALLS]", is_named=True, keeps_special=True),
 }
-"""By the names that vLLM gives its parsers; `hermes` is Qwen's, too."""
+"""The formats of calls, by the names that vLLM gives its parsers; `hermes` is Qwen's, too."""
 LISTED = CallFormat(None, bare=True)
-"""What a grammar makes of a required call: a JSON list of calls."""
+"""The format that a grammar makes of a required call: a JSON list of calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallPart:
-    """Something new of the call `index`: its name, which comes first and once, or more of its arguments."""
+    """The news of the call `index`: its name, which comes first and once, or more of its arguments."""
 
     index: int
     name: str | None
@@ -173,10 +173,10 @@ class CallParser:
     def __init__(self, form: CallFormat) -> None:
         self._form = form
         self._text = ""
-        """What has not been decided on: perhaps the beginning of a mark."""
+        """The text that has not been decided on: perhaps the beginning of a mark."""
         self._between = form.begin is None
         self._opened = ""
-        """What will have been content if no call follows: a mark, and blanks behind it."""
+        """The text that will have been content if no call follows: a mark, and blanks behind it."""
         self._blanks = ""
         """Blanks at the beginning of content, or behind a call, which are content if more of it follows."""
         self._talks = False
@@ -254,7 +254,7 @@ class CallParser:
         self._say(said, opened + text)
 
     def _outside(self, said: ParsedText) -> bool:
-        """Between calls, or before the first."""
+        """Read on between calls, or before the first; True if there may be more to read."""
         text, form = self._skipped(self._text), self._form
         if self._opened:
             self._opened += self._text[: len(self._text) - len(text)]

@@ -32,7 +32,7 @@ from actors.core.params.sampling import Constraint
 from actors.messages import ChatMessage, Reading
 
 BILLING = "x-anthropic-billing-header"
-"""How the block begins that accounts for a request: it differs each time, and no prefix would be cached."""
+"""The beginning of the block that accounts for a request: it differs each time, and would spoil prefixes."""
 
 
 def without_billing(text: str) -> str:
@@ -155,14 +155,14 @@ class MessageBody(JsonObject):
     """A turn of a conversation; an assistant's may come back as it was sent, with null and empty fields."""
 
     role: Name
-    """Any that the model's chat template knows."""
+    """The role of the turn: any that the model's chat template knows."""
     content: Annotated[str, PlainValidator(as_text, json_schema_input_type=ContentInput)] | None = None
     tool_calls: Annotated[list[CalledBody], Field(max_length=MAX_TOOLS)] | None = None
     tool_call_id: Name | None = None
     name: Name | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
-    """The same under its former name."""
+    """The reasoning under its former name."""
 
     def checked(self, where: str) -> ChatMessage:
         """The turn for the chat template; raises 400 for content that no template is given."""
@@ -234,7 +234,7 @@ class ChatBody(Templated, SamplingBody):
 
     @property
     def answering_role(self) -> str:
-        """Whose message the answer is: the assistant's, or the last one's if that is continued."""
+        """The role of the answer: the assistant's, or that of the last message if it is continued."""
         return "assistant" if self.add_generation_prompt else self.messages[-1].role
 
     @property

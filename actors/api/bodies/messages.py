@@ -67,7 +67,7 @@ class Block(TextBlock):
     input: dict[str, object] | None = None
     tool_use_id: Name | None = None
     content: str | Annotated[list[TextBlock], Field(max_length=MAX_PARTS)] | None = None
-    """Of a tool's result."""
+    """The content of a tool's result."""
     is_error: bool = False
 
 

@@ -36,9 +36,9 @@ MAX_STOP_TOKEN_IDS = 4096
 MAX_PROMPTS = 1024
 MAX_LOGPROB_TOKEN_IDS = 1024
 MAX_PATTERN_TOKENS = 1024
-"""Compared after every token, as often as they are to be repeated."""
+"""The most tokens of a pattern: it is compared after every token, as often as it is to be repeated."""
 MAX_CHOICES = 1024
-"""Of one answer: choices of a prompt times prompts."""
+"""The most choices of one answer: choices of a prompt times prompts."""
 MAX_PROMPT_TOKENS = 2**20
 MAX_MESSAGES = 2**14
 MAX_PARTS = 2**14
@@ -62,11 +62,11 @@ Probability = Annotated[float, Field(**TOP_P.bounds)]
 TopK = Annotated[int, Field(**TOP_K.bounds), WHOLE]
 Name = Annotated[str, Field(min_length=1, max_length=1024)]
 ModelName = Annotated[str, Field(max_length=1024)]
-"""Empty, as some clients send it, it means the served model."""
+"""The name of a model; empty, as some clients send it, it means the served model."""
 Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
-"""Each token is compared with every stop string."""
+"""The text that stops an answer, of bounded length: each token is compared with every stop string."""
 ManyTokenIds = Annotated[list[TokenId], Field(max_length=MAX_PROMPT_TOKENS, fail_fast=True)]
-"""Only the first wrong one is reported: a million errors take seconds to write down."""
+"""Token ids of which only the first wrong one is reported: a million errors take seconds to write down."""
 TokenIds = Annotated[ManyTokenIds, Field(min_length=1)]
 
 
@@ -75,12 +75,12 @@ THREAD_FROM_BYTES = 2**17
 MAX_COMPOUND = 2**17
 """Texts, keys, arrays and objects of a body. Each takes about 0.5 µs, a number a tenth of that."""
 MAX_VALUES = 2**20 + 2**10
-"""All values of a body: a prompt of 2**20 token ids, and the fields next to it."""
+"""The most values of a body: a prompt of 2**20 token ids, and the fields next to it."""
 MAX_FIELDS = 1000
 ABOUT_BOUNDS = ("greater_than", "less_than", "too_short", "too_long", "string_too")
-"""How pydantic's errors about a value begin whose type is right: vLLM's own code finds those."""
+"""The beginnings of pydantic's errors about a value of the right type: vLLM's own code finds those."""
 KINDS = ("str", "int", "float", "bool", "dict")
-"""How pydantic names the branch of a union in a place; lists have brackets."""
+"""The names that pydantic gives the branches of a union in a place; lists have brackets."""
 OF_JSON = {
     "a valid dictionary": "an object",
     "a valid list": "a valid array",
@@ -101,7 +101,7 @@ class JsonObject(BaseModel):
     harmless: ClassVar[frozenset[str]] = frozenset()
     """Further fields that change nothing here."""
     passed: ClassVar[frozenset[str]] = frozenset()
-    """Further fields that the chat completion is given that this body stands for."""
+    """Further fields that are passed on to the chat completion for which this body stands."""
 
     def passed_on(self) -> Json:
         """Return the fields beyond its own that are a chat completion's."""

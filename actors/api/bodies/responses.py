@@ -30,7 +30,7 @@ Included = Literal[
     "message.output_text.logprobs",
     "reasoning.encrypted_content",
 ]
-"""What answers may show besides; of the other kinds an answer of text has none."""
+"""The further parts that answers may show; of the other kinds an answer of text has none."""
 
 
 class Item(JsonObject):

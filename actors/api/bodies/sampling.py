@@ -97,7 +97,7 @@ class ShownBody(JsonObject):
 
 
 MAX_TOKENS_LISTED = 2**18
-"""At least the vocabulary of any model."""
+"""The most tokens that a body may list: at least the vocabulary of any model."""
 MAX_BAD_WORDS = 1024
 MAX_BAD_WORD_CHARACTERS = 1024
 MOST_BIAS = 100.0
@@ -131,7 +131,7 @@ def as_bad_words(value: object) -> tuple[str, ...]:
 
 
 def _strings(value: object, form: str, one: str, most: int, most_characters: int) -> list[str]:
-    """A list of at most so many strings that are not empty; raises ValueError."""
+    """Return a list of at most `most` strings that are not empty; raises ValueError."""
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
         raise ValueError(f"must be {form}")
     if len(value) > most:
@@ -174,7 +174,7 @@ RepetitionPenalty = Annotated[float, Field(**REPETITION_PENALTY.bounds)]
 MinP = Annotated[float, Field(**MIN_P.bounds)]
 Seed = Annotated[int, Field(**SEED.bounds), WHOLE]
 ThinkingBudget = Annotated[int, Field(**THINKING.bounds), WHOLE]
-"""-1 is no bound."""
+"""The tokens of a section of reasoning at most; -1 is no bound."""
 
 
 PatternSize = Annotated[int, Field(ge=0, le=MAX_PATTERN_TOKENS), WHOLE]
@@ -321,7 +321,7 @@ class SamplingBody(ShownBody, TermsBody):
 
 
 SHARED = frozenset({*TermsBody.model_fields, "chat_template_kwargs"}) - {"model", "kv_transfer_params"}
-"""Of every shape: on what terms a request is asked, and what the chat template is given."""
+"""The fields of every shape: the terms of a request, and what the chat template is given."""
 
 SAMPLED = SHARED | {
     "allowed_token_ids",
@@ -345,4 +345,4 @@ SAMPLED = SHARED | {
     "thinking_token_budget",
     "top_k",
 }
-"""Of OpenAI's responses: how an answer is sampled and shown, too."""
+"""The fields of OpenAI's responses: those of every shape, and how an answer is sampled and shown."""

@@ -136,9 +136,9 @@ UNSUPPORTED_IN_SCORES: Mapping[str, tuple[object, ...]] = {
 }
 SCORES = ("/score", "/v1/score")
 RERANKS = ("/rerank", "/v1/rerank", "/v2/rerank")
-"""Where vLLM has them."""
+"""The paths at which vLLM scores and reranks."""
 PAIRS = (("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2"))
-"""What the two sides are called, as in vLLM."""
+"""The names of the two sides, as in vLLM."""
 RAW = Sampling(temperature=0.0, max_tokens=1, ignore_eos=True, pooling=Pooling(None, None))
 
 TextsInput = str | Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS)]
@@ -166,7 +166,7 @@ Texts = Annotated[tuple[str, ...], PlainValidator(as_texts, json_schema_input_ty
 
 
 class ScoreBody(TruncatedBody, TermsBody):
-    """Two sides: one text against each of the other side, or as many on either."""
+    """The body of two sides: one text against each of the other side, or as many on either."""
 
     unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = UNSUPPORTED_IN_SCORES
 
@@ -179,7 +179,7 @@ class ScoreBody(TruncatedBody, TermsBody):
     text_2: Texts | None = None
 
     def sides(self) -> tuple[tuple[str, ...], tuple[str, ...], str]:
-        """Both, and what the second is called; the first may have one text for all of it. Raises 400."""
+        """Return both sides and the name of the second; the first may have one text for all. Raises 400."""
         for first, second in PAIRS:
             left, right = getattr(self, first), getattr(self, second)
             if left is None or right is None:
@@ -204,4 +204,4 @@ class RerankBody(TruncatedBody, TermsBody):
     query: Text
     documents: Texts
     top_n: Annotated[int, Field(ge=0, le=INT32_MAX), WHOLE] = 0
-    """How many to show; 0 shows all."""
+    """The number of documents to show; 0 shows all."""

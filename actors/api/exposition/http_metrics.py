@@ -56,7 +56,7 @@ class HttpMetrics:
 
 
 Count = Callable[[str, str, str, tuple[int, int], float], None]
-"""`HttpMetrics.count`, wherever it counts."""
+"""A function that counts a request as `HttpMetrics.count` does, wherever it is."""
 
 
 def count_requests(app: Quart, count: Count) -> None:

@@ -34,7 +34,7 @@ from actors.metrics.measured import Measured
 log = logging.getLogger("sundog.api")
 
 TIMEOUT_S = 5.0
-"""To send one batch, tries included; the end of a server waits for the last one."""
+"""The time, in seconds, to send one batch, tries included; the end of a server waits for the last one."""
 OPTION = "--otlp-traces-endpoint"
 
 
@@ -53,7 +53,7 @@ def tracer_provider(endpoint: str) -> TracerProvider:
 
 
 def exporter_to(endpoint: str) -> SpanExporter:
-    """By gRPC where the URL or OpenTelemetry's variable says so, else by HTTP; raises ConfigError."""
+    """Return an exporter for gRPC, if URL or OpenTelemetry's variable say so, or HTTP; raises ConfigError."""
     parts = urlsplit(endpoint)
     if parts.scheme not in ("http", "https", "grpc") or not parts.hostname:
         raise ConfigError(f"{OPTION} is {endpoint!r}: give a URL such as http://localhost:4318")
@@ -183,7 +183,7 @@ class Spans:
             part.end(epoch_ns + round(end_s * 1e9))
 
     def _attributes(self, ended: Measured, reason: str, time_s: float) -> Attributes:
-        """Under vLLM's names what it has too (0.32, tracing/utils.py); nothing of what never happened."""
+        """Return what vLLM has, too, by its names (0.32, tracing/utils.py); not what never happened."""
         scheduled_s, first_s, last_s = ended.times_s(time_s)
         sampling = ended.sampling
         attributes: Attributes = {

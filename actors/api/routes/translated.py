@@ -90,7 +90,7 @@ class StoredResponses:
 
 
 NAMES_IN_MESSAGES = {"stop": "stop_sequences", "thinking_token_budget": "thinking.budget_tokens"}
-"""What fields of a chat completion are called here."""
+"""The names in this API of fields of a chat completion."""
 BodyT = TypeVar("BodyT", bound=PromptBody)
 
 
@@ -139,7 +139,7 @@ NAMES_IN_RESPONSES = {
     "max_completion_tokens": "max_output_tokens",
     "response_format": "text.format",
 }
-"""What fields of a chat completion are called here."""
+"""The names in this API of fields of a chat completion."""
 
 
 def responses_routes(context: ApiContext) -> Blueprint:

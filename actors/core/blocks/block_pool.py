@@ -1,4 +1,4 @@
-"""The pool of KV blocks: who holds them, the order of reuse, and what each block holds.
+"""The pool of KV blocks: their holders, the order of their reuse, and what each block holds.
 
 Law: every block but the null block 0 is either free (in the free queue once) or held. Freeing never forgets
 what a block holds; only reuse does. The order of reuse is vLLM V1's, as the golden logs show it.
@@ -51,9 +51,9 @@ class BlockPool:
         self._runs: dict[int, BlockRun] = {}
         """The runs that are held or can be found, by their first block."""
         self._copies: dict[Key, list[BlockRun]] = {}
-        """The runs that hold the same keys, by the first of these, the oldest first."""
+        """The runs that hold the same keys, by the first of these keys, the oldest run first."""
         self.changes: KvChanges | None = None
-        """What can be found anew or no more, if anybody asks."""
+        """The changes of the keys that can be found; None if nothing reads them."""
 
     @property
     def free_order(self) -> list[int]:
@@ -155,8 +155,8 @@ class BlockPool:
     def register(self, table: list[int], keys: list[Key], start: int, end: int) -> list[tuple[int, int]]:
         """Remember that the blocks of a table from `start` to before `end` hold what their keys stand for.
 
-        They are held once, and those before them were found or registered. Returns, from where to where, what
-        no block held before. O(runs), and one look for each key.
+        They are held once, and those before them were found or registered. Returns the ranges of positions
+        whose keys no block held before. O(runs), and one look-up for each key.
         """
         last = self.runs(table, 0, start)[-1] if start else None
         if last is not None and not last.keys:

@@ -24,20 +24,20 @@ class HostTier:
     def __init__(self, memory: HostMemory) -> None:
         self._memory = memory
         self._ready_s = OrderedDict[Key, float]()
-        """When the copy of each block is here; the least recently used block comes first."""
+        """The time at which the copy of each block is complete; the least recently used block comes first."""
         self._loading = Counter[Key]()
-        """How many copies to the GPU read each block."""
+        """The number of copies to the GPU that read each block."""
         self._loads = deque[Sequence[Key]]()
         """The copies to the GPU that are not done, in order."""
         self._loads_end_s = self._stores_end_s = 0.0
         self.begun: list[tuple[str, float]] = []
-        """Requests whose load has begun, and when it ends: for whoever sees to it that the end is told."""
+        """The requests whose load has begun, and when each ends, until the Scheduler takes them."""
 
     def __len__(self) -> int:
         return len(self._ready_s)
 
     def num_found(self, keys: Sequence[Key], start: int, end: int, now_s: float) -> int:
-        """Return the number of blocks here in a row, from the one at `start` to before `end`. O(these)"""
+        """Return the number of consecutive blocks, from `start` to before `end`, that are here. O(blocks)"""
         ready_s = self._ready_s
         for index in range(start, end):
             if (at_s := ready_s.get(keys[index])) is None or at_s > now_s:
@@ -56,7 +56,7 @@ class HostTier:
                 ready_s.move_to_end(key)
 
     def store(self, keys: Sequence[Key], now_s: float) -> None:
-        """Copy blocks from the GPU, but for those that are here."""
+        """Copy blocks from the GPU, except those that are here."""
         new = [key for key in keys if key not in self._ready_s]
         excess = len(self._ready_s) + len(new) - self._memory.num_blocks
         if excess > 0 and not self._evict(excess, set(keys), now_s):
@@ -68,7 +68,7 @@ class HostTier:
         self.touch(new)
 
     def _evict(self, count: int, kept: set[Key], now_s: float) -> bool:
-        """Forget as many blocks, those used least recently; False, and none, if too few may go."""
+        """Forget the `count` least recently used blocks; if too few may go, forget none and return False."""
         found: list[Key] = []
         for key, ready_s in self._ready_s.items():
             if ready_s <= now_s and key not in self._loading and key not in kept:

@@ -53,7 +53,7 @@ class KVCache:
         return self.pool.find(request.block_keys, min(most, len(request.block_keys)))
 
     def _num_named_blocks(self, request: Request) -> int:
-        """How many of the request's first blocks have keys that others may look up.
+        """Return the number of the request's first blocks whose keys others may look up.
 
         Where tokens are only counted, no other request can share any beyond the blocks whose keys came with
         the request.
@@ -175,7 +175,7 @@ class KVCache:
         return changes.take()
 
     def num_on_host(self, request: Request, num_hit_blocks: int, now_s: float) -> int:
-        """Return how many further blocks of a waiting request the host's memory holds. O(these)"""
+        """Return how many further blocks of a waiting request the host's memory holds. O(that number)"""
         assert self.host is not None, "there is host memory"
         num_full = request.num_tokens // self.block_size
         self._name(request, min(num_full, request.num_named_blocks))
@@ -185,7 +185,7 @@ class KVCache:
     def offload(self, request: Request, num_blocks: int, now_s: float, *, is_whole: bool) -> None:
         """Copy the request's first `num_blocks`, computed and registered, to the host if they are not there.
 
-        Those of an answer are copied in one when the request leaves, not one by one as in vLLM.
+        The blocks of an answer are copied together when the request leaves, not one by one as in vLLM.
         """
         if self.host is None or num_blocks <= request.num_offloaded_blocks:
             return

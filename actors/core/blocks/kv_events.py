@@ -1,4 +1,4 @@
-"""Changes of a prefix cache: KV events, as vLLM's, for those who keep an index of it."""
+"""Changes of a prefix cache: KV events, as vLLM's, for readers that keep an index of it."""
 
 from dataclasses import dataclass
 
@@ -8,10 +8,10 @@ from actors.core.params.sampling import Adapter
 
 @dataclass(slots=True)
 class KvBlocks:
-    """Blocks of one request, one behind the other, that can be found from now on, or whose `keys` no more.
+    """Consecutive blocks of one request that can be found from now on, or `keys` of those that no longer can.
 
-    Of those that were stored `parent` is the key of the block before them, None for the first of a prompt,
-    and `token_ids` what they hold. Nothing stored and no key means that the whole cache was forgotten.
+    For stored blocks `parent` is the key of the block before them, None for the first of a prompt, and
+    `token_ids` are their tokens. Nothing stored and no key means that the whole cache was forgotten.
     """
 
     is_stored: bool
@@ -27,7 +27,7 @@ class KvBlocks:
 class KvEvents:
     """Keys of blocks that can be found from now on, and of those that can be found no more.
 
-    `blocks` says the same and more, in the order in which it happened, if anybody publishes it.
+    `blocks` says it in more detail, in the order of the changes, if KV events are published.
     """
 
     stored: tuple[object, ...]
@@ -68,7 +68,7 @@ class KvChanges:
             self.blocks.append(KvBlocks(False))
 
     def take(self) -> KvEvents | None:
-        """All of them as events; None if nothing has changed."""
+        """Return the changes as events, and forget them; None if nothing has changed."""
         changes, self.is_stored = self.is_stored, {}
         blocks, self.blocks = self.blocks, []
         if not (changes or blocks):

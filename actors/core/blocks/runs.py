@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 Key = object
-"""What a block holds, and all blocks before it in its prompt: equal keys are equal beginnings."""
+"""The key of a block: it stands for its tokens and all before them; equal keys are equal beginnings."""
 
 
 class OwnKey:
@@ -29,7 +29,7 @@ class BlockRun:
         self.behind: BlockRun | None = None
 
     def num_equal(self, keys: list[Key], start: int, end: int) -> int:
-        """Return the number of its first keys that are those from `start` to before `end`. O(these)"""
+        """Return how many of the run's first keys equal those from `start` to before `end`. O(that number)"""
         own = self.keys
         asked = keys[start : min(start + len(own), end)]
         if asked == own:

@@ -1,4 +1,4 @@
-"""The table of sampling fields: the bounds of each, in numbers and in words, and who honours it.
+"""The table of sampling fields: the bounds of each, in numbers and in words, and what honours it.
 
 Bodies and models' own defaults take the bounds of HTTP from it, the front those of the engine, and
 `docs/sampling.md` its words. A field that a client may send fails a test until it has a row here and in the

@@ -17,7 +17,7 @@ class ConstraintKind(enum.Enum):
     """The language that the text of a constraint is written in."""
 
     JSON = "json"
-    """A JSON schema."""
+    """A JSON schema that the answer fits."""
     REGEX = "regex"
     """A regular expression that the whole answer matches."""
     CHOICE = "choice"

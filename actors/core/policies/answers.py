@@ -13,7 +13,7 @@ from typing import Final, cast
 from actors.core.queue.policy import Rank, RankValue, Refusal
 
 MOST_OF_A_REASON: Final = 1000
-"""Characters."""
+"""The most characters of a reason."""
 OURS: Final = tuple(str(Path(__file__).parents[1] / f"{room}/guard.py") for room in ("policies", "routers"))
 """The code that calls a user's."""
 NUMBERS: Final = frozenset((int, float))

@@ -38,7 +38,7 @@ P = TypeVar("P")
 Answer = TypeVar("Answer")
 
 SLOW_S: Final = 1.0
-"""Every stream stands still while a policy thinks."""
+"""The seconds from which a call is slow: every stream stands still while a policy thinks."""
 MOST_SLOW_CALLS: Final = 3
 """A single slow call may be the machine's fault."""
 ANY = BaseException
@@ -62,7 +62,7 @@ class Guard(Generic[P]):
         """Takes over when `inner` fails; None: its failure is raised."""
         self.failure: PolicyError | None = None
         self.on_failure: list[Callable[[PolicyError], None]] = []
-        """Told, in order, when the fallback has taken over."""
+        """The functions that are called, in order, when the fallback has taken over."""
         self._clock: Callable[[], float] | None = None
         self._num_slow = 0
         self._use(inner)
@@ -235,7 +235,7 @@ class GuardedPolicy(Guard[Policy], Policy):
         return self._of_one_kind("rank", exact(answer))
 
     def _of_one_kind(self, method: str, value: Data) -> RankValue:
-        """The value, if those before it were of its kind: sorting mixed ones would fail, now or later."""
+        """Return the value if it is of the usual kind: sorting mixed ones would fail, now or later."""
         if type(value) in NUMBERS and self._kinds.get(method) == NUMBER:
             return cast(RankValue, value)
         kind = kind_of(value)

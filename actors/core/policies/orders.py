@@ -11,7 +11,7 @@ from actors.core.request import Request
 
 @dataclass(frozen=True)
 class Fcfs(Policy):
-    """In order of arrival; the most recently admitted is preempted, and then goes first again.
+    """Order requests by arrival; the most recently admitted is preempted, and then goes first again.
 
     Running requests, decodes among them, take their tokens before any is admitted: the order
     of Sarathi-Serve (Agrawal et al., OSDI 2024, section 4.2), which keeps decodes from stalling.
@@ -35,7 +35,7 @@ class PrefillFirst(Policy):
 
 @dataclass(frozen=True)
 class Priority(Policy):
-    """By (priority, arrival, id); the least urgent, latest arrived is preempted first."""
+    """Order requests by (priority, arrival, id); the least urgent, latest arrived is preempted first."""
 
     def rank(self, request: Request, view: View) -> tuple[int, float, str]:
         return (request.submit.priority, request.submit.arrival_s, request.request_id)

@@ -27,7 +27,7 @@ from actors.core.request import Request
 
 Calendar = dict[int, list[Request]]
 PLENTY: Final = 256
-"""Steps: a run of them may end without need."""
+"""A number of steps that is plenty: a run of this many may end without need."""
 
 
 class InFlight:
@@ -96,18 +96,18 @@ class Lockstep:
         self.service = None if token_weights is None else TenantService(token_weights, self)
         self.members: dict[str, Request] = {}
         self.max_order = 0
-        """No member's latest admission is later than this."""
+        """A bound of the members' latest admissions: none is later."""
         self.planned = 0
         self.done = 0
         self.done_s = 0.0
-        """When the last step that is done ended."""
+        """The time at which the last step that is done ended."""
         self.in_flight: list[InFlight] = []
         self.grows: Calendar = {}
         self.fills: Calendar = {}
         self.expiries: Calendar = {}
         self._expiry_steps: list[int] = []
         self._first_expiry = 0
-        """No member reaches its limit before this step."""
+        """A step before which no member reaches its limit."""
 
     def join(self, request: Request) -> None:
         """A request that the step just planned lets catch up is in lockstep from now on."""
@@ -148,7 +148,7 @@ class Lockstep:
         return self._grow_next(step, step + self.block_size) if step in self.grows else []
 
     def _grow_next(self, step: int, later: int) -> list[Request]:
-        """The members who grow in `step`, which are moved together to `later`, when each grows again."""
+        """Return the members that grow in `step`, moved together to `later`, when each grows again."""
         growing = self.grows.pop(step)
         for request in growing:
             request.next_grow = later
@@ -256,7 +256,7 @@ class Lockstep:
         return steps[0]
 
     def steps_that_fit(self, num_free_blocks: int) -> int:
-        """A number of steps that surely give every member its blocks. O(block size) where these are few."""
+        """Return a number of steps that surely give each member its blocks. O(block size) if few are free."""
         grows, size = self.grows, self.block_size
         num_each = num_free_blocks // len(self.members) if self.members else 0
         if num_each * size >= PLENTY:

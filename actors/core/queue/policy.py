@@ -13,7 +13,7 @@ from actors.core.queue.view import View
 from actors.core.request import Request
 
 NEVER: Final = 1 << 62
-"""No step has this number."""
+"""A number that no step has."""
 
 
 class RankValue(Protocol):

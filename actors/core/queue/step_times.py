@@ -50,7 +50,7 @@ class MeasuredSteps:
         return fit[0] + fit[1] * prefill_tokens + fit[2] * decodes
 
     def _fitted(self, parts: list[int]) -> Sums:
-        """The coefficients with these parts alone."""
+        """Return the coefficients of the fit with these parts alone; the other coefficients are 0."""
         fit = [0.0] * 3
         for part, value in zip(parts, self._solved(parts), strict=True):
             fit[part] = value

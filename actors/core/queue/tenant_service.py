@@ -29,7 +29,7 @@ class Account:
 
     num_prompt_tokens: int = 0
     num_output_tokens: int = 0
-    """Without what `num_members` add with every step that is done."""
+    """The number of output tokens, without those that `num_members` get with every step that is done."""
     num_members: int = 0
     num_waiting: int = 0
     lift: float = 0.0

@@ -33,7 +33,7 @@ class Place:
         self.value = value
         self.per_s = per_s
         self.turn = turn
-        """No two requests have the same."""
+        """The turn of the request; no two requests have the same."""
         self.request = request
 
     def rank(self, now_s: float) -> RankValue:
@@ -83,7 +83,7 @@ class Tournament:
         """Make a tree with room for `size` places, a power of two."""
         self._size = size
         self._winners: list[Place | None] = [None] * (2 * size)
-        """The winners of the matches, the last one's at 1; those below n at 2 n and 2 n + 1."""
+        """The winners of the matches: the last match at 1, those below match n at 2 n and 2 n + 1."""
         self._untils = [inf] * (2 * size)
         self._free = list(range(2 * size - 1, size - 1, -1))
         self._now_s = inf
@@ -130,7 +130,7 @@ class Tournament:
             node //= 2
 
     def _advance(self, node: int, now_s: float) -> None:
-        """Play what time may have turned of this match and of those below it."""
+        """Play this match and those below it again, where time may have turned them."""
         for child in (2 * node, 2 * node + 1):
             if self._untils[child] <= now_s:
                 self._advance(child, now_s)
@@ -161,7 +161,7 @@ class Turns:
     def __init__(self) -> None:
         self._places: dict[str, Place] = {}
         self._heap: list[tuple[int, str]] = []
-        """Turns, with those of some that were removed; the first one's place stands."""
+        """A heap of turns, some of them of places that were removed; the first one's place stands."""
         self.may_turn = False
 
     def put(self, name: str, place: Place, now_s: float) -> None:

@@ -178,7 +178,7 @@ class View:
         return self._lockstep.num_tokens(request) - request.submit.num_prompt_tokens
 
     def num_computed_tokens(self, request: Request) -> int:
-        """Tokens of the request that are computed, those of a planned step included."""
+        """Return the number of computed tokens of the request, those of a planned step included."""
         return self._lockstep.num_computed(request)
 
     def num_new_tokens(self, request: Request) -> int:
@@ -188,7 +188,7 @@ class View:
         return self._lockstep.num_tokens(request) - request.num_tokens_at_admission
 
     def num_waited_steps(self, request: Request) -> int:
-        """Steps that the request has waited; if it runs, those of its latest wait."""
+        """Return the number of steps that the request has waited; if it runs, that of its latest wait."""
         runs = request.status is Status.RUNNING
         return (request.admission_step if runs else self.step) - request.waiting_since
 

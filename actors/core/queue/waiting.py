@@ -22,7 +22,7 @@ from actors.core.request import Request
 Line = list[tuple[int, Request]]
 """A heap; a request that left is skipped when it comes first."""
 FEW: Final = 64
-"""Obsolete alarms that a heap may hold beside one for each that holds."""
+"""The number of obsolete alarms that a heap may hold beside one for each that holds."""
 
 
 class Alarms:

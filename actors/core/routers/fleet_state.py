@@ -95,10 +95,10 @@ class FleetState:
         self.num_running: list[int] = []
         self.num_waiting: list[int] = []
         self.num_steps: list[int] = []
-        """Steps that each has done since it was added, as of the last that was noted."""
+        """The steps that each replica has done since it was added, as of the last that was noted."""
         self._told_steps: list[int] = []
         self.step_s: list[float | None] = []
-        """How long the last step took that computed something."""
+        """The duration, for each replica, of the last step that computed something."""
         self.indexes: list[PrefixIndex] = []
         self.has_ended: list[bool] = []
         """True for a replica that has ended a request since it came up."""

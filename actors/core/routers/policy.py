@@ -74,7 +74,7 @@ class Fleet:
         return self._state.num_requests[replica]
 
     def num_tokens(self, replica: int) -> int:
-        """Tokens of these requests: their prompts, and of their answers what is predicted or else allowed."""
+        """The number of tokens of these requests: prompts, and answers as predicted or else allowed."""
         return self._state.num_tokens[replica]
 
     def num_prefill_tokens(self, replica: int) -> int:
@@ -105,7 +105,7 @@ class Fleet:
         return self._state.num_blocks[replica]
 
     def requests(self, replica: int) -> list[Unfinished]:
-        """Its requests that can be moved, in the order in which they came, without those that move already.
+        """The replica's requests that can be moved, in order of arrival, without those that move already.
 
         A request whose prompt is being computed moves when it is. O(unfinished requests of all replicas)
         """

@@ -22,7 +22,7 @@ class PrefixIndex(Protocol):
         ...
 
     def sent(self, keys: tuple[Key, ...]) -> None:
-        """A prompt with these blocks was sent to the replica. O(blocks)"""
+        """Note that a prompt with these blocks was sent to the replica. O(blocks)"""
         ...
 
     def changed(self, stored: Iterable[Key], removed: Iterable[Key]) -> None:
@@ -45,7 +45,7 @@ class SentBlocks:
         """The last prompt that had each block, by number."""
         self._prompts: deque[tuple[int, tuple[Key, ...]]] = deque()
         self._num_keys = 0
-        """Counts the keys of all these prompts together."""
+        """The number of keys of all these prompts together."""
         self._number = 0
 
     def num_hit_blocks(self, keys: Sequence[Key]) -> int:
@@ -83,7 +83,7 @@ class StoredBlocks:
         return num_leading(keys, self._stored)
 
     def sent(self, keys: tuple[Key, ...]) -> None:
-        """Nothing is stored before the replica says so."""
+        """Do nothing: nothing is stored before the replica says so."""
 
     def changed(self, stored: Iterable[Key], removed: Iterable[Key]) -> None:
         for key in removed:

@@ -96,7 +96,7 @@ def session_of(request: Submit) -> str | None:
 
 
 def home(name: str, fleet: Fleet, most: float = inf) -> int:
-    """The replica that a name draws, of those that are up and have fewer than `most` requests. O(replicas)"""
+    """Return the replica that a name draws among those up with fewer than `most` requests. O(replicas)"""
     free = [replica for replica in fleet.up if fleet.num_requests(replica) < most]
     return max(free, key=lambda replica: fleet.random("affinity", name, replica))
 

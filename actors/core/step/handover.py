@@ -26,7 +26,7 @@ class KvHandovers:
 
     def __init__(self) -> None:
         self.is_used = False
-        """Whether there ever was a request here."""
+        """True if there ever was a request here."""
         self.handed: dict[str, Request] = {}
         """Requests that have ended here, with the blocks that are yet to be fetched."""
         self.pulls: dict[str, Request] = {}

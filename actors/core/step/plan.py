@@ -73,7 +73,7 @@ def _threshold(state: SchedulerState) -> int:
 
 
 def _ask_quotas(state: SchedulerState, draft: Draft) -> None:
-    """Ask the policy for a quota of each running request with several tokens to compute. O(these)
+    """Ask the policy for a quota of each running request with several tokens to compute. O(these requests)
 
     A policy that pauses is asked about decodes, too: O(running).
     """

@@ -19,12 +19,12 @@ from actors.core.request import Request
 from actors.core.step.state import SchedulerState
 
 MAX_EMPTY_STEPS: Final = 50
-"""More steps than this in a row without a token computed are a stall, as in the golden logs."""
+"""The number of steps in a row without a computed token that are no stall yet, as in the golden logs."""
 MAX_ROUNDS: Final = 50
-"""More tokens than this many times all that are known, and none sampled, are one, too."""
+"""The multiple of all known tokens that may be computed, and none sampled, before it is a stall, too."""
 
 FEW_TOKENS: Final = 4096
-"""Too few to look for a stall."""
+"""The number of tokens below which no stall is looked for."""
 
 
 class Stalled(ConfigError):

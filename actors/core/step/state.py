@@ -66,19 +66,19 @@ class SchedulerState:
         self.view.memory = policy.new_memory()
         self.choose_victim = least_recompute if config.victim == "least-recompute" else policy.victim
         self.preempts_last = config.victim == "policy" and not defines(policy, "victim")
-        """Whether the victim is always the request that was admitted last."""
+        """True if the victim is always the request that was admitted last."""
         self.leaves_uncomputed = config.leaves_uncomputed
         self.speculates = config.num_speculative_tokens > 0
         self.is_pipelined = config.pipeline_parallel_size > 1
         self.pauses = policy.pauses and self.quota is not None
         self.lockstep_enabled = lockstep_enabled and not (self.speculates or self.is_pipelined or self.pauses)
-        """With drafts, each step gives each request another number of tokens; in a pipeline, and under a
-        policy that pauses, none to some."""
+        """False with drafts, when each request gets another number of tokens from a step, and in a pipeline
+        or under a policy that pauses, when some requests get none."""
         self.decode_runs = decode_runs and self.lockstep_enabled and not self.tells_sampled
         self.finished_ids: list[str] = []
-        """Finished since the last plan: the next batch tells the runners to forget them."""
+        """The requests finished since the last plan: the next batch tells the runners to forget them."""
         self.reset_ids: list[str] = []
-        """Preempted by a reset since the last plan: the runners are told of them too."""
+        """The requests preempted by a reset since the last plan: the runners are told of them, too."""
         self.admissions = 0
         self.handovers = KvHandovers()
 
@@ -205,7 +205,7 @@ class SchedulerState:
         self.handovers.pulls[submit.request_id] = self._new(submit)
 
     def fetched(self, request_ids: tuple[str, ...]) -> None:
-        """Blocks have been fetched: those from here are free, and a request that they came to is queued."""
+        """Free the fetched blocks that were handed over here, and queue requests that got theirs."""
         for request in self.handovers.fetched(request_ids, self.kv):
             self._queue(request)
 

@@ -100,7 +100,7 @@ def _offload(state: SchedulerState, record: InFlight) -> None:
 
 
 def _tell_sampled(state: SchedulerState, samplers: list[Request], failed: Failures) -> None:
-    """Tell the policy who was given a token, in order of admission. O(running)"""
+    """Tell the policy which requests were given a token, in order of admission. O(running)"""
     done, without = state.lockstep.done, {name for name, _ in failed}
     members = [request for request in state.lockstep.members.values() if request.joined <= done]
     told = sorted(samplers + members, key=admission_order)
@@ -131,7 +131,7 @@ def _append(
 
 
 def _finish(request: Request, token: int) -> Finish:
-    """Why this last token ends the request: the end token, a stop token, or length."""
+    """Return the end of the request by this last token: the end token, a stop token, or length."""
     sampling = request.submit.sampling
     if token == request.submit.eos_token_id and not sampling.ignore_eos:
         return Finish(request.request_id, "stop")
@@ -208,7 +208,7 @@ def cut(state: SchedulerState, result: StepResult) -> StepResult:
 
 
 def _cut_counts(state: SchedulerState, record: InFlight, result: StepResult) -> StepResult:
-    """The same where tokens are only counted: a request that its limit ends first has met no end token."""
+    """Cut a result of counted tokens at limits: a request that its limit ends first has met no end token."""
     accepted, late = [], set[str]()
     _check_accepted(record, result.accepted)
     for name, count in result.accepted:

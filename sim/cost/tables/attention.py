@@ -34,7 +34,7 @@ from sim.hardware.gpu import Gpu
 
 KV_BYTES = {"bfloat16": 2, "float16": 2, "float8": 1}
 STREAMED = 0.95
-"""No kernel reads keys and values faster than this share of the data sheet's bandwidth."""
+"""The share of the data sheet's bandwidth above which no kernel reads keys and values."""
 TYPICAL = 2048.0
 COLD = 2
 """A repeated call that reads this many times the L2 cache finds next to nothing in it."""
@@ -202,7 +202,7 @@ class _Grid:
 
 TILE_ROWS: Final = 64
 TILE_S: Final = 4.4e-6
-"""What a tile takes whatever its context: 5.0 and 3.9 microseconds of a multiprocessor."""
+"""The seconds that a tile takes whatever its context: 5.0 and 3.9 microseconds of a multiprocessor."""
 NARROW_ROWS: Final = 64
 WIDE_ROWS: Final = 128
 """Rows of a tile: query heads of a group times tokens."""
@@ -214,8 +214,8 @@ LONE_TILE: Final = 0.78
 """A tile that has the GPU for itself against one among many: 0.80 and 0.76 of its time, from one
 decode of 4,096 tokens with a chunk of 16."""
 SPILL: Final = 1.5
-"""Beyond the L2 cache by this share of it, nothing is shared any more (128 decodes of 4,096 tokens
-read 3.0 and 4 times their keys, at 2.1 and 3.7 times the cache)."""
+"""The excess over the L2 cache, as a share of it, from which nothing is shared any more (128 decodes of
+4,096 tokens read 3.0 and 4 times their keys, at 2.1 and 3.7 times the cache)."""
 
 
 HOPPER: Final = 9
@@ -234,7 +234,7 @@ class MixedAttention:
         self.is_hopper = int(gpu.compute_capability) == HOPPER
 
     def seconds(self, chunks: tuple[tuple[int, int], ...], num_decodes: int, context_tokens: float) -> float:
-        """`context_tokens` are those of all decodes, which are taken to be equally long."""
+        """Return the seconds; `context_tokens` are those of all decodes, taken to be equally long."""
         work_s = 0.0
         for new, before in chunks:
             work_s += self.context.seconds(new, before)
@@ -263,7 +263,7 @@ class MixedAttention:
         return max(alone_s, tiles_s + rows_s + read_s)
 
     def _tiles_s(self, num_decodes: int, context_tokens: float) -> float:
-        """All tiles of the decodes, spread over the multiprocessors."""
+        """Return the seconds of all tiles of the decodes, spread over the multiprocessors."""
         rows_s = TILE_SPEED * TILE_ROWS * self.context.pair_s * context_tokens
         return num_decodes * self.heads * TILE_S / self.num_sms + rows_s
 

@@ -24,17 +24,17 @@ from sim.hardware.gpu import Gpu
 
 SIXTEEN_BITS: Final = "16 bits"
 SAME_BYTES: Final = {"fp8": "block fp8", "block fp8": "fp8"}
-"""Where experts were measured with one kind of scales only, the others read as many bytes."""
+"""The format that stands for another of as many bytes, where experts were measured in only one of them."""
 POPULARITY: Final = 1.5
-"""Standard deviation of what the experts of a layer are sent, in means. That of a log-uniform popularity
+"""The standard deviation of what the experts of a layer are sent, in means. That of a log-uniform popularity
 over a range of 1 to 800, the package's power law of exponent 1.01 for 1,024 tokens. With it the fullest of 8
 ranks of 256 experts gets 1.38 times the mean, of 64 ranks 2.8 times; training and prefill of models of 106B
-to 671B that nobody balances show 1.3 to 4.0 (UltraEP, arXiv 2606.04101, abstract)."""
+to 671B, without balancing, show 1.3 to 4.0 (UltraEP, arXiv 2606.04101, abstract)."""
 LATEST: Final = (0.0, 0.564, 1.029, 1.424, 1.766, 2.070, 2.344)
-"""By the logarithm of the number of ranks, how far the largest of them is above the mean, in standard
+"""The distance of the largest rank above the mean, by the logarithm of the number of ranks, in standard
 deviations (normal variables)."""
 GEMM_SHARE, BANDWIDTH_SHARE = 0.6, 0.85
-"""Of the peaks; only ratios of two shapes' rooflines are used."""
+"""The shares of the peaks that products reach; only ratios of two shapes' rooflines are used."""
 
 
 class ExpertsOnRank(NamedTuple):
@@ -123,7 +123,7 @@ def most_alike(rows: Rows, experts: ExpertsOnRank) -> ExpertsOnRank:
 
 
 def curve_of(rows: Rows, gpu: Gpu, experts: ExpertsOnRank, form: WeightFormat | None) -> Curve:
-    """Tokens, and seconds of the slowest rank, by these measured rows."""
+    """Return tokens, and seconds of the slowest rank, by these measured rows."""
     like = most_alike(rows, experts)
     tokens, seconds = slowest_curve(like, *rows[like])
     if like == experts:
@@ -162,7 +162,7 @@ def has_experts_in(name: str, form: WeightFormat | None) -> bool:
 
 
 def measured_experts(name: str, form: str) -> Rows:
-    """By experts, the curves (tokens, seconds) skewed and balanced that were measured in a format."""
+    """Return, by experts, the skewed and the balanced curve (tokens, seconds) as measured in a format."""
     rows = _rows(name, form)
     return rows or (_rows(name, SAME_BYTES[form]) if form in SAME_BYTES else {})
 

@@ -16,7 +16,7 @@ from sim.hardware.formats import DTYPE_BYTES
 
 Chunks = tuple[tuple[int, int], ...]
 CACHES = {"bfloat16": "", "float16": "", "float8": "_fp8"}
-"""By the dtype of the cache, how the names of its arrays end."""
+"""The endings of the names of its arrays, by the dtype of the cache."""
 
 
 def kinds_of(name: str) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def _extended(places: Floats, xs: Floats, ys: Floats) -> Floats:
 
 
 def around_heads(heads: int, measured: list[int]) -> tuple[int, float]:
-    """The measured number of heads nearest in ratio, and how many times as many these are."""
+    """Return the measured number of heads nearest in ratio, and how many times as many these are."""
     like = min(measured, key=lambda each: (abs(math.log(each / heads)), each))
     return like, heads / like
 
@@ -214,7 +214,7 @@ class WindowAttention(KindOfAttention):
 
 
 def _wider(sizes: tuple[int, int, int, int], like: tuple[int, int]) -> float:
-    """How much more heads that share a key take than measured ones: nothing where memory is the bound."""
+    """Return how many times longer heads that share a key take than measured ones: 1 if bound by memory."""
     return max(sizes[1] / sizes[2] / (like[0] / like[1]), 1.0)
 
 

@@ -29,20 +29,20 @@ from sim.hardware.shape import Experts, Layer, ModelShape
 SMALL_KERNEL_S = 2.5e-6
 NUM_SMALL_KERNELS = 4
 NUM_QUERY_KEY_NORMS = 2
-"""Two norms, rotary embedding and activation, and the norms of queries and keys where a model has them.
+"""The small kernels: two norms, rotary embedding and activation, and a model's norms of queries and keys.
 Norms take 1.9 to 2.4, rotary embedding 2.2 to 2.7, activations 2.6 to 3.2 microseconds for few tokens (vLLM
 0.19 on an RTX 4090 and an RTX PRO 6000, profiles of the LLMServingSim project, MIT)."""
 NUM_SMALL_LATENT = 3
-"""Two norms and the activation: what lies between the projections was measured with the attention."""
+"""The two norms and the activation: what lies between the projections was measured with the attention."""
 NUM_SMALL_DELTA = 5
-"""Two norms, the split of the projections, the gated norm of the output, the activation."""
+"""The two norms, the split of the projections, the gated norm of the output, the activation."""
 TOP_K_S = 4e-6
 """Choosing a token's experts from the router's logits takes 4 microseconds on an H200 (vLLM's pull request
 34206; 7 before it). The tables begin with experts that are chosen, except in mxfp4, timed with the choice."""
 ROUTER_FLOPS = 0.73
-"""Of the peak in float32 that cuBLAS reaches there: 32 of 44 TFLOP/s for 8,192 cubed on an H20."""
+"""The share of the float32 peak that cuBLAS reaches there: 32 of 44 TFLOP/s for 8,192 cubed on an H20."""
 CACHED_SAVES = 1 - 1 / L2
-"""Of the time to read a token from memory, where it is in the cache."""
+"""The share of the time to read a token from memory that is saved where it is in the cache."""
 TABLED = ("fp8", "block fp8", "nvfp4")
 """Formats of dense products that were measured beside 16 bits."""
 FAMILIES: dict[type[KindOfAttention], str] = {
@@ -52,9 +52,9 @@ FAMILIES: dict[type[KindOfAttention], str] = {
     WindowAttention: "window",
 }
 NORM_SUMS = 4
-"""Elements of 16 bits of a token: the sums of squares of its queries and of its keys, of 32 bits."""
+"""The elements of 16 bits of a token that hold the sums of squares of its queries and keys, of 32 bits."""
 LEAST_REDUCED = 128
-"""Elements of the smallest all-reduce that was measured."""
+"""The number of elements of the smallest all-reduce that was measured."""
 
 
 class TablesOfGpu:
@@ -256,7 +256,7 @@ class LayerTables:
         return tokens.tolist(), seconds.tolist()
 
     def _small(self, layer: Layer) -> tuple[int, int]:
-        """Small kernels, and numbers of a token that they move beside those of the MLP."""
+        """Return the number of small kernels, and of a token's numbers that they move beside the MLP's."""
         attention = layer.attention
         if isinstance(attention, Latent):
             return NUM_SMALL_LATENT, 0
@@ -268,7 +268,7 @@ class LayerTables:
         return NUM_SMALL_KERNELS + NUM_QUERY_KEY_NORMS, 2 * (heads + kv_heads) * attention.head_dim
 
     def tokens_s(self, num_tokens: int, num_routed: int) -> float:
-        """All these layers' work on that many tokens, attention aside; experts see `num_routed`."""
+        """Return the seconds of these layers for the tokens, attention aside; experts see `num_routed`."""
         shared = self._shared
         layer_s = 0.0
         for sizes, curve in self._products:
@@ -287,7 +287,7 @@ class LayerTables:
         return layer_s * self.count
 
     def mixed_s(self, work: StepWork) -> float:
-        """Attention of a step with chunks in all these layers."""
+        """Return the seconds of attention in these layers, in a step with chunks."""
         taken_s = self.attention.seconds(work.chunks, work.num_decodes, self.read_tokens(work))
         if self._up_latents is not None:
             linear, up = self._up_latents
@@ -296,7 +296,7 @@ class LayerTables:
         return self.count * taken_s
 
     def decodes(self, num_decodes: int) -> Lines:
-        """All these layers' attention of decodes, whose contexts are taken to be equally long."""
+        """Return the seconds of attention of decodes in these layers, whose contexts are equally long."""
         curve = self._curves.get(num_decodes)
         if curve is None:
             xs, ys = self.attention.curve(num_decodes)

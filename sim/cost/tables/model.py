@@ -134,13 +134,13 @@ class TablesCost(CostModel):
         return seconds
 
     def _rest_s(self, work: StepWork) -> float:
-        """Everything but attention."""
+        """Return the seconds of everything but attention."""
         if not work.num_tokens:
             return 0.0
         return self._tokens_s(work.num_tokens, work.num_routed_tokens) + self._logits_s(work.num_samples)
 
     def _tokens_s(self, num_tokens: int, num_routed: int) -> float:
-        """What all layers do to this many tokens, attention aside; `num_routed` 0 is as many.
+        """Return the seconds of all layers for these tokens, attention aside; `num_routed` 0 is as many.
 
         Where a graph is replayed all data-parallel ranks are padded to the largest batch, an idle one too,
         and experts see it all. The rank with that batch is the one that counts.

@@ -90,7 +90,7 @@ class Products:
 
 
 HOST_S, HOST_FACTOR = 10e-6, 2.3
-"""Without access to each other's memory GPUs write to the host's and read from it: every byte takes
+"""The seconds and factor of GPUs without access to each other's memory, which use the host's: a byte takes
 two trips at half the duplex, and each all-reduce some handshakes more. Both numbers are from two
 measured tables of a pair of RTX PRO 6000 (aiconfigurator-core 0.12.0, vLLM 0.24 with peer access
 and 0.19 without): 10 microseconds and 2.3 times the time meet 17 to 1,118 microseconds of 0.002 to
@@ -103,7 +103,7 @@ ONE_STAGE_BYTES_OF_MORE = 256 * 1024
 """vLLM reads all ranks' tensors at once below this size (two barriers), and above it scatters the sums
 and gathers them (three); two ranks always do the first (`custom_all_reduce.cuh`)."""
 LATEST = {1: 0.0, 2: 0.564, 4: 1.029, 8: 1.424}
-"""By number of ranks, how far the latest is behind the mean, in standard deviations (normal variables)."""
+"""The distance of the latest rank behind the mean, in standard deviations (normal), by number of ranks."""
 
 
 class AllReduce:
@@ -179,14 +179,14 @@ class ExpertExchange:
 
 
 def tables_of_link(gpu: Gpu) -> str:
-    """Whose measured all-reduces are those of this GPU's link."""
+    """Return the GPU whose measured all-reduces are those of this GPU's link."""
     if gpu.link == "nvlink":
         return gpu.key
     return "rtx-pro-6000" if gpu.interconnect_bytes_per_s > PCIE_4 else "l40s"
 
 
 def _went_through_host(gpu: Gpu, ranks: int) -> bool:
-    """Whether the table of the link is of ranks without access to each other's memory already.
+    """True if the table of the link is of ranks without access to each other's memory already.
 
     Four and eight L40S reach 4 and 2 GB/s, where two reach 19.
     """
@@ -194,4 +194,4 @@ def _went_through_host(gpu: Gpu, ranks: int) -> bool:
 
 
 PCIE_4 = 40e9
-"""Between PCIe 4.0 (32 GB/s per direction), which the L40S has, and PCIe 5.0 (64 GB/s)."""
+"""A bandwidth between PCIe 4.0 (32 GB/s per direction), which the L40S has, and PCIe 5.0 (64 GB/s)."""

@@ -11,9 +11,9 @@ from sim.record.rows import Floats, Rows, latencies
 from sim.trace.record import TraceRequest
 
 EVERY = 100
-"""Arrivals and ends from one look at all requests to the next."""
+"""The number of arrivals and ends from one look at all requests to the next."""
 EARLY = ("ttft_s", "queueing_s")
-"""Latencies that are known before a request has ended."""
+"""The latencies that are known before a request has ended."""
 
 
 def most_above(percent: float, count: int) -> int:

@@ -152,7 +152,7 @@ class Played:
         load: bytes,
         programs: Programs,
     ) -> "Played":
-        """From rows and each replica's steps, wherever they were kept; `num_blocks` without the null one."""
+        """Return a run of rows and each replica's steps; `num_blocks` is without the null block."""
         instants_s = np.append(rows.arrival_s, np.inf)
         known = list(spans)
         busy_s = np.sum([each.busy_before(instants_s) for each in known], axis=0)
@@ -281,7 +281,7 @@ class _OneSeed:
         self._warmup_s = warmup_s
         self._shelf = Shelf()
         self._runs: list[FailedRun | tuple[int, bool]] = []
-        """Where each run lies, and whether it settled."""
+        """The place of each run, and whether it settled."""
         self._early: dict[bytes, set[str]] = {}
 
     def add(self, outcome: Played | FailedRun) -> None:
@@ -373,7 +373,7 @@ def measure(
 
 
 def _whole(run: Played, totals: RequestTotals, replicas: Replicas, first: int) -> dict[str, float | None]:
-    """What the kept requests and the time since the first of them add up to."""
+    """Return what the kept requests and the time since the first of them add up to."""
     span_s = totals.last_finish_s - totals.first_arrival_s if totals.num_finished else 0.0
     per_s, terms = 1 / span_s if span_s else 0.0, run.terms
     engines_s = (run.last_end_s - totals.first_arrival_s) * run.num_replicas

@@ -37,7 +37,7 @@ class Ranking(NamedTuple):
     places: list[RankedCell]
     candidates: list[Cell]
     confidence: float
-    """Of each single difference, such that all hold together."""
+    """The confidence of each single difference, such that all hold together."""
 
     def change(self, cell: Cell, metric: str) -> tuple[Interval, bool]:
         """A metric of a setting less that of the best seen, and if it differs from every candidate's.

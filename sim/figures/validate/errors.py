@@ -24,9 +24,9 @@ BEYOND = "near and beyond the knee"
 GAVE_UP = "clients gave up (not counted)"
 GROUPS = (HELD_OUT, FITTED, BEYOND, GAVE_UP)
 TARGET = 0.9
-"""Of the figures of other servers that lie within the ranges which one that is left out is held against."""
+"""The share of other servers' figures in the ranges against which one that is left out is held."""
 COMPARED = 0.8
-"""Up to this share of the knee loads of a family are compared."""
+"""The share of the knee up to which loads of a family are compared."""
 
 
 class ValidationRow(NamedTuple):
@@ -76,7 +76,7 @@ class ValidationRow(NamedTuple):
 
 
 def summary(rows: Sequence[ValidationRow]) -> dict[str, Any]:
-    """For each group the mean and median absolute error and the bias of every figure."""
+    """Return the mean and median absolute error and the bias of every figure, for each group."""
     found: dict[str, Any] = {}
     for group in GROUPS:
         chosen = [row for row in rows if row.group == group]
@@ -116,7 +116,7 @@ class FamilyErrors(NamedTuple):
 
     @property
     def rise(self) -> float | None:
-        """By how much the error is larger at the heavy load."""
+        """The excess of the error at the heavy load over that at the light one."""
         return None if self.light is None or self.heavy is None else self.heavy - self.light
 
 
@@ -143,7 +143,7 @@ KINDS: dict[str, Callable[[ValidationRow], str]] = {
     "GPU": lambda row: row.server.gpu,
     "model": lambda row: row.server.model,
 }
-"""What is left out at once."""
+"""The kinds of what is left out at once, each with its name in a row."""
 
 
 class RangeCoverage(NamedTuple):

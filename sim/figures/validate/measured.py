@@ -36,7 +36,7 @@ NOT_MODELLED = (
 )
 """Arguments that change what a step takes, and that no part of the simulator heeds."""
 SIZES = ("_size", "_prefills")
-"""Ends of names whose 1 asks for nothing."""
+"""The ends of names of arguments of which 1 asks for nothing."""
 
 
 class RecordedOptions(BaseModel):
@@ -129,7 +129,7 @@ class MeasuredError(ConfigError):
 
     @classmethod
     def at(cls, path: str, line: int, reason: str) -> "MeasuredError":
-        """With the place of what is wrong."""
+        """Return the error with the place of what is wrong."""
         return cls(f"{path}, line {line}: {reason}")
 
 

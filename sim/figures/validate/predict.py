@@ -121,9 +121,9 @@ KINDS = ("mean", "p50", "p90", "p99")
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 NUM_BATCHES = 10
 REPEATED = 0.013
-"""Two identical runs of one server differ by 0.7 % in E2E and TPOT and by 1.3 % in TTFT."""
+"""The differences of two identical runs of one server: 0.7 % in E2E and TPOT, 1.3 % in TTFT."""
 RARE = {"ttft p99": 0.35, "e2e p99": 0.2}
-"""How much higher a percentile of rare things may be: a server's first steps load code and allocate
+"""The share by which a percentile of rare things may be higher: a server's first steps load code and allocate
 memory, its front end collects garbage; nothing of that is simulated (Llama-2 servers whose first
 hundred prompts miss the prefix cache have a p99 TTFT up to 35 % above)."""
 
@@ -195,7 +195,7 @@ class Prediction:
     high: Figures
     doubt: float
     amplification: float
-    """By how many percent E2E is longer where steps are one percent longer."""
+    """The percent by which E2E is longer where steps are one percent longer."""
 
     @property
     def load(self) -> float:

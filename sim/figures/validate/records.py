@@ -240,7 +240,7 @@ FITTED = {
     ("20260217-155451-llama-2-7b-tp1-codegen", "0"): "bound of decode attention",
     ("20260217-155451-llama-2-7b-tp1-codegen", "1"): "bound of decode attention",
 }
-"""(experiment, stage) that a part of the simulator was fitted to."""
+"""The experiments and stages that a part of the simulator was fitted to."""
 STAGED = "experiment"
 """The column by which a summary in stages is known."""
 STAGE_COLUMNS = {

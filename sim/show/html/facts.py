@@ -42,7 +42,7 @@ def seconds(value: float | None) -> str:
 
 
 def _three_digits(value: float) -> str:
-    """As many of a column have: 12.0 beside 12.1."""
+    """Return a number with three digits, as others of its column have: 12.0 beside 12.1."""
     return f"{value:#.3g}".rstrip(".") if value else "0"
 
 
@@ -79,7 +79,7 @@ ROWS: tuple[tuple[str, tuple[str, ...], str, int], ...] = (
     ("requests refused", ("num_refused",), "n", 0),
     ("steps", ("num_steps",), "n", 0),
 )
-"""Name, place in the summary, unit, and whether more (1) or less (-1) is better."""
+"""The rows: name, place in the summary, unit, and whether more (1) or less (-1) is better."""
 
 
 def figures(runs: Sequence[Run]) -> list[Figure]:
@@ -149,7 +149,7 @@ def worst(run: Run) -> list[Cells]:
 
 
 def _causes(run: Run, request_ids: Sequence[str]) -> dict[str, str]:
-    """Why these requests waited for the first time, the longest reason first."""
+    """Return why these requests waited for the first time, the longest reason first."""
     if not (request_ids and (run.path / JOURNAL).exists()):
         return {}
     from sim.explain.findings import first_wait

@@ -30,7 +30,7 @@ NUM_BUCKETS = 240
 """Points of a timeline: about one for three pixels."""
 LATENCIES = ("ttft_s", "tpot_s", "e2e_s", "queueing_s")
 MOST_LIMITS = 4
-"""More of them hide the curve."""
+"""The most limits that are drawn: more of them hide the curve."""
 PERCENTS = np.concatenate((np.linspace(0, 90, 91), np.linspace(90.5, 99, 18), [99.5, 99.9, 100]))
 
 
@@ -127,7 +127,7 @@ def _limits_s(run: Run, requests: "pa.Table") -> dict[str, list[float]]:
 
 
 def _rate(instants: Floats, edges: Floats) -> Floats:
-    """How many come a second, counted over a second at least: one request alone is no flood."""
+    """Return how many come a second, counted over a second at least: one request alone is no flood."""
     span_s = max(edges[-1] - edges[0], 1.0)
     num_parts = max(n for n in range(1, NUM_BUCKETS + 1) if NUM_BUCKETS % n == 0 and n <= span_s)
     counts = np.histogram(instants, edges[:: NUM_BUCKETS // num_parts])[0]
@@ -135,7 +135,7 @@ def _rate(instants: Floats, edges: Floats) -> Floats:
 
 
 def _spread(amounts: Floats, start: Floats, end: Floats, replica: Floats, edges: Floats) -> Floats:
-    """How much falls between two edges, if the amount of a step comes evenly while it runs."""
+    """Return how much falls between two edges, if the amount of a step comes evenly while it runs."""
     total = np.zeros(len(edges))
     for number in np.unique(replica):
         own = replica == number
@@ -240,7 +240,7 @@ def write_page(runs: Sequence[Run], path: Path) -> None:
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
-    """What the runs are called: their folders' names, with a number where two are the same."""
+    """Return the names of the runs: their folders', with a number where two are the same."""
     names = [run.name for run in runs]
     return [name if names.count(name) == 1 else f"{name} ({number})" for number, name in enumerate(names, 1)]
 
@@ -250,7 +250,7 @@ def _asset(name: str) -> str:
 
 
 PLACE = "<!-- recorded -->"
-"""Where the live page takes what was recorded."""
+"""The mark in the live page at which a recorded run is put in."""
 
 
 def replayed_page(history: History, name: str, num_instants: int, from_s: float, to_s: float) -> str:

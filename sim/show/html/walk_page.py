@@ -74,7 +74,7 @@ def _numbers(step: OwnStep) -> str:
 
 
 def _each(step: OwnStep) -> str:
-    """What the steps gave the request, as of each."""
+    """Return what each of the steps gave the request, in words."""
     match step.kind:
         case "prefill":
             return f"{words.count(step.num_prefilled, 'token')} of its prompt in chunks"
@@ -238,7 +238,7 @@ def _arc(start: int, end: int) -> str:
 
 
 def _share(walk: Walk, time_s: float) -> float:
-    """How much of its time from arrival to end has passed, in percent."""
+    """Return how much of its time from arrival to end has passed, in percent."""
     start_s = walk.request.arrival.time_s
     end_s = max(stop.until_s for stop in walk.stops)
     return round(min(max(100 * (time_s - start_s) / max(end_s - start_s, 1e-12), 0.0), 100.0), 3)

@@ -114,5 +114,5 @@ def _check_writable(output: Path) -> None:
 
 
 OF_LOADS = ("async_scheduling", "max_num_seqs", "max_num_batched_tokens")
-"""What may be said of a server whose loads are given."""
+"""The options that may be given with the loads of a server."""
 OF_MODELS = "is for a MODEL that is measured, not with a log or a URL: leave it out"

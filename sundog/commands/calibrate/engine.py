@@ -59,7 +59,7 @@ def machine(device: str) -> dict[str, object]:
 
 
 def _processor() -> str:
-    """Its name where Linux says it, else its architecture."""
+    """Return the processor's name where Linux says it, else its architecture."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.is_file() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -75,9 +75,9 @@ def _version(name: str) -> str:
 
 SEED = 11
 LEAST_TOKENS, MOST_TOKENS, WRITE_S = 2**13, 2**17, 4.0
-"""Of written context; as many as the engine writes in these seconds."""
+"""The bounds of the tokens of written context, and the seconds in which the engine writes it."""
 LEAST_CONTEXT, GROWTH = 32, 16
-"""Tokens that contexts may grow by while they are measured."""
+"""The least context of an engine that is measured, and the tokens by which contexts may grow meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Tried:
 
     host: HostShare
     front_s: tuple[tuple[str, float], ...]
-    """What TTFT takes beyond the engine's steps, in each load."""
+    """The seconds that TTFT takes beyond the engine's steps, in each load."""
     errors: dict[str, float]
     num_requests: int
 
@@ -242,7 +242,7 @@ async def _measure(
 
 
 def _evidence(fitted: EngineFitted) -> dict[str, object]:
-    """How well the fit explains steps that it was not fitted to."""
+    """Return how well the fit explains steps that it was not fitted to."""
     shape, error = fitted.worst
     return {
         "shapes": fitted.num_shapes,
@@ -272,7 +272,7 @@ def _say(output: Path, fitted: EngineFitted) -> None:
 
 
 def _trial(tried: Tried) -> dict[str, object]:
-    """How far the whole profile is off on a load to which nothing was fitted."""
+    """Return how far off the whole profile is on a load to which nothing was fitted."""
     errors = {f"trial_error_{name.lower()}": round(error, 4) for name, error in tried.errors.items()}
     front_s = [(name, round(seconds, 6)) for name, seconds in tried.front_s]
     return {"trial_requests": tried.num_requests, **errors, "front_s": front_s}

@@ -27,14 +27,14 @@ from sundog.ends import remark
 from sundog.options.clients import ENDPOINTS, ServerLoads, parse_rates
 
 ROUNDS, FEWEST = 5, 4
-"""Of each rate, and requests of each round."""
+"""The rounds of each rate, and the fewest requests of each round."""
 MOST_ROWS = 100_000
-"""Rows of a trace that are read, and requests of a round."""
+"""The most rows of a trace that are read, and requests of a round."""
 MOST_FAILED = 0.02
 """The share of a round's requests that may fail and be left out."""
 DONE = ("stop", "length")
 PROMPTS, ANSWERS = (32, 384), (16, 128)
-"""Tokens of requests where no trace is given."""
+"""The bounds of the tokens of requests where no trace is given."""
 
 
 def measure_loads(url: str, trace: str | None, asked: ServerLoads, seed: int) -> list[MeasuredLoad]:

@@ -27,7 +27,7 @@ from sundog.options.engine import EngineOptions
 from sundog.options.simulation import TargetOptions, TermsOptions
 
 ROOM = 2**17
-"""Blocks of the simulated cache: a server that runs out of its own is no load to calibrate from."""
+"""The blocks of the simulated cache: a server that runs out of its own is no load to calibrate from."""
 MEANS = ("ttft", "tpot", "e2e")
 Means = Mapping[str, float]
 

@@ -31,12 +31,12 @@ CLIENTS = (1, 4, 16, 32)
 SHARES, TRIAL = (0.25, 0.65), 0.5
 """Loads of requests at random, in shares of what many clients in a closed loop get."""
 CLOSED_S, OPEN_S, WARM_S = 2.5, 7.0, 1.5
-"""How long new requests come."""
+"""The seconds for which new requests come."""
 PATIENCE_S = 300.0
 LONGEST_PROMPT, LONGEST_ANSWER = 384, 128
 SEED = 12
 TRIES = 3
-"""At a load, if other processes had the cores meanwhile; the quietest one counts."""
+"""The tries of a load, if other processes had the cores meanwhile; the quietest one counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +45,10 @@ class LoadStage:
 
     num_clients: int | None
     rows: Sequence[TraceRequest]
-    """With the lengths that the server counted."""
+    """The requests, with the lengths that the server counted."""
     measured: Summary
     steps: range
-    """Of the server's log."""
+    """The load's steps in the server's log."""
     others: float
     """The share of the cores that other processes had."""
 

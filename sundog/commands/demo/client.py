@@ -39,9 +39,9 @@ PRACTICE = (
     "What is a token?",
 )
 AT_ONCE = (2, 4)
-"""How many of the other questions are asked at once, before each round: in the same minute as the round."""
+"""The numbers of other questions asked at once before each round, in the same minute as the round."""
 GAP_S = 0.01
-"""Between two questions: the first is still being answered when the last arrives."""
+"""The seconds between two questions: the first is still being answered when the last arrives."""
 MAX_TOKENS = 120
 INTERRUPTED = 130
 
@@ -105,7 +105,7 @@ async def _ask_all(
 async def _ask(
     connections: Connections, answer: Answer, delay_s: float = 0.0, name: str | None = None
 ) -> None:
-    """Stream one greedy answer."""
+    """Stream one greedy answer, `delay_s` seconds from now."""
     await trio.sleep(delay_s)
     fields = {"temperature": 0, "max_tokens": MAX_TOKENS, **({"session": name} if name else {})}
     conversation = Conversation("sundog-tiny", None, fields)

@@ -48,7 +48,7 @@ LIMITS = SchedulerConfig(
     num_gpu_blocks=NUM_BLOCKS,
     enable_prefix_caching=False,
 )
-"""Small, so that waiting can be seen; without a prefix cache, so that all rounds have equal work."""
+"""The limits: small, so that waiting can be seen; without a prefix cache, so that rounds have equal work."""
 CONFIG = EngineConfig(scheduler=LIMITS)
 CAPACITY = Capacity(NUM_BLOCKS, LIMITS.block_size)
 
@@ -172,7 +172,7 @@ def _by_round(journal: Journal) -> list[Past]:
 
 
 def _steps(outputs: Sequence[StepOutput], names: Collection[str]) -> range:
-    """From the first step of these requests to their last."""
+    """Return the steps from the first to the last of these requests."""
     begun = (o.step for o in outputs if any(each.request_id in names for each in o.batch.admitted))
     ended = (o.step for o in outputs if any(each.request_id in names for each in o.finished))
     return range(min(begun), max(ended) + 1)

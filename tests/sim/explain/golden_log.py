@@ -51,7 +51,7 @@ def log_records(trace: Row, log: Iterable[Row]) -> Iterator[Record]:
 
 @dataclass(slots=True)
 class _Planned:
-    """A step whose result has not come back: `ahead` are those planned before it, likewise."""
+    """A step whose result has not come back; `ahead` are the steps before it that had not, either."""
 
     row: Row
     preempted: tuple[Preempted, ...]
@@ -60,7 +60,7 @@ class _Planned:
 
 @dataclass(slots=True)
 class _Log:
-    """What must be kept of a log while it is read."""
+    """The part of a log that must be kept while it is read."""
 
     trace: Row
     config: Row = field(init=False)
