@@ -82,7 +82,7 @@ class FleetState:
         self.up_for: dict[Role, tuple[int, ...]] = {}
         """Replicas that may be sent requests, in order, by role."""
         self.tallies: dict[Role, Tally] = {}
-        """The requests of these."""
+        """The tally of the requests of these replicas, by role."""
         self.roles: list[Role] = []
         self._down: set[int] = set()
         self._draining: set[int] = set()
