@@ -169,16 +169,13 @@ def test_a_mistake_at_the_start_is_one_line(arguments: tuple[str, ...], reason: 
     assert reason in done.stderr and done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", [("calibrate", "{}", "-o", "x.toml"), ("validate", "--self", "{}")])
-def test_what_measures_generation_refuses_vectors(command: tuple[str, ...], tmp_path: Path) -> None:
+def test_what_measures_generation_refuses_vectors(tmp_path: Path) -> None:
     """By the model's name, before torch is imported, and no file is left."""
     folder = tmp_path / "small-bert"
     make_embedder("bert", folder)
     as_sentence_transformer(folder, "mean_tokens", max_tokens=64)
-    arguments = [part.format(folder) for part in command]
-    done = subprocess.run(
-        [sys.executable, "-m", "sundog", *arguments], capture_output=True, text=True, timeout=START_S
-    )
+    command = [sys.executable, "-m", "sundog", "calibrate", str(folder), "-o", "x.toml"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=START_S)
     assert done.returncode == 2
     assert done.stderr.startswith("sundog: small-bert makes vectors: ")
     assert len(done.stderr.strip().splitlines()) == 1 and "generate text" in done.stderr
