@@ -17,6 +17,7 @@ from actors.api.exposition import Exposition, OwnExposition
 from actors.api.exposition.http_metrics import count_requests
 from actors.api.in_flight import LLM, AnswerControl, AnswersInFlight
 from actors.api.keys import ApiKeys, check_key
+from actors.api.limits import ConcurrencyLimits, LocalLimits
 from actors.api.live import LiveEvents
 from actors.api.routes.admin import admin_routes, lora_routes
 from actors.api.routes.completions import chat_routes, completions_routes
@@ -26,7 +27,6 @@ from actors.api.routes.tokenize import tokenize_routes
 from actors.api.routes.translated import messages_routes, responses_routes
 from actors.api.routes.vectors import embeddings_routes, scoring_routes
 from actors.front.codec import TextCodec
-from actors.http.limits import ConcurrencyLimits, LocalLimits
 from actors.http.quart_app import ApiApp, current_request, new_app, text_response
 from actors.http.server import USUAL, HttpSettings
 

@@ -12,12 +12,12 @@ import trio
 from actors.api.emulation import Emulation
 from actors.api.errors import ApiError, ErrorShape, as_vllm, invalid, shown
 from actors.api.in_flight import LLM, AnswerControl, AnswersInFlight
+from actors.api.limits import ConcurrencyLimits, LocalLimits
 from actors.api.live import LiveEvents
 from actors.config.sampling_defaults import NEUTRAL, SamplingDefaults
 from actors.config.vector_sizes import VectorSizes
 from actors.core.params.sampling import Adapter
 from actors.front.codec import BEGIN, END, TextCodec, ThoughtMarks
-from actors.http.limits import ConcurrencyLimits, LocalLimits
 
 log = logging.getLogger("sundog.api")
 

@@ -15,11 +15,11 @@ from actors.api.errors import SHAPES, log_refusals
 from actors.api.exposition import Exposition, OwnExposition
 from actors.api.in_flight import LLM, AnswerControl, AnswersInFlight
 from actors.api.keys import ApiKeys
+from actors.api.limits import ConcurrencyLimits
 from actors.api.live import Live, LiveEvents
 from actors.api.server_options import ServerOptions
 from actors.front.async_llm import FromClients
 from actors.front.codec import TextCodec
-from actors.http.limits import ConcurrencyLimits
 from actors.http.listener import raise_descriptor_limit
 from actors.http.quart_app import ApiApp
 from actors.http.server import serve_http

@@ -12,9 +12,9 @@ import trio
 
 from actors.api.exposition import OwnExposition
 from actors.api.front import Behind
+from actors.api.limits import LocalLimits
 from actors.config import ConfigError
 from actors.engine.supervisor import Backoff
-from actors.http.limits import LocalLimits
 from actors.kernel.actor import ActorDied, Ref
 from runtime.doors.messages import (
     DOOR_MESSAGES,

@@ -12,8 +12,8 @@ from actors.api import LLM
 from actors.api.exposition import Exposition
 from actors.api.in_flight import AnswerControl
 from actors.api.keys import ApiKeys
+from actors.api.limits import ConcurrencyLimits, LimitReached, Release
 from actors.api.live import LiveEvents
-from actors.http.limits import ConcurrencyLimits, LimitReached, Release
 from actors.kernel.actor import ActorDied, Ref
 from actors.kernel.stream import Delta, DeltaStream
 from actors.messages import (
@@ -167,7 +167,7 @@ class RemoteLive:
 
 
 class RemoteLimits:
-    """The limits that are counted for all doors together (`actors.http.limits.ConcurrencyLimits`)."""
+    """The limits that are counted for all doors together (`actors.api.limits.ConcurrencyLimits`)."""
 
     def __init__(self, server: Ref[ToServer]) -> None:
         self._server = server

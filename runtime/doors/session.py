@@ -11,8 +11,8 @@ from typing import Protocol, TypeVar
 
 import trio
 
+from actors.api.limits import LimitReached, LocalLimits, Release
 from actors.front.async_llm import FromClients
-from actors.http.limits import LimitReached, LocalLimits, Release
 from actors.kernel.actor import Actor, ActorDied, Handled, Ref, Reply, answer
 from actors.kernel.reply import Ask
 from actors.kernel.stream import DeltaStream

@@ -17,8 +17,8 @@ from actors.api.context import ApiContext
 from actors.api.emulation import FIELD, no_fault
 from actors.api.errors import BROKEN, ApiError, invalid, retry_after, unavailable
 from actors.api.keys import KeyHolder
+from actors.api.limits import LimitReached, Release
 from actors.core.params.sampling import Adapter, Sampling
-from actors.http.limits import LimitReached, Release
 from actors.http.quart_app import ApiRequest, fed_response, json_response
 from actors.http.streams import Feed
 from actors.kernel.clock import now_s, sleep_until
