@@ -1,4 +1,4 @@
-"""The contents of the pages as data for programs: times in the record's unit, nothing left out."""
+"""The contents of the pages as data for programs: times in seconds, nothing left out."""
 
 from dataclasses import asdict
 from typing import Any
@@ -8,7 +8,7 @@ from sim.explain.findings import Findings
 from sim.explain.history import History, RequestHistory, RunningSpan
 from sim.explain.phases import RequestPhase, passings, phases, totals
 from sim.figures.engine import SpeculationFigures
-from sim.record.journal_rows import Chosen, Header
+from sim.record.journal_rows import Chosen
 
 
 def request_data(history: History, request: RequestHistory) -> dict[str, Any]:
@@ -16,7 +16,6 @@ def request_data(history: History, request: RequestHistory) -> dict[str, Any]:
     found = phases(history, request)
     return {
         "request_id": request.request_id,
-        "unit": history.header.unit,
         "replica": request.replica,
         **_choice_data(history.choices.get(request.request_id)),
         "tenant": request.arrival.tenant,
@@ -78,11 +77,10 @@ def _span_data(span: RunningSpan) -> dict[str, Any]:
     }
 
 
-def run_data(found: Findings, header: Header) -> dict[str, Any]:
+def run_data(found: Findings) -> dict[str, Any]:
     """Describe the findings of a whole run."""
     p, total_s = found.preemptions, found.causes.total_s
     return {
-        "unit": header.unit,
         "num_requests": found.num_requests,
         "num_unfinished": found.num_unfinished,
         **({"refusals": dict(sorted(found.refusals.items()))} if found.refusals else {}),

@@ -70,7 +70,7 @@ def journal_header(row: Row, lines: JsonLines) -> Header:
     known = {field.name for field in fields(Header)}
     values = {name: value for name, value in row.items() if name in known}
     for name, value in values.items():
-        expected: type = str if name in ("policy", "router", "unit", "run") else int
+        expected: type = str if name in ("policy", "router", "run") else int
         if value is not None and type(value) is not expected:
             raise lines.error(f"{name} is {value!r}")
     return Header(**values)

@@ -3,18 +3,16 @@
 from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from actors.config.speculative import Rates
 from actors.core.names import did_you_mean
-from sim.explain.history import History, HistoryError
+from sim.explain.history import History, HistoryError, RequestHistory
 from sim.explain.journal_reader import check_run, find_record, journal_header, journal_records
 from sim.files.lines import JsonLines
 from sim.files.run_files import REQUESTS
 from sim.record.journal_rows import Drafted, JournalError, JournalStep
 from sim.record.run_directory import open_run
-
-Found = TypeVar("Found")
 
 
 def load(path: Path) -> History:
@@ -28,7 +26,7 @@ def load(path: Path) -> History:
     if first is None:
         raise JournalError(f"{lines.path} is empty")
     if "journal" not in first:
-        raise lines.error("not a journal of Sundog")
+        raise lines.error("not a journal of Sundog: record one with `sundog replay … --out DIR`")
     history = History(journal_header(first, lines))
     check_run(lines.path, history.header)
     for record in journal_records(lines, rows):
@@ -41,7 +39,7 @@ def load(path: Path) -> History:
     return history
 
 
-def find_request(requests: Mapping[str, Found], request_id: str) -> Found:
+def find_request(requests: Mapping[str, RequestHistory], request_id: str) -> RequestHistory:
     """Find the request with this id; raises JournalError that suggests ids that hold it, or the nearest."""
     if request_id not in requests:
         near = list(islice((name for name in requests if request_id and request_id in name), 3))

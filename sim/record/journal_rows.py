@@ -26,10 +26,7 @@ class JournalError(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The deployment, as far as it explains waiting; None is unknown.
-
-    `unit` is of all times; `run` is the id that all files of a run share.
-    """
+    """The deployment, as far as it explains waiting; None is unknown. All files of a run share its `run`."""
 
     block_size: int | None = None
     num_blocks: int | None = None
@@ -39,7 +36,6 @@ class Header:
     policy: str | None = None
     router: str | None = None
     replicas: int = 1
-    unit: str = "s"
     run: str | None = None
 
     @classmethod

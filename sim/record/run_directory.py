@@ -127,7 +127,7 @@ def open_run(path: Path | str) -> Run:
     """The run that `sundog replay --out` wrote at `path`; raises RunError, naming the file."""
     folder = Path(path)
     if not folder.is_dir():
-        raise RunError(f"{folder} is no run directory: give one that `replay --out` wrote")
+        raise RunError(f"{folder} is no run directory: give one that `replay --out` or `bench --out` wrote")
     try:
         summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -230,7 +230,8 @@ def read_step_trace(path: Path, engine_version: str) -> StepTrace:
     """The trace in a file, plain or gzipped. Raises ConfigError that names the file and the field."""
 
     def error_at(name: str, line: int, reason: str) -> ConfigError:
-        return ConfigError(f"{name} is no trace in the golden format: line {line}: {reason}")
+        where = f"{name} is no trace in the golden format: line {line}"
+        return ConfigError(f"{where}: {reason} (arrivals in seconds are for `sundog replay --out`)")
 
     text = b"\n".join(read_lines(str(path), error_at))
     trace = decode(str(path), 1, text, error_at)

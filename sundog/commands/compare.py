@@ -35,7 +35,7 @@ class CompareOptions:
 def compare(asked: CompareOptions, first: Path, second: Path) -> None:
     """Say what differs between two runs, and how sure that is.
 
-    A and B are folders that `replay --out` wrote.
+    A and B are folders that `replay --out` or `bench --out` wrote.
     """
 
     from sim.figures.compare import compare as compare_runs

@@ -103,6 +103,6 @@ def _run(history: "History", name: str, asked: ExplainOptions, told: dict[str, i
     found = replace(found, suggestions=beside_refusals(found.suggestions, num_refused))
     if asked.as_json:
         more = {"refused_at_the_door": at_door} if at_door else {}
-        click.echo(json.dumps(run_data(found, history.header) | more, indent=1))
+        click.echo(json.dumps(run_data(found) | more, indent=1))
     else:
         print_run(console_for(), name, found, at_door)

@@ -14,8 +14,8 @@ from sundog.options.takes import command, output, say_where
 def report(runs: tuple[Path, ...], output: Path) -> None:
     """Show runs side by side, or a sweep, on one HTML page.
 
-    Each RUN is a folder that `replay --out` wrote. SWEEP is one of `sweep --out`: its load curves with their
-    bands, the Pareto front and the table, each with its data as CSV.
+    Each RUN is a folder that `replay --out` or `bench --out` wrote. SWEEP is one of `sweep --out`: its load
+    curves with their bands, the Pareto front and the table, each with its data as CSV.
     """
     from sundog.sweeps.sweep_folder import TABLE_JSON
 

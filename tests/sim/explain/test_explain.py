@@ -209,7 +209,7 @@ def test_the_page_of_a_preempted_request_says_when_and_why(capsys: pytest.Captur
 def test_the_page_of_a_run_ranks_its_waits(capsys: pytest.CaptureFixture[str]) -> None:
     """The longest come first, as many as asked for, and shares add up to the whole."""
     history = golden(HEAVY)
-    data = run_data(findings(history, 7), history.header)
+    data = run_data(findings(history, 7))
     waits = [row["waiting"] for row in data["worst_waits"]]
     assert len(waits) == 7 and waits == sorted(waits, reverse=True)
     assert sum(row["share"] for row in data["causes"]) == pytest.approx(1)

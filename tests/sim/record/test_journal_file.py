@@ -121,7 +121,7 @@ def test_a_journal_that_breaks_off_is_read_up_to_there(tmp_path: Path) -> None:
     assert load(tmp_path).cut_off
 
 
-HEAD = '{"journal":1,"block_size":16,"replicas":1,"unit":"s"}'
+HEAD = '{"journal":1,"block_size":16,"replicas":1}'
 SUBMIT = '{"submit":"a","arrival":0.0,"prompt":3,"max_tokens":2}'
 STEP = '{"step":1,"start":0.0,"ends":[1.0],"free":4,"admitted":[["a",3,0,0]]}'
 
