@@ -62,7 +62,7 @@ class EngineFaults(Actor[Heard | Fault | NextSignal]):
         self._num_to_come = replicas
         self._killed_s: dict[int, float] = {}
         self._notice_s: dict[int, float] = {}
-        """After how long it was noticed."""
+        """The seconds after which it was noticed that an engine was killed."""
 
     def handle(self, message: Heard | Fault | NextSignal) -> None:
         match message:
@@ -99,7 +99,8 @@ class EngineFaults(Actor[Heard | Fault | NextSignal]):
         now_s = self.clock.now_s()
         if (killed_s := self._killed_s.pop(replica, None)) is not None:
             text = "replica %d is up again, %.3f s after it was killed, which was noticed after %.3f s"
-            log.warning(text, replica, now_s - killed_s, self._notice_s[replica])
+            noticed_s = self._notice_s.pop(replica, 0.0)  # 0 if it was known to be down when it was killed
+            log.warning(text, replica, now_s - killed_s, noticed_s)
         if self._num_to_come:
             self._num_to_come -= 1
             if not self._num_to_come:

@@ -30,8 +30,6 @@ from actors.messages import (
 )
 from runtime.doors.messages import AcquireLimit, Answered, Asked, Fetch, Order, ReleaseLimit, ToServer
 
-OnOpen = Callable[[AnswerControl], None]
-
 
 class Streams:
     """The streams of this door by their numbers."""

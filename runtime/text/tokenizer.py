@@ -181,10 +181,6 @@ class Tokenizer:
         self.vocab_size: int = self._fast.get_vocab_size(with_added_tokens=True)
         self.eos_token_ids = self._find_eos(folder)
 
-    @property
-    def has_chat_template(self) -> bool:
-        return self._template is not None
-
     def to_json(self) -> str:
         """Return the tokenizer as the text of tokenizer.json."""
         return str(self._fast.to_str())

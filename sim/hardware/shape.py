@@ -198,11 +198,6 @@ class ModelShape:
         """True if any layer sees only a window of the context."""
         return any(layer.attention.window is not None for layer, _ in self.layers)
 
-    @property
-    def only_layer(self) -> Layer | None:
-        """The layer, where all are alike."""
-        return self.layers[0][0] if len(self.layers) == 1 else None
-
     def weight_bytes(self, dtype: str | None = None, ranks: int = 1, groups: int = 1) -> int:
         """Bytes of the weights on each of the tensor-parallel ranks, which share them evenly.
 

@@ -16,12 +16,14 @@ class Programs:
         """A later request of the same program; itself for the last of all so far."""
 
     @classmethod
-    def of(cls, trace: Iterable[TraceRequest], *instants_s: Iterable[tuple[str, float]]) -> "Programs":
-        """Return those of a run that is over, by when its requests arrived and ended."""
+    def of(
+        cls, trace: Iterable[TraceRequest], arrival_s: dict[str, float], end_s: dict[str, float]
+    ) -> "Programs":
+        """Return the programs of a run that is over, by the instants of arrivals and ends."""
         programs = cls()
         for row in (row for row in trace if row.session is not None):
             programs.ties(row.request_id, row.after)
-        programs.arrival_s, programs.end_s = map(dict, instants_s)
+        programs.arrival_s, programs.end_s = arrival_s, end_s
         return programs
 
     def ties(self, request_id: str, after: Iterable[str]) -> None:

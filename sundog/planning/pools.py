@@ -100,10 +100,7 @@ def pools_of(
     objectives: "Sequence[Objective]",
     max_gpus: int,
 ) -> list[PoolsCandidate]:
-    """Return the pairs of machines that may cost least, by settings that both have.
-
-    None where all requests arrive at once.
-    """
+    """Return the pairs of machines that may cost least; no pair where all requests arrive at once."""
     span_s = requests[-1].arrival_s - requests[0].arrival_s
     if not span_s:
         return []

@@ -214,7 +214,7 @@ def read_played(
     if scaling := run.summary.get("fleet", {}).get("scaling"):
         terms = replace(terms, num_gpus=terms.num_gpus * ScalingFigures(**scaling).share)
     rows, names = rows_of(requests), requests["request_id"].to_pylist()
-    ends = ((names[i], float(rows.finish_s[i])) for i in np.flatnonzero(rows.is_done))
+    ends = {names[i]: float(rows.finish_s[i]) for i in np.flatnonzero(rows.is_done)}
     return Played.of(
         rows,
         names,
@@ -223,7 +223,7 @@ def read_played(
         num_blocks=num_blocks,
         terms=terms,
         load=load_of(load),
-        programs=Programs.of(load, zip(names, rows.arrival_s.tolist(), strict=True), ends),
+        programs=Programs.of(load, dict(zip(names, rows.arrival_s.tolist(), strict=True)), ends),
     )
 
 
