@@ -118,16 +118,23 @@ def read_faults(path: str | Path) -> FaultFile:
     return checked(FaultFile, read_toml(path), path)
 
 
-def drawn_faults(file: FaultFile, num_replicas: int, seed: int) -> tuple[PlannedFault, ...]:
+def drawn_faults(
+    file: FaultFile, num_replicas: int, seed: int, *, has_links: bool
+) -> tuple[PlannedFault, ...]:
     """Return the faults of a run: those of the file, and crashes drawn for each replica from the seed.
 
-    Raises ConfigError for a replica that there is not.
+    Raises ConfigError for a replica, or links between engines, that there are not.
     """
     for fault in file.fault:
         replica = getattr(fault, "replica", 0)
         if replica >= num_replicas:
             raise ConfigError(
                 f"a fault of kind {fault.kind} is of replica {replica}: give 0 to {num_replicas - 1}"
+            )
+        if isinstance(fault, SlowLink | LostTransfer) and not has_links:
+            raise ConfigError(
+                f"a fault of kind {fault.kind} is of links between pools: give --pool prefill=… and decode=…,"
+                " or leave it out"
             )
         if isinstance(fault, DeadEngine) and fault.notice_s > fault.down_s:
             raise ConfigError(

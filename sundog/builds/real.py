@@ -92,7 +92,7 @@ def _faults(serving: RealServing, file: str, engine: EngineOptions) -> "tuple[Fa
         raise ConfigError("--faults hurts engine processes of this machine: leave --on and --in-process out")
     found = list[Fault]()
     has_links = any(parse_pool(each).role == "prefill" for each in serving.pool)
-    for fault in drawn_faults(read_faults(file), engine.replicas, engine.seed):
+    for fault in drawn_faults(read_faults(file), engine.replicas, engine.seed, has_links=has_links):
         match fault:
             case DeadEngine():
                 found.append(Hurt(fault.at_s, fault.replica))
@@ -102,11 +102,6 @@ def _faults(serving: RealServing, file: str, engine: EngineOptions) -> "tuple[Fa
                 raise ConfigError(
                     f"{file}: a straggler's factor is {fault.factor:g}; a process can be held up 1 to"
                     f" {MOST_TIMES:g} times"
-                )
-            case SlowLink() | LostTransfer() if not has_links:
-                raise ConfigError(
-                    f"{file}: a fault of kind {fault.kind} is of links between pools: give --pool"
-                    " prefill=cpu:x1 --pool decode=cpu:x1, or leave it out"
                 )
             case SlowLink() | LostTransfer():
                 found += _of_links(fault)

@@ -239,7 +239,8 @@ class Simulated:
 
         if isinstance(self.cost, InStep):
             raise ConfigError("--faults: ranks that share experts go in step, and do not fail apart")
-        faults = drawn_faults(read_faults(file), self.config.replicas, seed)
+        config = self.config
+        faults = drawn_faults(read_faults(file), config.replicas, seed, has_links=config.passes_on)
         return replace(self, plan=replace(self._planned(seed), faults=faults))
 
     def _planned(self, seed: int = 0) -> "FleetPlan":

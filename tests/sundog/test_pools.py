@@ -135,6 +135,11 @@ def test_faults_are_read_listed_and_compared_seed_by_seed(trace: str, tmp_path: 
     ("text", "words"),
     [
         ('[[fault]]\nkind = "dead-engine"\nat_s = 1\nreplica = 7\n', "replica 7: give 0 to 1"),
+        (
+            '[[fault]]\nkind = "slow-link"\nat_s = 1\nfor_s = 1\nreplica = 1\npart = 0\n',
+            "give --pool prefill",
+        ),
+        ('[[fault]]\nkind = "lost-transfer"\nrate = 1\n', "lost-transfer is of links between pools"),
         ('[[fault]]\nkind = "dead-engin"\n', "fault"),
         ('[[fault]]\nkind = "spike"\nat_s = 1\nfor_s = 1\nfactor = 2\nrate = 3\n', "rate"),
         ("[randon]\n", "randon"),

@@ -140,7 +140,7 @@ def test_until_its_end_is_noticed_an_engine_is_sent_requests_and_answers_none() 
     assert columns(notice_s=0.0)[0] == ["error", "refused", "refused", "stop"]
     late = DeadEngine(kind="dead-engine", at_s=0.1, replica=0, down_s=0.3, notice_s=0.4)
     with pytest.raises(ConfigError, match="notice_s is 0.4: give at most its down_s"):
-        drawn_faults(FaultFile(fault=(late,)), 1, 0)
+        drawn_faults(FaultFile(fault=(late,)), 1, 0, has_links=False)
 
 
 def test_a_straggler_takes_longer_by_its_factor_and_a_spike_multiplies_requests() -> None:
@@ -170,8 +170,9 @@ def test_clients_ask_again_as_often_as_they_are_said_to() -> None:
 def test_crashes_are_drawn_from_the_seed_for_each_replica() -> None:
     """By an exponential of their mean, none while the engine is down; another seed draws others."""
     file = FaultFile(random=RandomCrashes(mtbf_s=100.0, down_s=10.0, until_s=1e5))
-    crashes = [fault for fault in drawn_faults(file, 3, 1) if isinstance(fault, DeadEngine)]
-    assert crashes == list(drawn_faults(file, 3, 1)) != list(drawn_faults(file, 3, 2))
+    drawn, again, others = (drawn_faults(file, 3, seed, has_links=False) for seed in (1, 1, 2))
+    crashes = [fault for fault in drawn if isinstance(fault, DeadEngine)]
+    assert drawn == again != others and len(crashes) == len(drawn)
     for replica in range(3):
         at_s = [fault.at_s for fault in crashes if fault.replica == replica]
         gaps = [later - earlier for earlier, later in pairwise(at_s)]
