@@ -15,7 +15,7 @@ from actors.kernel.clock import CallTimer, Event, RunClock
 from actors.messages import Capacity
 from sim.backend import Pace, TokenSource, instant, to_s, to_ticks
 from sim.cost.composed import InStep
-from sim.cost.work import StepWork, WorkFold
+from sim.cost.work import CostModel, StepWork, WorkFold
 
 LAST = "~"
 """A mark that sorts behind any scheduler's name: a step begins when all that begin now have planned."""
@@ -68,17 +68,13 @@ class Wave:
             continues = any(rank.continues for rank in self._running)
             start = max(self.pace.planned_tick(now_s, continues), instant(self._end_s))
             ticks = to_ticks(self._cost.step_among_s(works))
-        except Exception as error:  # noqa: BLE001  # their engines crash of it
-            self._fail(error)
+        except Exception as error:  # noqa: BLE001  # all engines crash: none goes on without the others' experts
+            running, self._running = self._running, []
+            for rank in running:
+                rank.fail(error)
             return
         self._end_s = max(to_s(start + ticks), now_s)
         self._clock.enter(self._end_s - self.pace.early_s, Event.STEP_END, self._key, CallTimer(self.end))
-
-    def _fail(self, error: Exception) -> None:
-        """All ranks crash: none goes on without the others' experts."""
-        running, self._running = self._running, []
-        for rank in running:
-            rank.fail(error)
 
     def end(self) -> None:
         """Note that all ranks are through."""
@@ -162,10 +158,10 @@ class RankBackend:
         reply.set(sampled.result(batch.step, (end_s,)))
 
 
-def ranks_in_step(cost: InStep, sources: Sequence[TokenSource], capacity: Capacity) -> list[RankBackend]:
-    """A backend for each source: every `cost.num_ranks` of them go in step."""
-    waves = [Wave(cost, number) for number in range(-(-len(sources) // cost.num_ranks))]
-    return [
-        RankBackend(waves[rank // cost.num_ranks], rank, source, capacity)
-        for rank, source in enumerate(sources)
-    ]
+def waves_of(costs: Sequence[CostModel]) -> list[Wave | None]:
+    """Return what each engine goes in step with, if with any; the ranks of a group follow each other."""
+    waves: list[Wave | None] = []
+    while len(waves) < len(costs):
+        cost = costs[len(waves)]
+        waves += [Wave(cost, len(waves))] * cost.num_ranks if isinstance(cost, InStep) else [None]
+    return waves

@@ -20,9 +20,8 @@ from actors.messages import Capacity, CeaseFetch, FetchKv, Generate, Heard
 from sim.backend import Pace, TokenSource
 from sim.client import Client, Progress, Recording
 from sim.clock import run_virtual
-from sim.cost.composed import InStep
 from sim.cost.work import CostModel
-from sim.in_step import ranks_in_step
+from sim.in_step import RankBackend, waves_of
 from sim.interrupt import Interrupted, ctrl_c, is_stopping
 from sim.oracle import Oracle, Predictor
 from sim.pipelined import cost_backend
@@ -142,10 +141,10 @@ def replay(
             return Oracle(future, forgets=not config.moves)
         return Speculated(Lengths(future, forgets=not config.moves), drafts)
 
-    if furnish is None and isinstance(cost, InStep):
-        config = replace(config, decode_runs=False)
     make = furnish or partial(_equal_engines, cost, config.replicas, capacity)
     backends, surroundings = make(source)
+    if any(isinstance(backend, RankBackend) for backend in backends):
+        config = replace(config, decode_runs=False)
 
     def before_arrival(request: TraceRequest) -> None:
         future[request.request_id] = request.num_output_tokens
@@ -173,10 +172,13 @@ def _equal_engines(
     cost: CostModel, replicas: int, capacity: Capacity, source: Callable[[], TokenSource]
 ) -> tuple[Sequence[Backend], Surroundings]:
     """The engines of a fleet in which all are alike; those that share experts go in step."""
-    if isinstance(cost, InStep):
-        return ranks_in_step(cost, [source() for _ in range(replicas)], capacity), NOTHING_ELSE
-    names = [f"runner-{replica}" for replica in range(replicas)]
-    return [cost_backend(Pace(cost, name), source(), capacity) for name in names], NOTHING_ELSE
+    backends: list[Backend] = [
+        cost_backend(Pace(cost, f"runner-{replica}"), source(), capacity)
+        if wave is None
+        else RankBackend(wave, replica, source(), capacity)
+        for replica, wave in enumerate(waves_of([cost] * replicas))
+    ]
+    return backends, NOTHING_ELSE
 
 
 def replay_on(

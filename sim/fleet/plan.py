@@ -14,7 +14,7 @@ from actors.engine.supervisor import Backoff, Supervision
 from actors.fates import SIMULATED, Fate
 from actors.messages import Capacity
 from sim.backend import Pace, TokenSource
-from sim.cost.composed import Pipeline, ScaledCost, scaled
+from sim.cost.composed import InStep, Pipeline, ScaledCost, scaled
 from sim.cost.work import CostModel
 from sim.fleet.faults import DeadEngine, PlannedFault, Retries, Spike, spiked
 from sim.fleet.figures import (
@@ -28,6 +28,7 @@ from sim.fleet.figures import (
 from sim.fleet.links import KvLinks
 from sim.fleet.scaling import Autoscaler, Scaling
 from sim.fleet.trouble import Trouble
+from sim.in_step import RankBackend, waves_of
 from sim.oracle import Oracle
 from sim.pipelined import cost_backend
 from sim.record.columns import MovedColumns
@@ -150,42 +151,49 @@ class FleetPlan:
             self, engines=tuple(replace(engine, cost=scaled(engine.cost, factor)) for engine in self.engines)
         )
 
+    @property
+    def has_ranks_in_step(self) -> bool:
+        """True if any engines share experts."""
+        return any(isinstance(engine.cost, InStep) for engine in self.engines)
+
     def furnish(self, source: Callable[[], TokenSource]) -> tuple[list[Backend], Surroundings]:
         """Return new backends, one a replica, and what else the run has; `source` makes those of tokens."""
         paces = [ScaledCost(engine.cost, 1.0) for engine in self.engines] if self.faults else []
+        waves = waves_of([engine.cost for engine in self.engines])
 
         def backend(replica: int) -> Backend:
             engine = self.engines[replica]
             # A prompt alone has no end token: its engine hands it over with the first.
             tokens = Oracle() if engine.role == "prefill" else source()
+            if (wave := waves[replica]) is not None:
+                return RankBackend(wave, replica, tokens, engine.capacity)
             cost = paces[replica] if paces and not isinstance(engine.cost, Pipeline) else engine.cost
             return cost_backend(Pace(cost, f"runner-{replica}"), tokens, engine.capacity)
 
         links = None
         if self.moves or any(engine.role == "prefill" for engine in self.engines):
             links = KvLinks([engine.tokens_per_s for engine in self.engines], self.link_latency_s)
-        replicas = range(len(self.engines))
-        blocks = [engine.capacity.num_blocks for engine in self.engines]
         scaler = None if self.scaling is None else Autoscaler(self.scaling, len(self.engines))
-        drivers = [] if scaler is None else [lambda llm, client: scaler.drive(llm)]
-        listeners = () if scaler is None else (scaler.watch,)
+        around = Surroundings(
+            links=links,
+            own_blocks=[engine.capacity.num_blocks for engine in self.engines],
+            ledger=FleetLedger(self.engines, links, None, scaler),
+            drivers=() if scaler is None else [lambda llm, client: scaler.drive(llm)],
+            listeners=() if scaler is None else (scaler.watch,),
+        )
+        replicas = range(len(self.engines))
         if not self.faults:
-            ledger = FleetLedger(self.engines, links, None, scaler)
-            return [backend(replica) for replica in replicas], Surroundings(
-                links=links, own_blocks=blocks, ledger=ledger, drivers=drivers, listeners=listeners
-            )
+            return [backend(replica) for replica in replicas], around
         trouble = Trouble(self.faults, self.seed, backend, paces, links)
         if links is not None:
             links.is_lost = trouble.is_lost
         spikes = [fault for fault in self.faults if isinstance(fault, Spike)]
         retries = [(fault.attempts, fault.wait_s) for fault in self.faults if isinstance(fault, Retries)]
-        return [trouble.new_backend(replica) for replica in replicas], Surroundings(
-            links=links,
-            own_blocks=blocks,
+        return [trouble.new_backend(replica) for replica in replicas], replace(
+            around,
             ledger=FleetLedger(self.engines, links, trouble, scaler),
-            listeners=listeners,
             supervision=Supervision(RESTARTING, trouble.new_backend, AT_ONCE, logging.DEBUG),
-            drivers=[*drivers, trouble.drive],
+            drivers=[*around.drivers, trouble.drive],
             retries=retries[-1] if retries else None,
             reshape=partial(spiked, spikes=spikes, seed=self.seed) if spikes else iter,
         )

@@ -187,8 +187,7 @@ class Simulated:
         pools, made, members = target.pools, list[Simulated](), list[PlannedEngine]()
         for spec in pools:
             own: dict[str, Any] = {
-                "tensor_parallel_size": spec.tensor_parallel_size,
-                "replicas": spec.replicas,
+                **{name: getattr(spec, name) for name in OF_POOLS if name != "gpu"},
                 **spec.own,
             }
             part = cls._of(replace(engine, **own), replace(target, gpu=spec.gpu, pool=()))
@@ -197,8 +196,6 @@ class Simulated:
                 raise ConfigError(
                     f"--pool {spec.name}: {spec.gpu} does not say how many bytes a token has: calibrate again"
                 )
-            if isinstance(part.cost, InStep):
-                raise ConfigError("--pool: ranks that share experts go in step; they cannot be in a pool yet")
             member = PlannedEngine(
                 spec.name,
                 spec.role,
@@ -208,7 +205,7 @@ class Simulated:
                 rate / part.kv_token_bytes,
             )
             made.append(part)
-            members += [member] * spec.replicas
+            members += [member] * part.config.replicas
         last, configs = made[-1], [part.config for part in made]
         context = min(config.scheduler.max_model_len for config in configs)
         config = replace(
@@ -216,7 +213,7 @@ class Simulated:
             replicas=len(members),
             scheduler=replace(last.config.scheduler, max_model_len=context),
             pools=tuple(
-                EnginePool(spec.role, spec.replicas, replace(config.scheduler, max_model_len=context))
+                EnginePool(spec.role, config.replicas, replace(config.scheduler, max_model_len=context))
                 for spec, config in zip(pools, configs, strict=True)
             ),
         )
@@ -237,11 +234,11 @@ class Simulated:
         """Return the fleet with the faults of a file."""
         from sim.fleet.faults import drawn_faults, read_faults
 
-        if isinstance(self.cost, InStep):
+        if (plan := self._planned(seed)).has_ranks_in_step:
             raise ConfigError("--faults: ranks that share experts go in step, and do not fail apart")
         config = self.config
         faults = drawn_faults(read_faults(file), config.replicas, seed, has_links=config.passes_on)
-        return replace(self, plan=replace(self._planned(seed), faults=faults))
+        return replace(self, plan=replace(plan, faults=faults))
 
     def _planned(self, seed: int = 0) -> "FleetPlan":
         """The engines one by one, where they are all alike, too."""
@@ -266,11 +263,11 @@ class Simulated:
 
     def _moving(self, target: TargetOptions, seed: int) -> "Simulated":
         """Return the fleet with links, over which its router moves requests."""
-        if isinstance(self.cost, InStep):
+        if (plan := self._planned(seed)).has_ranks_in_step:
             raise ConfigError("--router: ranks that share experts go in step, and pass no requests on")
         if not self.kv_token_bytes:
             raise ConfigError("--router moves requests: give a --gpu and a --model that say a token's bytes")
-        plan, rate = self._planned(seed), (target.kv_transfer_gb_per_s or LINK_GB_PER_S) * 1e9
+        rate = (target.kv_transfer_gb_per_s or LINK_GB_PER_S) * 1e9
         engines = tuple(
             each if each.tokens_per_s < inf else replace(each, tokens_per_s=rate / self.kv_token_bytes)
             for each in plan.engines

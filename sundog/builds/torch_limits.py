@@ -39,7 +39,7 @@ def in_pools(serving: RealServing, engine: EngineOptions) -> tuple[RealServing, 
         if given:
             raise ConfigError(f"{flag} does not go with --pool: leave one out")
     for spec in map(parse_pool, serving.pool):
-        if spec.gpu != "cpu" or spec.tensor_parallel_size > 1:
+        if spec.gpu != "cpu" or spec.tensor_parallel_size * spec.data_parallel_size > 1:
             raise ConfigError(f"--pool {spec.name}: engines of real pools are on the CPU: give ROLE=cpu:xM")
         if spec.own:
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in spec.own)

@@ -26,10 +26,11 @@ LINK_GB_PER_S = 50.0
 
 
 class PoolSpec(NamedTuple):
-    """A pool as `ROLE=GPU:tpNxM` says it, with further options of its engines by their names."""
+    """A pool as `ROLE=GPU:dpKtpNxM` says it, with further options of its engines by their names."""
 
     role: "Role"
     gpu: str
+    data_parallel_size: int
     tensor_parallel_size: int
     replicas: int
     own: "dict[str, int]"
@@ -37,7 +38,8 @@ class PoolSpec(NamedTuple):
     @property
     def name(self) -> str:
         """The pool in short, for tables."""
-        return f"{self.role}={self.gpu}:tp{self.tensor_parallel_size}x{self.replicas}"
+        ranks = f"dp{self.data_parallel_size}" if self.data_parallel_size > 1 else ""
+        return f"{self.role}={self.gpu}:{ranks}tp{self.tensor_parallel_size}x{self.replicas}"
 
 
 OWN_OPTIONS = ("max_num_seqs", "max_num_batched_tokens", "num_gpu_blocks")
@@ -45,20 +47,28 @@ OWN_OPTIONS = ("max_num_seqs", "max_num_batched_tokens", "num_gpu_blocks")
 
 
 def parse_pool(text: str) -> PoolSpec:
-    """Read `prefill=h200:tp2x3`: three engines of two H200; `:max_num_seqs=64` and the like may follow."""
-    found = re.fullmatch(r"(both|prefill|decode)=(.+?):(?:tp(\d{1,4}))?x(\d{1,4})((?::\w+=\d{1,9})*)", text)
+    """Read `prefill=h200:tp2x3`: three engines of two H200; `decode=h200:dp8x1` is one of eight ranks.
+
+    `:max_num_seqs=64` and the like may follow.
+    """
+    form = r"(both|prefill|decode)=(.+?):(?:dp(\d{1,4}))?(?:tp(\d{1,4}))?x(\d{1,4})((?::\w+=\d{1,9})*)"
+    found = re.fullmatch(form, text)
     if found is None:
-        raise ValueError("give ROLE=GPU:tpNxM, as in prefill=h200:tp2x3; roles are prefill, decode, both")
+        raise ValueError(
+            "give ROLE=GPU:tpNxM, as in prefill=h200:tp2x3, or decode=h200:dp8x1 for data-parallel ranks;"
+            " roles are prefill, decode, both, and whole experts are --enable-expert-parallel"
+        )
     own: dict[str, int] = {}
-    for part in filter(None, found[5].split(":")):
+    for part in filter(None, found[6].split(":")):
         name, _, value = part.partition("=")
         if name not in OWN_OPTIONS:
             raise ValueError(f"a pool has no {name} of its own: give {', '.join(OWN_OPTIONS)}")
         own[name] = int(value)
-    if int(found[4]) < 1 or int(found[3] or 1) < 1:
-        raise ValueError("a pool has at least one replica of at least one GPU")
+    num_ranks, num_gpus, replicas = (int(each or 1) for each in found.group(3, 4, 5))
+    if min(num_ranks, num_gpus, replicas) < 1:
+        raise ValueError("a pool has at least one replica of at least one rank and GPU")
     role: Any = found[1]
-    return PoolSpec(role, found[2], int(found[3] or 1), int(found[4]), own)
+    return PoolSpec(role, found[2], num_ranks, num_gpus, replicas, own)
 
 
 # Without slots, because two such classes cannot both be a third one's parents.

@@ -13,6 +13,7 @@ from tests import warm
 
 PREFILL, DECODE = "prefill=h100:tp1x2", "decode=b200:tp2x1:max_num_seqs=32"
 APART = ("--pool", PREFILL, "--pool", DECODE)
+WIDE = ("--model", "deepseek-v3", "--enable-expert-parallel", "--pool", "both=h200:dp8x1")
 
 
 @pytest.fixture
@@ -60,6 +61,19 @@ def test_engines_on_different_gpus_share_one_router(trace: str) -> None:
     assert all(replica["num_requests"] == 6 for replica in found["replicas"])
 
 
+def test_a_pool_of_ranks_that_share_experts_is_priced_as_they_are_without_pools(trace: str) -> None:
+    """One group as a pool is the aggregated run, byte for byte; groups hand prompts over to a wider one."""
+    pooled = json.loads(run(trace, *WIDE, "--json").stdout)
+    plain = json.loads(run(trace, *WIDE[:3], "--gpu", "h200", "-dp", "8", "--json").stdout)
+    (pool,) = pooled.pop("fleet")["pools"]
+    assert (pool["replicas"], pool["num_gpus"]) == (8, 8)
+    assert pooled == {name: figure for name, figure in plain.items() if name != "fleet"}
+    apart = ("--pool", "prefill=h200:dp8x2", "--pool", "decode=h200:dp8tp2x1:max_num_seqs=32")
+    found = json.loads(run(trace, *WIDE[:3], *apart, "--json").stdout)
+    assert [pool["num_gpus"] for pool in found["fleet"]["pools"]] == [16, 16]
+    assert found["fleet"]["transfers"]["num_transfers"] == found["num_finished"] == 12
+
+
 def test_pools_are_played_from_python_and_varied_in_sweeps(trace: str) -> None:
     """As one more option, and as values of an axis with a plus between pools."""
     result = sundog.replay(trace, pool=(PREFILL, DECODE))
@@ -81,6 +95,14 @@ def test_pools_are_played_from_python_and_varied_in_sweeps(trace: str) -> None:
         (("--pool", "both=h100:x1", "--replicas", "2"), "--replicas is given beside --pool"),
         (("--pool", "both=h100:x1", "--gpu", "b200"), "--gpu is given beside --pool"),
         (("--pool", "both=h100:x0"), "at least one replica"),
+        (("--pool", "both=h100:dp8epx1"), "or decode=h200:dp8x1 for data-parallel ranks"),
+        (("--pool", "both=h100:tp2dp8x1"), "give ROLE=GPU:tpNxM"),
+        (
+            ("--pool", "both=h100:dp2x1", "-dp", "2"),
+            "--data-parallel-size is given beside --pool, which says it",
+        ),
+        ((*WIDE[:2], *WIDE[3:]), "8 data-parallel ranks: experts of deepseek-v3 cut into parts"),
+        ((*WIDE, "--faults", "none.toml"), "ranks that share experts go in step, and do not fail apart"),
         (("--pool", "both=h100:x1:seed=2"), "a pool has no seed of its own"),
         ((*APART, "--journal"), "--journal: a journal has each request on one engine"),
     ],

@@ -11,6 +11,7 @@ from actors.config.pools import EnginePool
 from actors.core.routers import Fleet, RouterPolicy, Unfinished
 from actors.core.routers.fleet_state import Role
 from actors.messages import Capacity
+from sim.cost.composed import InStep
 from sim.fleet.plan import FleetPlan, PlannedEngine
 from sim.record.recorder import Recorder
 from sim.replay import replay
@@ -46,6 +47,13 @@ def moving(
     given: dict[str, Any] = {"rate": 3000.0, "latency_s": 0.001, "router": router or Restless()} | fields
     config, plan = fleet(roles, **given)
     return config, replace(plan, moves=True)
+
+
+def wide(roles: Sequence[Role], num_ranks: int = 2, **fields: Any) -> tuple[EngineConfig, FleetPlan]:
+    """A fleet in which each role is a group of ranks in step."""
+    config, plan = fleet([role for role in roles for _ in range(num_ranks)], **fields)
+    engines = tuple(replace(engine, cost=InStep(COST, num_ranks)) for engine in plan.engines)
+    return config, replace(plan, engines=engines)
 
 
 def limits(**fields: Any) -> SchedulerConfig:

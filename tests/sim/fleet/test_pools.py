@@ -1,26 +1,33 @@
 """Pools that prefill and pools that decode: closed forms, and what holds under any load."""
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 
 import numpy as np
 import pytest
 
+from actors.config import EngineConfig
+from actors.core.routers.fleet_state import Role
+from sim.cost.composed import InStep
 from sim.cost.work import StepWork
 from sim.figures.metrics import summarize
 from sim.fleet.figures import FleetFigures
 from sim.fleet.links import Flow, share
+from sim.fleet.plan import FleetPlan
 from sim.record.rows import Rows, steps_table
 from sim.replay import replay
 from sim.trace.record import TraceRequest
 from tests.core.traces import num_cases
-from tests.sim.fleet.fleets import BLOCK, crowd, fleet, limits, played, with_witness
+from tests.sim.fleet.fleets import BLOCK, crowd, fleet, limits, played, wide, with_witness
 from tests.sim.toy import COST
 
 PROMPT, ANSWER = 50, 12
 ALONE = [TraceRequest("alone", 1.0, PROMPT, ANSWER)]
-ONE_EACH = ("prefill", "decode")
+ONE_EACH: tuple[Role, ...] = ("prefill", "decode")
+FOUR: tuple[Role, ...] = ("prefill", "prefill", "decode", "decode")
+Make = Callable[..., tuple[EngineConfig, FleetPlan]]
 
 
 def test_one_request_alone_waits_for_its_prefill_its_transfer_and_one_step() -> None:
@@ -36,17 +43,18 @@ def test_one_request_alone_waits_for_its_prefill_its_transfer_and_one_step() -> 
     assert rows.num_output_tokens[0] == ANSWER and rows.reason == ["stop"]
 
 
-def test_over_a_link_of_no_cost_one_request_is_computed_as_by_one_engine() -> None:
+@pytest.mark.parametrize("make", [fleet, wide], ids=["engines", "ranks in step"])
+def test_over_a_link_of_no_cost_one_request_is_computed_as_by_one_engine(make: Make) -> None:
     """The prefill step ends at the same instant; then each step takes as long, to the last bit.
 
     What pools add is one step, the last token of the prompt again, before the first token.
     """
-    config, plan = fleet(ONE_EACH)
+    config, plan = make(ONE_EACH)
     apart = played(ALONE, config, plan)
-    whole_config, whole_plan = fleet(("both",))
+    whole_config, whole_plan = make(("both",))
     whole = played(ALONE, whole_config, whole_plan)
     ends = np.array(whole.steps[0].end_s)[:ANSWER]
-    decoded = np.array(apart.steps[1].end_s)[:ANSWER]
+    decoded = np.array(apart.steps[len(plan.engines) // 2].end_s)[:ANSWER]
     assert apart.steps[0].end_s[:1].tobytes() == ends[:1].tobytes()
     assert np.diff(ends).tobytes() == np.diff(decoded).tobytes()
     again_s = COST.step_s(StepWork(0, 0, ((1, PROMPT - 1),), 1))
@@ -63,13 +71,24 @@ def test_equal_engines_that_do_whole_requests_are_a_fleet_without_pools() -> Non
     assert replace(pooled, fleet=None).to_json() == summarize(plain).to_json()
 
 
+def test_a_group_of_ranks_in_step_is_the_same_as_without_pools() -> None:
+    """Byte for byte: two groups of two in a pool."""
+    config, plan = wide(("both", "both"))
+    rows = crowd(3)
+    pooled = summarize(played(rows, config, plan))
+    plain = replay(rows, replace(config, pools=()), InStep(COST, 2), plan.engines[0].capacity)
+    assert replace(pooled, fleet=None).to_json() == summarize(plain).to_json()
+
+
+@pytest.mark.parametrize("make", [fleet, wide], ids=["engines", "ranks in step"])
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("rate", [inf, 4000.0])
-def test_blocks_are_conserved_in_both_pools_and_in_flight(rate: float, is_async: bool) -> None:
+def test_blocks_are_conserved_in_both_pools_and_in_flight(rate: float, is_async: bool, make: Make) -> None:
     """At the end requests are served that need every block of every engine; each request ends once, whole."""
     for seed in range(num_cases(4)):
         scheduler = limits(async_scheduling=is_async)
-        config, plan = fleet(rate=rate, latency_s=0.001, scheduler=scheduler, seed=seed)
+        roles = ONE_EACH if make is wide else FOUR
+        config, plan = make(roles, rate=rate, latency_s=0.001, scheduler=scheduler, seed=seed)
         rows = with_witness(crowd(seed))
         columns = played(rows, config, plan).columns
         assert columns.reason == ["stop"] * len(rows)
