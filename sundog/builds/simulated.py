@@ -363,14 +363,9 @@ def _guess(capacity: Capacity, hardware: Target) -> str:
 
 
 def _check_memory(replicas: int, num_blocks: int) -> None:
-    if num_blocks > MOST_BLOCKS_OF_ALL:
-        raise ConfigError(
-            f"{num_blocks:,} KV blocks fit into memory, more than can be simulated at once"
-            f" ({MOST_BLOCKS_OF_ALL:,}): give fewer, as in --num-gpu-blocks 1000000"
-        )
     if replicas * num_blocks > MOST_BLOCKS_OF_ALL:
         raise ConfigError(
-            f"--replicas is {replicas:,} with {num_blocks:,} KV blocks each, more than can be simulated at"
-            f" once ({MOST_BLOCKS_OF_ALL:,} in all): give at most {MOST_BLOCKS_OF_ALL // num_blocks:,}"
-            " replicas, or fewer --num-gpu-blocks"
+            f"{num_blocks:,} KV blocks in each of {replicas:,} replicas are more than can be simulated at"
+            f" once ({MOST_BLOCKS_OF_ALL:,} in all): give fewer --replicas, or fewer blocks, as in"
+            " --num-gpu-blocks 1000000"
         )
