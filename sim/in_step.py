@@ -163,5 +163,5 @@ def waves_of(costs: Sequence[CostModel]) -> list[Wave | None]:
     waves: list[Wave | None] = []
     while len(waves) < len(costs):
         cost = costs[len(waves)]
-        waves += [Wave(cost, len(waves))] * cost.num_ranks if isinstance(cost, InStep) else [None]
+        waves += [Wave(cost, len(set(waves)))] * cost.num_ranks if isinstance(cost, InStep) else [None]
     return waves

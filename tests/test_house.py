@@ -27,7 +27,7 @@ LONG_FUNCTIONS: dict[str, int] = {
 MODULES_A_LEVEL = 12
 CROWDED = {"sundog/commands": 19}
 """Rooms of more modules, and how many each may have; a command is a file."""
-LINES = {"actors": 23_916, "runtime": 15_785, "sim": 24_380, "sundog": 11_599}
+LINES = {"actors": 23_916, "runtime": 15_785, "sim": 24_380, "sundog": 11_602}
 """Lines of Python that each package may have. It grows only with a reason in the commit that raises it."""
 
 FLOORS = (

@@ -215,12 +215,12 @@ def sharing_ranks(model: ModelShape, num_ranks: int, whole_experts: bool, num_st
         return 1
     if not whole_experts:
         raise ConfigError(
-            f"{num_ranks} data-parallel ranks: experts of {model.name} cut into parts over all ranks are"
+            f"--data-parallel-size is {num_ranks}: experts of {model.name} cut into parts over all ranks are"
             " not predicted; add --enable-expert-parallel"
         )
     if num_stages > 1:
         raise ConfigError(
-            f"{num_ranks} data-parallel ranks: ranks that share experts are not predicted with stages;"
+            f"--data-parallel-size is {num_ranks}: ranks that share experts are not predicted with stages;"
             " leave --pipeline-parallel-size at 1"
         )
     return num_ranks

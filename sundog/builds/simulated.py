@@ -190,7 +190,10 @@ class Simulated:
                 **{name: getattr(spec, name) for name in OF_POOLS if name != "gpu"},
                 **spec.own,
             }
-            part = cls._of(replace(engine, **own), replace(target, gpu=spec.gpu, pool=()))
+            try:
+                part = cls._of(replace(engine, **own), replace(target, gpu=spec.gpu, pool=()))
+            except ConfigError as error:
+                raise ConfigError(f"--pool {spec.name}: {error}") from error
             rate = (target.kv_transfer_gb_per_s or LINK_GB_PER_S) * 1e9
             if not part.kv_token_bytes:
                 raise ConfigError(

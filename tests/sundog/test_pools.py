@@ -101,7 +101,7 @@ def test_pools_are_played_from_python_and_varied_in_sweeps(trace: str) -> None:
             ("--pool", "both=h100:dp2x1", "-dp", "2"),
             "--data-parallel-size is given beside --pool, which says it",
         ),
-        ((*WIDE[:2], *WIDE[3:]), "8 data-parallel ranks: experts of deepseek-v3 cut into parts"),
+        ((*WIDE[:2], *WIDE[3:]), "dp8tp1x1: --data-parallel-size is 8: experts of deepseek-v3 cut"),
         ((*WIDE, "--faults", "none.toml"), "ranks that share experts go in step, and do not fail apart"),
         (("--pool", "both=h100:x1:seed=2"), "a pool has no seed of its own"),
         ((*APART, "--journal"), "--journal: a journal has each request on one engine"),
