@@ -56,10 +56,9 @@ def loads(name: str, words: tuple[str, ...], profile: str, args: argparse.Namesp
             print(f"a transfer goes at {target.kv_transfer_gb_per_s:.2f} GB/s")
         for seed, rate in enumerate(args.rates, 1):
             rows, record, cores = requests(rate, args.seconds, seed), ClientRecord(), Cores()
-            was, shares = seen(load, found, rows, record), cores.shares()
+            was, others = seen(load, found, rows, record), cores.others()
             said = predict(load, Simulated.of(EngineOptions(), target), term, as_answered(rows, record))
-            others = "" if shares is None else f"{shares.others:>6.0%}"
-            print(f"{name:<16} {rate:>9g} {beside(said, was)} {others}", flush=True)
+            print(f"{name:<16} {rate:>9g} {beside(said, was)} {others:>6.0%}", flush=True)
 
 
 def main() -> None:

@@ -99,17 +99,17 @@ def killed(
     with live("sundog", "serve", "--port", "0", *options) as server:
         load, cores = ClientLoad(server.url, timeout_s=60.0), Cores()
         measure(load, find(load), rows, record)
-        shares = cores.shares()
+        others = cores.others()
     found = [(float(each[1]), float(each[2])) for line in server.said if (each := UP.search(line))]
     downs_s, notices_s = zip(*found, strict=True)
     first_kill_s = next(
         at_s for at_s, line in zip(server.said_s, server.said, strict=True) if "is killed" in line
     )
     assert record.begin_s is not None and len(downs_s) == num_kills, server.said
-    others = "" if shares is None else f"; other processes had {shares.others:.0%} of the cores"
     print(
-        f"  {len(rows)} requests{others}; noticed after {min(notices_s):.3f} to {max(notices_s):.3f} s,"
-        f" up again after {min(downs_s):.3f} to {max(downs_s):.3f} s",
+        f"  {len(rows)} requests; other processes had {others:.0%} of the cores; noticed after"
+        f" {min(notices_s):.3f} to {max(notices_s):.3f} s, up again after {min(downs_s):.3f} to"
+        f" {max(downs_s):.3f} s",
         flush=True,
     )
     record.columns.sort()
@@ -188,7 +188,8 @@ def compare(said: Seen, was: Seen) -> None:
     print(f"recovery within {NEAR:.0%}: {is_near} of {len(ratios)}; {min(ratios):.2f} to {max(ratios):.2f}")
     for name, figure in SUMS.items():
         ours_is, theirs_is = figure(said), figure(was)
-        print(f"{name}: predicted {ours_is:.3g}, measured {theirs_is:.3g}: {ours_is / theirs_is:.2f}")
+        ratio = ours_is / theirs_is if theirs_is else math.nan
+        print(f"{name}: predicted {ours_is:.3g}, measured {theirs_is:.3g}: {ratio:.2f}")
 
 
 def main() -> None:
