@@ -369,6 +369,6 @@ def _check_memory(replicas: int, num_blocks: int) -> None:
     if replicas * num_blocks > MOST_BLOCKS_OF_ALL:
         raise ConfigError(
             f"{num_blocks:,} KV blocks in each of {replicas:,} replicas are more than can be simulated at"
-            f" once ({MOST_BLOCKS_OF_ALL:,} in all): give fewer --replicas, or fewer blocks, as in"
-            " --num-gpu-blocks 1000000"
+            f" once ({MOST_BLOCKS_OF_ALL:,} in all): give fewer --replicas, or --num-gpu-blocks of at most"
+            f" {MOST_BLOCKS_OF_ALL // replicas}"
         )

@@ -187,7 +187,8 @@ def test_a_port_that_is_none_is_refused() -> None:
 def test_replicas_and_blocks_that_no_memory_holds_are_refused_together() -> None:
     """Each is within its own bounds."""
     done = sundog("replay", TRACE, "--replicas", "4096", "--num-gpu-blocks", "16000000")
-    assert done.returncode == 2 and "--replicas is 4,096" in done.stderr
+    assert done.returncode == 2 and "in each of 4,096 replicas" in done.stderr
+    assert done.stderr.endswith("give fewer --replicas, or --num-gpu-blocks of at most 8192\n")
     assert len(done.stderr.splitlines()) == 1
 
 
