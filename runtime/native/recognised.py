@@ -34,7 +34,7 @@ def recognised(
     Uses the cache's first blocks.
     """
     rope = getattr(model.config, "rope_parameters", None) or {}
-    if rope.get("llama_4_scaling_beta") and max_model_len > rope["original_max_position_embeddings"]:
+    if rope.get("llama_4_scaling_beta") and max_model_len > rope.get("original_max_position_embeddings", 0):
         raise Unrecognised("its queries grow with their positions")  # beyond those that are compared
     modules = Modules.of(model)
     seen = observe(model, modules.layers, cache, max_model_len)

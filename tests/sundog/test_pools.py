@@ -153,10 +153,16 @@ def test_faults_are_read_listed_and_compared_seed_by_seed(trace: str, tmp_path: 
     assert done.returncode == 0 and "±" in done.stdout, done.stderr
 
 
+DEAD = '[[fault]]\nkind = "dead-engine"\nat_s = 1\nreplica = 0\n'
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ('[[fault]]\nkind = "dead-engine"\nat_s = 1\nreplica = 7\n', "replica 7: give 0 to 1"),
+        (f"{DEAD}notice_s = -1\n", "notice_s: Input should be greater than or equal to 0"),
+        (f"{DEAD}notice_s = nan\n", "notice_s: Input should be a finite number"),
+        (f"{DEAD}down_s = 2\nnotice_s = 3\n", "notice_s is 3: give at most its down_s, 2"),
         (
             '[[fault]]\nkind = "slow-link"\nat_s = 1\nfor_s = 1\nreplica = 1\npart = 0\n',
             "give --pool prefill",
