@@ -11,7 +11,7 @@ PARALLEL := --numprocesses auto --dist worksteal
 # The suite begins Python more than a hundred times: a third of a short command is compiling what is compiled already.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-long test-ray test-clients experiments lint types tests bench soak gpu fast plain train clean
+.PHONY: demo test test-long test-ray test-clients experiments lint types tests house bench soak gpu fast plain train clean
 
 demo: $(VENV)/installed-engine
 	$(BIN)/sundog demo
@@ -26,6 +26,10 @@ lint: $(VENV)/installed-test
 
 types: $(VENV)/installed-test
 	$(BIN)/mypy
+
+# Lines by room, and the longest files and functions: a report, no limit.
+house:
+	$(PYTHON) -m tools.sizes
 
 # Half of the random cases: CI runs all of them compiled, `test-long` thrice as many. The few tests that fail beside all
 # others are run again alone: on a busy machine the real clock fails tests, too.
