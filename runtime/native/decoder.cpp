@@ -91,10 +91,10 @@ template <class T> void decode(const Decoder& d, const Step& step, int num_threa
             add_and_norm(&layer.after_attention, layer.before_mlp);
             if (has_products) {
                 const WholeRows whole = as_whole<T>(walker, {&layer.gate}, read(b.normed), rows, room);
-                each_block(walker, {&layer.gate}, {&layer.down}, rows,
-                           [&](int64_t, int64_t first, int n, int64_t row, int64_t num_rows, const void* next) {
-                               make_columns<T>({layer.gate, layer.up, first, n, next, whole.from(row)}, {b.normed[row], b.normed.row},
-                                               num_rows, {b.mlp[row] + first, b.mlp.row}, gate_up);
+                each_block(walker, {&layer.gate}, {&layer.down}, read(b.normed), whole, rows,
+                           [&](int64_t, int64_t first, int n, int64_t row, int64_t num_rows, const Operand<T>& in, const void* next) {
+                               make_columns<T>({layer.gate, layer.up, first, n, next}, in, num_rows,
+                                               {b.mlp[row] + first, b.mlp.row}, gate_up);
                            });
                 linear(walker, {&layer.down}, {&after}, read(b.mlp), room, rows, b.more);
             }
@@ -121,18 +121,27 @@ template <class T> void decode(const Decoder& d, const Step& step, int num_threa
     });
 }
 
+// f(a number of this format).
+template <class F> void with_format(int32_t format, F f) {
+    if (format == FLOAT32) f(0.f);
+    else if (format == BFLOAT16) f(bf16{});
+    else f(f16{});
+}
+
 }  // namespace
 
 // One step; returns when it is done.
 extern "C" void sundog_decode(const Decoder* d, const Step* step, int32_t num_threads) {
-    if (d->format == FLOAT32) decode<float>(*d, *step, num_threads);
-    else decode<bf16>(*d, *step, num_threads);
+    with_format(d->format, [&](auto zero) { decode<decltype(zero)>(*d, *step, num_threads); });
 }
 
-// One linear layer of bf16 rows [T][num_in] alone, to [T][num_out].
-extern "C" void sundog_linear(const Linear* l, const void* x, int64_t rows, void* out, int32_t num_threads) {
-    const WholeRows room = room_for_whole(rows, l->num_in);
-    walk(num_threads, 2, [&](Walker& walker) {
-        linear<bf16>(walker, {l}, {}, {(const bf16*)x, l->num_in}, room, rows, {(bf16*)out, l->num_out});
+// One linear layer of rows [T][num_in] of a format alone, to [T][num_out].
+extern "C" void sundog_linear(const Linear* l, const void* x, int64_t rows, void* out, int32_t format, int32_t num_threads) {
+    const WholeRows room = room_for_whole(l->bits ? rows : 0, l->num_in);
+    with_format(format, [&](auto zero) {
+        using T = decltype(zero);
+        walk(num_threads, 2, [&](Walker& walker) {
+            linear<T>(walker, {l}, {}, {(const T*)x, l->num_in}, room, rows, {(T*)out, l->num_out});
+        });
     });
 }

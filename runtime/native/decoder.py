@@ -16,15 +16,16 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from runtime.attention.paged_cache import PagedKVCache
 from runtime.native.attention import StepArrays, address, layer_record, specialise
+from runtime.native.linear import leaves_many_rows_to_torch
 from runtime.native.observed import Attended, Pass
 from runtime.native.parts import GatedProducts, Parts, Unrecognised, child, maybe_child, products_of
 from runtime.native.records import FORMATS, DecoderLayer, DecoderRecord, Linear, Norm, Rotary, StepRecord
 
 FIRST_POSITIONS = 4096
-MOST_PLAIN_ROWS, MOST_TILE_ROWS = 16, 32
-"""The most rows with which our products beat torch's: of plain weights, and of packed ones where the CPU has
-tiles (AMX) and these kernels were compiled without. By dot products a thread of ours does 450 GFLOP/s,
-oneDNN's 280 (32 rows) to 400 (2,048); tiles of ours are sooner up to 48 rows, and as soon beyond."""
+MOST_TILE_ROWS = 32
+"""The most rows with which our products beat torch's where the CPU has tiles (AMX) and these kernels were
+compiled without. By dot products a thread of ours does 450 GFLOP/s, oneDNN's 280 (32 rows) to 400 (2,048);
+tiles of ours are sooner up to 48 rows, and as soon beyond."""
 Ints = NDArray[np.int64]
 Fact = TypeVar("Fact")
 
@@ -64,7 +65,7 @@ class NativeDecoder:
     ) -> None:
         attended = seen.attended
         self.dtype = modules.embedding.weight.dtype
-        if self.dtype not in (torch.float32, torch.bfloat16):
+        if self.dtype not in FORMATS:
             raise Unrecognised(f"it computes in {self.dtype}")
         if sorted(attended) != list(range(len(modules.layers))):
             raise Unrecognised("not every layer attends")
@@ -106,9 +107,8 @@ class NativeDecoder:
         )
         self._num_positions = 0
         self._know_positions(min(FIRST_POSITIONS, most_positions) - 1)
-        plain = any(not linear.block for linear in (layers[0].q, linears[0], head))
-        left_to_torch = torch.cpu._is_amx_tile_supported() and not library.sundog_has_tiles()
-        self.most_rows = MOST_PLAIN_ROWS if plain else MOST_TILE_ROWS if left_to_torch else None
+        is_left = self.dtype is torch.bfloat16 and leaves_many_rows_to_torch(library)
+        self.most_rows = MOST_TILE_ROWS if is_left else None
 
     def turn(self, layer: int, rotary: Rotary) -> None:
         """Have this layer turn its queries and keys in this way."""

@@ -49,12 +49,12 @@ class Routes {
     }
 
     // Gives each choice its place among all, expert by expert, and cuts those into panels.
-    void sort(const Experts& e) {
+    template <class T> void sort(const Experts& e) {
         std::vector<int64_t> end(size_t(e.num + 1));
         for (const int64_t to : expert) end[size_t(to + 1)]++;
         panels.clear();
         for (int64_t i = 0, first = 0; i < e.num; i++) {
-            const int64_t last = first + end[size_t(i + 1)], most = rows_at_once(e.each[i].gate, last - first);
+            const int64_t last = first + end[size_t(i + 1)], most = rows_at_once<T>(e.each[i].gate, last - first);
             for (int64_t at = first; at < last; at += most) panels.push_back({i, at, std::min(most, last - at)});
             first = end[size_t(i + 1)] = last;
         }
@@ -112,15 +112,19 @@ class Routes {
     std::vector<Panel> panels;
 };
 
-// f(expert, first column, n, first row, rows, what is read next) for the blocks of columns of each panel.
-template <class F> void each_expert(Walker& walker, const Experts& e, const Routes& routes, Linear Expert::*part, F f) {
+// f(expert, first column, n, first row, rows, operand, what is read next) for the blocks of columns of each panel of x.
+template <class T, class F>
+void each_expert(Walker& walker, const Experts& e, const Routes& routes, Linear Expert::*part, const Matrix<const T>& x,
+                 const WholeRows& whole, F f) {
+    Operands<T> operands({&(e.each->*part)}, x, whole);
     const int64_t blocks = num_blocks(e.each[0].*part);
     walker.each_own(int64_t(routes.panels.size()) * blocks, [&](int64_t piece, int64_t end) {
         const auto& panel = routes.panels[size_t(piece / blocks)];
         const int64_t first = piece % blocks * BLOCK, after = piece + 1;
-        const void* next = after < end ? block_at(e.each[routes.panels[size_t(after / blocks)].expert].*part, after % blocks) : nullptr;
+        const void* next = after < end ? block_at<T>(e.each[routes.panels[size_t(after / blocks)].expert].*part, after % blocks) : nullptr;
         const Expert& expert = e.each[panel.expert];
-        f(expert, first, int(std::min<int64_t>(BLOCK, (expert.*part).num_out - first)), panel.first, panel.num, next);
+        f(expert, first, int(std::min<int64_t>(BLOCK, (expert.*part).num_out - first)), panel.first, panel.num,
+          operands.from(panel.first, panel.num), next);
     });
 }
 
@@ -131,19 +135,18 @@ void mix(Walker& walker, const Experts& e, Routes& routes, const Matrix<const T>
          const Matrix<T>& pairs, const Matrix<T>& inner, const Matrix<T>& out, bool shared, Gated gated) {
     const int64_t num_pairs = rows * e.num_chosen, width = e.each->gate.num_in;
     each_row(walker, rows, [&](int64_t r) { routes.choose(e, r, x[r], width); });
-    walker.each(1, 1, [&](int64_t, int64_t) { routes.sort(e); });
+    walker.each(1, 1, [&](int64_t, int64_t) { routes.sort<T>(e); });
     each_row(walker, num_pairs, [&](int64_t p) { std::memcpy(pairs[p], x[routes.row[size_t(p)]], sizeof(T) * size_t(width)); });
-    const WholeRows in = as_whole<T>(walker, {&e.each->gate}, read(pairs), num_pairs, room);
-    each_expert(walker, e, routes, &Expert::gate,
-                [&](const Expert& expert, int64_t first, int n, int64_t row, int64_t num_rows, const void* next) {
-                    make_columns<T>({expert.gate, expert.up, first, n, next, in.from(row)}, {pairs[row], pairs.row}, num_rows,
-                                    {inner[row] + first, inner.row}, gated);
+    const WholeRows whole = as_whole<T>(walker, {&e.each->gate}, read(pairs), num_pairs, room);
+    each_expert(walker, e, routes, &Expert::gate, read(pairs), whole,
+                [&](const Expert& expert, int64_t first, int n, int64_t row, int64_t num_rows, const Operand<T>& in, const void* next) {
+                    make_columns<T>({expert.gate, expert.up, first, n, next}, in, num_rows, {inner[row] + first, inner.row}, gated);
                 });
     const WholeRows between = as_whole<T>(walker, {&e.each->down}, read(inner), num_pairs, room);
-    each_expert(walker, e, routes, &Expert::down,
-                [&](const Expert& expert, int64_t first, int n, int64_t row, int64_t num_rows, const void* next) {
-                    make_columns<T>({expert.down, expert.down, first, n, next, between.from(row)}, {inner[row], inner.row},
-                                    num_rows, {pairs[row] + first, pairs.row}, [](vf sums, vf) { return sums; });
+    each_expert(walker, e, routes, &Expert::down, read(inner), between,
+                [&](const Expert& expert, int64_t first, int n, int64_t row, int64_t num_rows, const Operand<T>& in, const void* next) {
+                    make_columns<T>({expert.down, expert.down, first, n, next}, in, num_rows, {pairs[row] + first, pairs.row},
+                                    [](vf sums, vf) { return sums; });
                 });
     each_row(walker, rows, [&](int64_t r) {
         for (int64_t i = 0; i < width; i += LANES) {

@@ -19,6 +19,12 @@
 namespace {
 
 constexpr int64_t MOST_ROWS_WITHOUT_TILES = 4;
+// As many rows and vectors at once as there are registers for their sums.
+#if defined(__AVX512F__)
+constexpr int MOST_WHOLE_ROWS = 6, MOST_WHOLE_VECTORS = 4;
+#else
+constexpr int MOST_WHOLE_ROWS = 4, MOST_WHOLE_VECTORS = 2;
+#endif
 constexpr int BLOCK = 64, GROUP = 128, QUADS = GROUP / 4, QUAD_BYTES = 4 * BLOCK;
 constexpr int AHEAD = 2 * GROUP * BLOCK;  // bytes between what is multiplied and what is fetched
 
@@ -38,11 +44,11 @@ struct WholeRows {
     int64_t row() const { return num_in + 64; }
     int64_t groups() const { return num_in / GROUP; }
     WholeRows from(int64_t r) const { return {at + r * row(), unit + r * groups(), num_in}; }
-    void take(int64_t r, const bf16* x) const;
+    template <class T> void take(int64_t r, const T* x) const;
 };
 
 // A group in units of a 127th of its largest; what is no number makes its unit none.
-inline void WholeRows::take(int64_t r, const bf16* x) const {
+template <class T> void WholeRows::take(int64_t r, const T* x) const {
     constexpr float MOST = 127, LEAST_NUMBER = 1e-30f;
     int8_t* to = at + r * row();
     for (int64_t g = 0; g < groups(); g++, x += GROUP, to += GROUP) {
@@ -98,39 +104,39 @@ INLINE void whole_tile(const Group& group, int column, const WholeRows& x, int64
     const auto* numbers = group.numbers + 4 * column;
     const int ahead = fetches ? AHEAD : 0;  // what is here already costs nothing
     vi sums[ROWS][VECTORS];
-    for (int r = 0; r < ROWS; r++)
-        for (vi& s : sums[r]) s = group.begin(x.unit[r * x.groups() + g]);
+    UNROLLED for (int r = 0; r < ROWS; r++)
+        UNROLLED for (int v = 0; v < VECTORS; v++) sums[r][v] = group.begin(x.unit[r * x.groups() + g]);
     for (int k = 0; k < QUADS; k++, numbers += QUAD_BYTES) {
         for (int i = 0; i < 4 * LANES * VECTORS; i += 64)
             _mm_prefetch((const char*)(numbers + ahead + i), _MM_HINT_T1);
         vi columns[VECTORS];
-        for (int v = 0; v < VECTORS; v++) columns[v] = load_words((const uint32_t*)numbers + LANES * v);
-        for (int r = 0; r < ROWS; r++) {
+        UNROLLED for (int v = 0; v < VECTORS; v++) columns[v] = load_words((const uint32_t*)numbers + LANES * v);
+        UNROLLED for (int r = 0; r < ROWS; r++) {
             uint32_t inputs;
             std::memcpy(&inputs, x.at + r * x.row() + g * GROUP + 4 * k, sizeof inputs);
-            for (int v = 0; v < VECTORS; v++) sums[r][v] = add_products(sums[r][v], columns[v], set1_word(inputs));
+            UNROLLED for (int v = 0; v < VECTORS; v++) sums[r][v] = add_products(sums[r][v], columns[v], set1_word(inputs));
         }
     }
-    for (int r = 0; r < ROWS; r++)
-        for (int v = 0; v < VECTORS; v++)
+    UNROLLED for (int r = 0; r < ROWS; r++)
+        UNROLLED for (int v = 0; v < VECTORS; v++)
             group.put(sums[r][v], x.unit[r * x.groups() + g], column + LANES * v, out + r * BLOCK);
 }
 
 inline void whole_product(const Group& group, const WholeRows& all, int64_t g, int64_t rows, float* out, bool fetches) {
-    int64_t passes = (rows + MOST_ROWS - 1) / MOST_ROWS;
+    int64_t passes = (rows + MOST_WHOLE_ROWS - 1) / MOST_WHOLE_ROWS;
     for (int64_t r = 0, n; r < rows; r += n, passes--, fetches = false) {
         const WholeRows x = all.from(r);
         n = (rows - r + passes - 1) / passes;  // passes of equal size: few rows wait for their sums
-        for (int c = 0; c < BLOCK; c += MOST_VECTORS * LANES) {
+        for (int c = 0; c < BLOCK; c += MOST_WHOLE_VECTORS * LANES) {
             float* to = out + r * BLOCK;
 #define ROWS(N)                                                                       \
-    case N: whole_tile<N, MOST_VECTORS>(group, c, x, g, to, fetches); break
+    case N: whole_tile<N, MOST_WHOLE_VECTORS>(group, c, x, g, to, fetches); break
             switch (n) {
                 ROWS(1); ROWS(2); ROWS(3);
 #if defined(__AVX512F__)
                 ROWS(4); ROWS(5);
 #endif
-                default: whole_tile<MOST_ROWS, MOST_VECTORS>(group, c, x, g, to, fetches);
+                default: whole_tile<MOST_WHOLE_ROWS, MOST_WHOLE_VECTORS>(group, c, x, g, to, fetches);
             }
 #undef ROWS
         }

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from actors.core.config import ConfigError
 from runtime.host.progress import LoadProgress
 from runtime.native.library import kernels
-from runtime.native.records import Linear
+from runtime.native.records import FORMATS, Linear
 
 BITS = {"int8": 8, "int4": 4}
 """The bits of a weight, by the names of `--quantization`."""
@@ -93,7 +93,7 @@ class FewBitsLinear(nn.Module):
         out_NO = x.new_empty(*x.shape[:-1], self.num_out)
         num_rows, num_threads = x_NI.numel() // x.shape[-1], torch.get_num_threads()
         self._library.sundog_linear(
-            byref(self.record), x_NI.data_ptr(), num_rows, out_NO.data_ptr(), num_threads
+            byref(self.record), x_NI.data_ptr(), num_rows, out_NO.data_ptr(), FORMATS[x.dtype], num_threads
         )
         return out_NO
 

@@ -30,7 +30,7 @@ def weight_ranges(model: nn.Module) -> set[Range]:
             own = module.parameters(recurse=False)
             found |= {(p.data_ptr(), p.nbytes) for p in own if p.device.type == "cpu"}
         if isinstance(module, PackedLinear):
-            found.add((module.packed.address, module.packed.num_bytes))
+            found.add((module.packed.record.weight or 0, module.packed.num_bytes))
         elif isinstance(module, FewBitsLinear):
             found.add(module.numbers_at)
     inside = {whole_huge_pages(at, size) for at, size in found}

@@ -41,7 +41,7 @@ def open_library(variant: str) -> ctypes.CDLL:
     library.sundog_attend.restype = None
     library.sundog_decode.argtypes = [POINTER(DecoderRecord), POINTER(StepRecord), c_int32]
     library.sundog_decode.restype = None
-    library.sundog_linear.argtypes = [POINTER(Linear), c_void_p, c_int64, c_void_p, c_int32]
+    library.sundog_linear.argtypes = [POINTER(Linear), c_void_p, c_int64, c_void_p, c_int32, c_int32]
     library.sundog_linear.restype = None
     if not library.sundog_has_team():
         raise Unavailable("this torch brings no GNU OpenMP threads to share")

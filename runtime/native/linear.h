@@ -1,5 +1,5 @@
-// Linear layers, column block by column block. Weights are read where they lie: plain, one row an output [O][I];
-// packed by oneDNN for pairs of bf16, [O / block][I / 2][block][2]; or whole numbers of few bits (few_bits.h).
+// Linear layers, column block by column block. Weights are read where they lie: plain, one row an output [O][I]; packed,
+// [O / block][I / 2][block][2] of bf16 and [O / BLOCK][I][BLOCK] of others; or whole numbers of few bits (few_bits.h).
 #pragma once
 #include <algorithm>
 
@@ -23,18 +23,29 @@ namespace {
 // them for few rows. For many rows sums would be loaded and stored too often.
 inline int64_t most_words(int64_t rows) { return tiles::HERE && rows <= 64 ? 64 : 128; }
 constexpr int64_t MOST_ROWS_AT_ONCE = 512, LEAST_PANEL_ROWS = 96, MOST_PANEL_INPUTS = 1536;
+// Where rows are multiplied as floats: the inputs for which some columns stay in the first cache, and rows in the second;
+// the rows from which on it is worth it to make floats of those columns, too, before they are multiplied.
+constexpr int64_t INPUTS_AT_ONCE = 256, MOST_FLOAT_ROWS = 192, LEAST_WIDENED_ROWS = 13;
 
 inline int64_t num_blocks(const Linear& l) { return (l.num_out + BLOCK - 1) / BLOCK; }
 
 // As torch gives it: rounded to the model's format.
 template <class T> INLINE vf kept(vf a) { return a; }
 template <> INLINE vf kept<bf16>(vf a) { return as_float(left<16>(rounded(a))); }
+template <> INLINE vf kept<f16>(vf a) { return to_half(a); }
 
 // Rows of numbers, `row` numbers apart.
 template <class T> struct Matrix {
     T* at;
     int64_t row;
     T* operator[](int64_t r) const { return at + r * row; }
+};
+
+// Some rows as products take them: as they are, and where weights need it as floats or whole numbers.
+template <class T> struct Operand {
+    Matrix<const T> x;
+    Matrix<const float> floats;
+    WholeRows whole;
 };
 
 template <class T>
@@ -73,37 +84,56 @@ void plain_block(const Linear& l, int64_t first, int n, const Matrix<const T>& x
         }
 }
 
+// `product` for many rows: some columns at a time become floats in a room of their own.
+template <class Mac>
+void widened_product(long num_rows, int num_vectors, const uint32_t* a, long a_row, const void* b, long b_row, long num_steps,
+                     float* c, long c_row, bool adds, const char* next) {
+    constexpr int VECTORS = vectors_at_once(MOST_ROWS), COLUMNS = VECTORS * LANES;
+    alignas(64) static thread_local uint32_t widened[INPUTS_AT_ONCE * COLUMNS];
+    for (int v = 0; v + VECTORS <= num_vectors; v += VECTORS) {
+        const char* from = (const char*)b + v * LANES * Mac::COLUMN_BYTES;
+        uint32_t* to = widened;
+        for (long k = 0; k < num_steps; k++, from += b_row * Mac::COLUMN_BYTES)
+            UNROLLED for (int part = 0; part < Mac::PARTS; part++, to += COLUMNS)
+                UNROLLED for (int i = 0; i < VECTORS; i++)
+                    store_words(to + i * LANES, Mac::columns(from + i * LANES * Mac::COLUMN_BYTES, part));
+        product<Floats>(num_rows, VECTORS, a, a_row, widened, COLUMNS, num_steps * Mac::PARTS, c + v * LANES, c_row, adds);
+    }
+}
+
 // Fetches what is read next, at last from `next`.
-inline void packed_block(const Linear& l, int64_t first, int n, const Matrix<const bf16>& x, int64_t rows, float* out,
-                         const void* next) {
-    const int64_t words = l.num_in / 2, most = most_words(rows);
+template <class T>
+void packed_block(const Linear& l, int64_t first, int n, const Operand<T>& in, int64_t rows, float* out, const void* next) {
+    using Mac = typename Packed<T>::Mac;
+    constexpr int INPUTS = Mac::PARTS * Mac::PER_WORD;  // of a step
+    const uint32_t* a = BY_FLOATS<T> ? (const uint32_t*)in.floats.at : (const uint32_t*)in.x.at;
+    const int64_t a_row = BY_FLOATS<T> ? in.floats.row : in.x.row / Mac::PER_WORD;
+    const int64_t steps = l.num_in / INPUTS, most = BY_FLOATS<T> ? INPUTS_AT_ONCE / INPUTS : most_words(rows);
     for (int c = 0; c < n; c += l.block) {
-        const auto* w = (const uint32_t*)l.weight + (first + c) * words;
-        for (int64_t k = 0; k < words; k += most) {
-            const bool is_last = next && c + l.block >= n && k + most >= words;
-            product<Pairs>(rows, l.block / LANES, (const uint32_t*)x.at + k, x.row / 2, w + k * l.block, l.block,
-                           std::min<int64_t>(most, words - k), out + c, BLOCK, k > 0,
-                           is_last ? (const char*)next : (const char*)(w + (k + most) * l.block));
+        const char* w = (const char*)l.weight + (first + c) * steps * Mac::COLUMN_BYTES;
+        const int64_t step_bytes = l.block * Mac::COLUMN_BYTES;
+        for (int64_t k = 0; k < steps; k += most) {
+            const bool is_last = next && c + l.block >= n && k + most >= steps;
+            const auto multiply = BY_FLOATS<T> && rows >= LEAST_WIDENED_ROWS ? widened_product<Mac> : product<Mac>;
+            multiply(rows, l.block / LANES, a + k * Mac::PARTS, a_row, w + k * step_bytes, l.block,
+                     std::min<int64_t>(most, steps - k), out + c, BLOCK, k > 0,
+                     is_last ? (const char*)next : w + (k + most) * step_bytes);
         }
     }
 }
 
 // Where the weights of a block begin, if they are packed.
-inline const void* block_at(const Linear& l, int64_t block) {
-    return l.block ? (const uint16_t*)l.weight + block * BLOCK * l.num_in : nullptr;
+template <class T> const void* block_at(const Linear& l, int64_t block) {
+    if (!l.block) return nullptr;
+    return (const char*)l.weight + block * BLOCK * l.num_in * (l.bits ? l.bits : 8 * int64_t(sizeof(T))) / 8;
 }
 
 // The columns `first ... first + n` of x W^T + b for x [rows][num_in]: out [rows][BLOCK]. `next` is read next, if known.
 template <class T>
-void linear_block(const Linear& l, int64_t first, int n, const Matrix<const T>& x, const WholeRows& whole,
-                  int64_t rows, float* out, const void* next) {
-    if constexpr (std::is_same_v<T, bf16>) {
-        if (l.bits) few_bits_block(l.weight, l.scale, l.bits, first, whole, rows, out);
-        else if (l.block) packed_block(l, first, n, x, rows, out, next);
-        else plain_block(l, first, n, x, rows, out);
-    } else {
-        plain_block(l, first, n, x, rows, out);
-    }
+void linear_block(const Linear& l, int64_t first, int n, const Operand<T>& in, int64_t rows, float* out, const void* next) {
+    if (l.bits) few_bits_block(l.weight, l.scale, l.bits, first, in.whole, rows, out);
+    else if (l.block) packed_block(l, first, n, in, rows, out, next);
+    else plain_block(l, first, n, in.x, rows, out);
     if (!l.bias) return;
     for (int64_t r = 0; r < rows; r++)
         for (int c = 0; c < n; c += LANES)
@@ -127,7 +157,6 @@ struct Columns {
     int64_t first;
     int n;
     const void* next = nullptr;  // what is read next, if it is known
-    WholeRows whole = {};        // the rows, if weights are whole numbers
 };
 
 #if defined(__AMX_BF16__)
@@ -172,19 +201,19 @@ int64_t panel_columns(const Columns& b, const Matrix<const bf16>& x, int64_t row
 
 // x W^T + b of one layer, or what is made of the sums of two.
 template <class T, class Made>
-void make_columns(const Columns& b, Matrix<const T> x, int64_t rows, Matrix<T> out, Made made) {
+void make_columns(const Columns& b, Operand<T> in, int64_t rows, Matrix<T> out, Made made) {
     const bool is_one = &b.left == &b.right;
 #if defined(__AMX_BF16__)
     if constexpr (std::is_same_v<T, bf16>)
         if (in_panels(b.left, rows) && in_panels(b.right, rows)) {
-            const int64_t done = panel_columns(b, x, rows, out, made);
-            x.at = x[done], out.at = out[done], rows -= done;
+            const int64_t done = panel_columns(b, in.x, rows, out, made);
+            in.x.at = in.x[done], out.at = out[done], rows -= done;
         }
 #endif
     if (!rows) return;
     float *sums = block_room(0), *others = block_room(1);
-    linear_block(b.left, b.first, b.n, x, b.whole, rows, sums, is_one ? b.next : block_at(b.right, b.first / BLOCK));
-    if (!is_one) linear_block(b.right, b.first, b.n, x, b.whole, rows, others, b.next);
+    linear_block(b.left, b.first, b.n, in, rows, sums, is_one ? b.next : block_at<T>(b.right, b.first / BLOCK));
+    if (!is_one) linear_block(b.right, b.first, b.n, in, rows, others, b.next);
     for (int64_t r = 0; r < rows; r++)
         for (int c = 0; c < b.n; c += LANES) {
             const vf s = load(sums + r * BLOCK + c);

@@ -21,7 +21,7 @@ from runtime.native.parts import router_of
 from runtime.step.step import Span
 
 MOST_TOKENS = 12
-STIRRED = {torch.float32: 1e-4, torch.bfloat16: 0.01}
+STIRRED = {torch.float32: 1e-4, torch.bfloat16: 0.01, torch.float16: 0.00125}
 NUM_STIRRED = 16
 """A router's input as rounding might change it, and how often that is tried."""
 

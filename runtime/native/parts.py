@@ -74,17 +74,23 @@ class Parts:
             ]
         rest = self.linear(whole, num_in, sum(num_out))
         first = [sum(num_out[:n]) for n in range(len(num_out))]
+        packed = getattr(_base(whole), "packed", None)
+        if isinstance(packed, Packed) and any(at % BLOCK for at in first):
+            apart = [packed.columns(at, n) for at, n in zip(first, num_out, strict=True)]
+            self.kept += apart
+            return [each.record for each in apart]
         return [_columns(rest, at, n, self.dtype.itemsize) for at, n in zip(first, num_out, strict=True)]
 
     def linear(self, module: nn.Module, num_in: int | None, num_out: int | None = None) -> Linear:
         """A linear layer [I] to [O], whatever is None of them; plain or packed, without what adapters add."""
-        if isinstance(module, AdaptedLinear):
-            module = module.base
+        module = _base(module)
         self.kept.append(module)
         if type(module) is nn.Linear and module.weight.dtype is self.dtype and module.weight.is_contiguous():
             found = Linear(module.weight.data_ptr(), _address(module.bias), *reversed(module.weight.shape), 0)
         elif isinstance(module, PackedLinear):
-            found = _packed(module.packed)
+            found = module.packed.record
+            if not found.weight:
+                raise Unrecognised("oneDNN packs its weights in an order of its own")
         elif isinstance(module, FewBitsLinear):
             found = module.record
         else:
@@ -252,10 +258,9 @@ def _address(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
 
-def _packed(packed: Packed) -> Linear:
-    if packed.block is None:
-        raise Unrecognised("oneDNN packs its weights in an order of its own")
-    return Linear(packed.address, _address(packed.bias), packed.num_in, packed.num_out, packed.block)
+def _base(module: nn.Module) -> nn.Module:
+    """The layer without what adapters add."""
+    return module.base if isinstance(module, AdaptedLinear) else module
 
 
 def _columns(whole: Linear, first: int, num: int, itemsize: int) -> Linear:

@@ -1,27 +1,35 @@
-// Products of few rows with packed columns: C[M][N] (+)= A[M][K] B[K][N], all in words of 32 bits.
+// Products of rows with packed columns: C[M][N] (+)= A[M][K] B[K][N].
 //
-// A word is a float, or two neighbouring bf16 along K where the CPU multiplies those. A row's sums are made
-// in the order of K whatever the other rows are, so that a row's result never depends on them.
+// B lies as its number format is packed (below), a step of K after the other. A is words of 32 bits: floats, or two
+// neighbouring bf16 along K where the CPU multiplies those. A row's sums are made in the order of K whatever the other
+// rows are and however many are multiplied at once, so that a row's result never depends on them.
 #pragma once
+#include <algorithm>
 #include <type_traits>
 
 #include "simd.h"
 #include "tiles.h"
 
+// How columns are multiplied: of a step of K, in PARTS words of A for each row, and COLUMN_BYTES of B for each column.
 struct Floats {
-    static constexpr int PER_WORD = 1;
+    static constexpr int PARTS = 1, COLUMN_BYTES = 4, PER_WORD = 1;
+    static INLINE vi columns(const char* b, int) { return load_words((const uint32_t*)b); }
     static INLINE vf mac(vf sum, vi a, vi b) { return fma(as_float(a), as_float(b), sum); }
 };
-// Pairs of bf16 where the CPU does not multiply them: each half as the float that it is.
-struct WidenedPairs {
-    static constexpr int PER_WORD = 2;
-    static INLINE vf upper(vi a) { return as_float(both(a, set1_word(0xffff0000))); }
-    static INLINE vf mac(vf sum, vi a, vi b) {
-        return fma(upper(a), upper(b), fma(as_float(left<16>(a)), as_float(left<16>(b)), sum));
+struct Halves : Floats {
+    static constexpr int COLUMN_BYTES = 2;
+    static INLINE vi columns(const char* b, int) { return as_int(load((const f16*)b)); }
+};
+// Words of two bf16 where the CPU does not multiply them: each as the float that it is.
+struct WidenedPairs : Floats {
+    static constexpr int PARTS = 2;
+    static INLINE vi columns(const char* b, int part) {
+        const vi words = load_words((const uint32_t*)b);
+        return part ? both(words, set1_word(0xffff0000)) : left<16>(words);
     }
 };
 #if defined(__AVX512BF16__)
-struct Pairs {
+struct Pairs : Floats {
     static constexpr int PER_WORD = 2;
     static INLINE vf mac(vf sum, vi a, vi b) { return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b); }
 };
@@ -29,73 +37,84 @@ struct Pairs {
 using Pairs = WidenedPairs;
 #endif
 
-// As many rows and vectors at once as there are registers for their sums.
+// How packed weights of a number format are multiplied, and whether by floats that the rows are made first.
+template <class T> struct Packed { using Mac = Floats; };
+template <> struct Packed<bf16> { using Mac = Pairs; };
+template <> struct Packed<f16> { using Mac = Halves; };
+template <class T> constexpr bool BY_FLOATS = Packed<T>::Mac::PER_WORD == 1;
+
+// As many rows and vectors at once as there are registers for their sums: VECTORS of MOST_VECTORS for `rows`, so many
+// that a sum is ready when it is added to again.
 #if defined(__AVX512F__)
 constexpr int MOST_ROWS = 6, MOST_VECTORS = 4;
+constexpr int vectors_at_once(long) { return 4; }
 #else
-constexpr int MOST_ROWS = 4, MOST_VECTORS = 2;
+constexpr int MOST_ROWS = 6, MOST_VECTORS = 8;
+constexpr int vectors_at_once(long rows) { return rows == 1 ? 8 : rows <= 3 ? 4 : 2; }
 #endif
 
-// `lines` of `next` are fetched with each word.
+// `lines` of `next` are fetched with each step. Loops are unrolled before compilers choose what stays in registers.
 template <class Mac, int ROWS, int VECTORS>
-INLINE void product_tile(const uint32_t* a, long a_row, const uint32_t* b, long b_row, long num_words, float* c,
-                         long c_row, bool adds, const char* next, long lines) {
+__attribute__((noinline)) void product_tile(const uint32_t* a, long a_row, const char* b, long b_row, long num_steps, float* c, long c_row,
+                         bool adds, const char* next, long lines) {
     vf sums[ROWS][VECTORS];
-    for (int r = 0; r < ROWS; r++)
-        for (int v = 0; v < VECTORS; v++) sums[r][v] = adds ? load(c + r * c_row + v * LANES) : zero();
-    for (long k = 0; k < num_words; k++) {
+    UNROLLED for (int r = 0; r < ROWS; r++)
+        UNROLLED for (int v = 0; v < VECTORS; v++) sums[r][v] = adds ? load(c + r * c_row + v * LANES) : zero();
+    for (long k = 0; k < num_steps; k++) {
         for (long i = 0; i < lines; i++) _mm_prefetch(next + (k * lines + i) * 64, _MM_HINT_T1);
-        vi columns[VECTORS];
-        for (int v = 0; v < VECTORS; v++) columns[v] = load_words(b + k * b_row + v * LANES);
-        for (int r = 0; r < ROWS; r++) {
-            const vi word = set1_word(a[r * a_row + k]);
-            for (int v = 0; v < VECTORS; v++) sums[r][v] = Mac::mac(sums[r][v], word, columns[v]);
+        UNROLLED for (int part = 0; part < Mac::PARTS; part++) {
+            vi columns[VECTORS];
+            UNROLLED for (int v = 0; v < VECTORS; v++)
+                columns[v] = Mac::columns(b + (k * b_row + v * LANES) * Mac::COLUMN_BYTES, part);
+            UNROLLED for (int r = 0; r < ROWS; r++) {
+                const vi word = set1_word(a[r * a_row + k * Mac::PARTS + part]);
+                UNROLLED for (int v = 0; v < VECTORS; v++) sums[r][v] = Mac::mac(sums[r][v], word, columns[v]);
+            }
         }
     }
-    for (int r = 0; r < ROWS; r++)
-        for (int v = 0; v < VECTORS; v++) store(c + r * c_row + v * LANES, sums[r][v]);
+    UNROLLED for (int r = 0; r < ROWS; r++)
+        UNROLLED for (int v = 0; v < VECTORS; v++) store(c + r * c_row + v * LANES, sums[r][v]);
+}
+
+template <class Mac, int ROWS, int VECTORS, class... Rest>
+void product_rows(long n, Rest... rest) {
+    if constexpr (ROWS > 1)
+        if (n < ROWS) return product_rows<Mac, ROWS - 1, VECTORS>(n, rest...);
+    if constexpr (ROWS * VECTORS <= MOST_ROWS * vectors_at_once(MOST_ROWS)) product_tile<Mac, ROWS, VECTORS>(rest...);
 }
 
 template <class Mac, int VECTORS>
-INLINE void product_columns(long num_rows, const uint32_t* a, long a_row, const uint32_t* b, long b_row,
-                            long num_words, float* c, long c_row, bool adds, const char* next) {
-    const long passes = (num_rows + MOST_ROWS - 1) / MOST_ROWS, word_lines = (4 * b_row + 63) / 64;
-    const long lines = next ? (word_lines + passes - 1) / passes : 0;
+void product_columns(long num_rows, const uint32_t* a, long a_row, const char* b, long b_row, long num_steps,
+                            float* c, long c_row, bool adds, const char* next) {
+    const long passes = (num_rows + MOST_ROWS - 1) / MOST_ROWS, step_lines = (Mac::COLUMN_BYTES * b_row + 63) / 64;
+    const long lines = next ? (step_lines + passes - 1) / passes : 0;
     for (long r = 0, n, pass = 0, fetched = 0; r < num_rows; r += n, pass++, fetched += lines) {
         n = (num_rows - r + passes - pass - 1) / (passes - pass);  // passes of equal size: few rows wait for their sums
-        const long now = fetched < word_lines ? lines : 0;
-        const char* from = next + fetched * num_words * 64;
-#define ROWS(N)                                                                                                     \
-    case N: product_tile<Mac, N, VECTORS>(a + r * a_row, a_row, b, b_row, num_words, c + r * c_row, c_row, adds, from,  \
-                                          now);                                                                     \
-        break
-        switch (n) {
-            ROWS(1); ROWS(2); ROWS(3);
-#if defined(__AVX512F__)
-            ROWS(4); ROWS(5);
-#endif
-            default: product_tile<Mac, MOST_ROWS, VECTORS>(a + r * a_row, a_row, b, b_row, num_words, c + r * c_row,
-                                                           c_row, adds, from, now);
-        }
-#undef ROWS
+        product_rows<Mac, MOST_ROWS, VECTORS>(n, a + r * a_row, a_row, b, b_row, num_steps, c + r * c_row, c_row, adds,
+                                              next + fetched * num_steps * 64, fetched < step_lines ? lines : 0);
     }
 }
 
 // `num_vectors` vectors of columns lie side by side in B and C. Fetches as much from `next` as B has, if there is any.
 template <class Mac>
-void product(long num_rows, int num_vectors, const uint32_t* a, long a_row, const uint32_t* b, long b_row,
-             long num_words, float* c, long c_row, bool adds, const char* next = nullptr) {
+void product(long num_rows, int num_vectors, const uint32_t* a, long a_row, const void* b, long b_row, long num_steps,
+             float* c, long c_row, bool adds, const char* next = nullptr) {
 #if defined(__AMX_BF16__)
     if constexpr (std::is_same_v<Mac, Pairs>)
-        if (num_words % tiles::WORDS == 0)
-            return tiles::product(num_rows, num_vectors, a, a_row, b, b_row, num_words, c, c_row, adds, next);
+        if (num_steps % tiles::WORDS == 0)
+            return tiles::product(num_rows, num_vectors, a, a_row, (const uint32_t*)b, b_row, num_steps, c, c_row, adds, next);
 #endif
+    const long passes = (num_rows + MOST_ROWS - 1) / MOST_ROWS;
+    const int most = passes ? vectors_at_once((num_rows + passes - 1) / passes) : MOST_VECTORS;
     int v = 0;
     const auto columns = [&](auto vectors) {
-        product_columns<Mac, vectors.value>(num_rows, a, a_row, b + v * LANES, b_row, num_words, c + v * LANES, c_row,
-                                            adds, next);
-        v += vectors.value, next = nullptr;  // fetched with the first columns
+        if (most < vectors.value) return;
+        for (; v + vectors.value <= num_vectors; v += vectors.value, next = nullptr)  // fetched with the first columns
+            product_columns<Mac, vectors.value>(num_rows, a, a_row, (const char*)b + v * LANES * Mac::COLUMN_BYTES, b_row,
+                                                num_steps, c + v * LANES, c_row, adds, next);
     };
-    while (v + MOST_VECTORS <= num_vectors) columns(std::integral_constant<int, MOST_VECTORS>());
-    while (v < num_vectors) columns(std::integral_constant<int, 1>());
+    columns(std::integral_constant<int, MOST_VECTORS>());
+    if (MOST_VECTORS > 4) columns(std::integral_constant<int, 4>());
+    if (MOST_VECTORS > 2) columns(std::integral_constant<int, 2>());
+    columns(std::integral_constant<int, 1>());
 }

@@ -4,17 +4,27 @@
 
 namespace {
 
+using Linears = std::initializer_list<const Linear*>;
+
+// Whether rows become floats for one of the layers.
+template <class T> bool needs_floats(Linears layers) {
+    return BY_FLOATS<T> && std::any_of(layers.begin(), layers.end(), [](const Linear* l) { return l->block && !l->bits; });
+}
+
 // Of a layer's rows, those that are multiplied by one block of columns after the other, as equal parts as can be: their
 // inputs stay in a core's own cache. Tiles are quick enough to wait for the next cache.
-inline int64_t rows_at_once(const Linear& l, int64_t rows) {
+template <class T> int64_t rows_at_once(const Linear& l, int64_t rows) {
     constexpr int64_t INPUT_BYTES = 1 << 20, STEP = 32;
-    if (!tiles::HERE || !l.block || !rows) return MOST_ROWS_AT_ONCE;
+    if (!l.block || !rows) return MOST_ROWS_AT_ONCE;
+    if (needs_floats<T>({&l})) {
+        const int64_t parts = (rows + MOST_FLOAT_ROWS - 1) / MOST_FLOAT_ROWS;
+        return (rows + parts - 1) / parts;
+    }
+    if (!tiles::HERE) return MOST_ROWS_AT_ONCE;
     const int64_t most = std::clamp(INPUT_BYTES / (2 * l.num_in) / STEP * STEP, STEP, MOST_ROWS_AT_ONCE);
     const int64_t parts = (rows + most - 1) / most;
     return ((rows + parts - 1) / parts + STEP - 1) / STEP * STEP;
 }
-
-using Linears = std::initializer_list<const Linear*>;
 
 inline int64_t num_blocks(Linears layers) {
     int64_t blocks = 0;
@@ -30,9 +40,9 @@ struct Place {
     }
 };
 
-inline const void* place_of(Linears layers, int64_t n) {
+template <class T> const void* place_of(Linears layers, int64_t n) {
     const Place at(layers, n);
-    return block_at(*layers.begin()[at.layer], at.block);
+    return block_at<T>(*layers.begin()[at.layer], at.block);
 }
 
 template <class F> void each_row(Walker& walker, int64_t rows, F f) {
@@ -57,29 +67,67 @@ inline bool are_whole(Linears layers) {
 // The rows as whole numbers, where a layer's weights are some.
 template <class T>
 WholeRows as_whole(Walker& walker, Linears layers, const Matrix<const T>& x, int64_t rows, WholeRows room) {
-    if constexpr (std::is_same_v<T, bf16>)
-        if (are_whole(layers)) {
-            room.num_in = (*layers.begin())->num_in;
-            each_row(walker, rows, [&](int64_t r) { room.take(r, x[r]); });
-        }
+    if (are_whole(layers)) {
+        room.num_in = (*layers.begin())->num_in;
+        each_row(walker, rows, [&](int64_t r) { room.take(r, x[r]); });
+    }
     return room;
 }
 
-// Blocks of columns of some layers of one input: f(layer, first column, n, first row, rows, what is read next). Behind
-// the last block this thread's own first one of the layers `then` is read.
-template <class F> void each_block(Walker& walker, Linears layers, Linears then, int64_t rows, F f) {
+// The rows of some layers' one input, as one thread's products take them.
+template <class T> class Operands {
+  public:
+    Operands(Linears layers, const Matrix<const T>& x, const WholeRows& whole)
+        : x_(x), whole_(whole), num_in_((*layers.begin())->num_in), needs_floats_(needs_floats<T>(layers)) {}
+
+    // Some rows, made floats unless the last call had the same.
+    Operand<T> from(int64_t first, int64_t rows) {
+        Operand<T> found{{x_[first], x_.row}, {}, whole_.from(first)};
+        if (!needs_floats_) return found;
+        if constexpr (std::is_same_v<T, float>) {
+            found.floats = found.x;
+        } else {
+            found.floats = {room(rows), row()};
+            for (int64_t r = 0; r < (first == first_ ? 0 : rows); r++)
+                for (int64_t i = 0; i < num_in_; i += LANES)
+                    store(room(rows) + r * row() + i, load_part(found.x[r] + i, int(std::min<int64_t>(LANES, num_in_ - i))));
+            first_ = first;
+        }
+        return found;
+    }
+
+  private:
+    int64_t row() const { return (num_in_ / 16 | 1) * 16 + 16; }  // an odd number of cache lines
+    float* room(int64_t rows) const {
+        static thread_local Room room;
+        return (float*)room.take(sizeof(float) * size_t(rows * row()));
+    }
+
+    const Matrix<const T> x_;
+    const WholeRows whole_;
+    const int64_t num_in_;
+    const bool needs_floats_;
+    int64_t first_ = -1;
+};
+
+// Blocks of columns of some layers of one input: f(layer, first column, n, first row, rows, operand, what is read next).
+// Behind the last block this thread's own first one of the layers `then` is read.
+template <class T, class F>
+void each_block(Walker& walker, Linears layers, Linears then, const Matrix<const T>& x, const WholeRows& whole, int64_t rows, F f) {
     const int64_t blocks = num_blocks(layers);
-    const int64_t most_rows = rows_at_once(**layers.begin(), rows), panels = (rows + most_rows - 1) / most_rows;
+    const int64_t most_rows = rows_at_once<T>(**layers.begin(), rows), panels = (rows + most_rows - 1) / most_rows;
+    Operands<T> operands(layers, x, whole);
     const auto one = [&](int64_t piece, const void* next) {
         const int64_t row = piece / blocks * most_rows;
         const Place at(layers, piece % blocks);
         const int n = int(std::min<int64_t>(BLOCK, layers.begin()[at.layer]->num_out - at.block * BLOCK));
-        f(at.layer, at.block * BLOCK, n, row, std::min(most_rows, rows - row), next);
+        const int64_t num_rows = std::min(most_rows, rows - row);
+        f(at.layer, at.block * BLOCK, n, row, num_rows, operands.from(row, num_rows), next);
     };
     if (panels == 1) {
-        const void* last = then.size() ? place_of(then, walker.first_own(num_blocks(then))) : nullptr;
+        const void* last = then.size() ? place_of<T>(then, walker.first_own(num_blocks(then))) : nullptr;
         return walker.each_own(blocks, [&](int64_t piece, int64_t end) {
-            one(piece, piece + 1 < end ? place_of(layers, piece + 1) : last);
+            one(piece, piece + 1 < end ? place_of<T>(layers, piece + 1) : last);
         });
     }
     // Some neighbours at once, since what lies behind a block is fetched while it is multiplied.
@@ -94,12 +142,12 @@ template <class T>
 void linear(Walker& walker, Linears layers, Linears then, const Matrix<const T>& x, const WholeRows& room, int64_t rows,
             const Matrix<T>& out) {
     const WholeRows whole = as_whole<T>(walker, layers, x, rows, room);
-    each_block(walker, layers, then, rows,
-               [&](int64_t layer, int64_t first, int n, int64_t row, int64_t num_rows, const void* next) {
+    each_block(walker, layers, then, x, whole, rows,
+               [&](int64_t layer, int64_t first, int n, int64_t row, int64_t num_rows, const Operand<T>& in, const void* next) {
                    const Linear& l = *layers.begin()[layer];
                    int64_t column = first;
                    for (int64_t i = 0; i < layer; i++) column += layers.begin()[i]->num_out;
-                   make_columns<T>({l, l, first, n, next, whole.from(row)}, {x[row], x.row}, num_rows, {out[row] + column, out.row},
+                   make_columns<T>({l, l, first, n, next}, in, num_rows, {out[row] + column, out.row},
                                    [](vf sums, vf) { return sums; });
                });
 }

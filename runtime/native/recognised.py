@@ -20,9 +20,9 @@ from runtime.native.parts import Unrecognised
 from runtime.native.records import Rotary
 
 _LOG = logging.getLogger("sundog.native")
-APART = {torch.float32: 1e-4, torch.bfloat16: 0.04}
+APART = {torch.float32: 1e-4, torch.bfloat16: 0.04, torch.float16: 0.005}
 """The share of a layer's work that may differ: bf16 rounds to 0.004, ten times; another layer is off by 1."""
-LOST = {torch.float32: 1e-6, torch.bfloat16: 4e-3}
+LOST = {torch.float32: 1e-6, torch.bfloat16: 4e-3, torch.float16: 5e-4}
 """The share of the state that rounding may lose when a layer's work is added to it."""
 
 

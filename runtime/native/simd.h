@@ -9,6 +9,8 @@
 #include <cstring>
 
 #define INLINE inline __attribute__((always_inline))
+// Before a loop over registers: gcc keeps what an array holds in memory, too, unless the loop is unrolled first.
+#define UNROLLED _Pragma("GCC unroll 16")
 
 struct bf16 { uint16_t bits; };
 struct f16 { uint16_t bits; };
@@ -44,6 +46,7 @@ INLINE vf load(const float* p) { return _mm512_loadu_ps(p); }
 INLINE void store(float* p, vf a) { _mm512_storeu_ps(p, a); }
 INLINE vf load(const f16* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
 INLINE void store(f16* p, vf a) { _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT)); }
+INLINE vf to_half(vf a) { return _mm512_cvtph_ps(_mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT)); }
 // Lanes from `first` up to `end` of a, minus infinity elsewhere.
 INLINE vf only(vf a, int first, int end) {
     const uint32_t below_end = end >= 16 ? 0xffff : (1u << (end < 0 ? 0 : end)) - 1;
@@ -95,6 +98,7 @@ INLINE vf load(const float* p) { return _mm256_loadu_ps(p); }
 INLINE void store(float* p, vf a) { _mm256_storeu_ps(p, a); }
 INLINE vf load(const f16* p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)); }
 INLINE void store(f16* p, vf a) { _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT)); }
+INLINE vf to_half(vf a) { return _mm256_cvtph_ps(_mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT)); }
 INLINE vf only(vf a, int first, int end) {
     const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     const __m256i out = _mm256_or_si256(_mm256_cmpgt_epi32(set1_word(uint32_t(first)), lane),

@@ -20,9 +20,9 @@ def main() -> None:
 
     from runtime.native.few_bits import FewBitsLinear
     from runtime.native.library import kernels
-    from runtime.native.linear import PackedLinear
+    from runtime.native.linear import Packed, PackedLinear
     from runtime.native.parts import Parts
-    from runtime.native.records import Linear
+    from runtime.native.records import FORMATS, Linear
 
     library = kernels()
     if library is None:
@@ -30,13 +30,19 @@ def main() -> None:
     parts = Parts(torch.bfloat16)
 
     def record(linear: nn.Linear, bits: int) -> Linear:
-        kind = PackedLinear(linear) if bits == 16 else FewBitsLinear(linear, bits, library)
+        kind = (
+            PackedLinear(Packed(linear.weight, None, library))
+            if bits == 16
+            else FewBitsLinear(linear, bits, library)
+        )
         return parts.linear(kind, None)
 
     def seconds(linears: list[Linear], rows: int) -> float:
         begin_s = time.process_time()
         for linear in linears:
-            library.sundog_linear(byref(linear), x.data_ptr(), rows, out.data_ptr(), 1)
+            library.sundog_linear(
+                byref(linear), x.data_ptr(), rows, out.data_ptr(), FORMATS[torch.bfloat16], 1
+            )
         return (time.process_time() - begin_s) / NUM_LAYERS
 
     torch.manual_seed(0)

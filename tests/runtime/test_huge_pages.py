@@ -31,10 +31,11 @@ def test_moved_weights_are_the_same(caplog: pytest.LogCaptureFixture) -> None:
     """A plain and a packed layer; whoever cannot move them says why."""
     caplog.set_level("INFO", "sundog.memory")
     torch.manual_seed(0)
-    plain, wide = nn.Linear(2048, 2048), nn.Linear(2048, 4096, dtype=torch.bfloat16)
+    plain, wide = nn.Bilinear(1, 2048, 2048), nn.Linear(2048, 4096, dtype=torch.bfloat16)
     model = nn.ModuleList([plain, wide])
+    ones = torch.ones(3, 1)
     x = torch.randn(3, 2048)
-    before = plain(x), wide(x.bfloat16())
+    before = plain(ones, x), wide(x.bfloat16())
     pack_linears(model)
     ranges = weight_ranges(model)
     assert sum(end - first for first, end in ranges) > 4 * HUGE_PAGE
@@ -44,7 +45,7 @@ def test_moved_weights_are_the_same(caplog: pytest.LogCaptureFixture) -> None:
     thread.join(PATIENCE_S)
     assert not thread.is_alive()
     assert caplog.text or all(huge_bytes(first) >= end - first for first, end in ranges)
-    after = plain(x), model[1](x.bfloat16())
+    after = plain(ones, x), model[1](x.bfloat16())
     torch.testing.assert_close(after[0], before[0], rtol=0, atol=0)
     torch.testing.assert_close(after[1], before[1], rtol=1e-2, atol=1e-2)
 

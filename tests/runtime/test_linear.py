@@ -8,25 +8,30 @@ import torch
 from torch import nn
 
 from runtime.engine import backend
-from runtime.native.linear import PackedLinear, pack_linears
+from runtime.native import linear
+from runtime.native.library import kernels
+from runtime.native.linear import OneDnnPacked, Packed, PackedLinear, pack_linears
 from tests.runtime.models import build_model
 
-pytestmark = pytest.mark.skipif(
-    not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="this CPU does not compute in bf16"
-)
+HAS_BF16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+needs_kernels = pytest.mark.skipif(kernels() is None, reason="there are no compiled kernels here")
+CLOSE = {torch.float32: 1e-6, torch.bfloat16: 2e-2, torch.float16: 2e-3}
 
 
+@needs_kernels
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("rows", [0, 1, 9])
-def test_packed_is_plain_within_rounding(rows: int, bias: bool) -> None:
+@pytest.mark.parametrize("dtype", CLOSE)
+def test_packed_is_plain_within_rounding(dtype: torch.dtype, rows: int, bias: bool) -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(48, 32, bias=bias)).bfloat16().requires_grad_(False)
-    x = torch.randn(1, rows, 48, dtype=torch.bfloat16)
+    model = nn.Sequential(nn.Linear(48, 32, bias=bias)).to(dtype).requires_grad_(False)
+    x = torch.randn(1, rows, 48, dtype=dtype)
     plain = model(x)
     assert pack_linears(model) == 1
-    torch.testing.assert_close(model(x), plain, rtol=2e-2, atol=2e-2)
+    torch.testing.assert_close(model(x), plain, rtol=CLOSE[dtype], atol=CLOSE[dtype])
 
 
+@needs_kernels
 def test_a_layer_in_two_places_is_packed_once() -> None:
     shared = nn.Linear(32, 32, dtype=torch.bfloat16)
     model = nn.ModuleList([nn.Sequential(shared), nn.Sequential(shared)])
@@ -35,11 +40,45 @@ def test_a_layer_in_two_places_is_packed_once() -> None:
     assert model[0][0] is model[1][0]
 
 
-def test_float32_is_left_alone() -> None:
-    """It is the precision in which answers equal the library's token for token."""
-    assert pack_linears(nn.Sequential(nn.Linear(16, 16))) == 0
+@needs_kernels
+def test_columns_that_begin_within_a_block_are_copied() -> None:
+    """With their biases."""
+    torch.manual_seed(0)
+    library = kernels()
+    assert library is not None
+    whole, x = nn.Linear(48, 200, dtype=torch.bfloat16).requires_grad_(False), torch.randn(3, 48).bfloat16()
+    packed = Packed(whole.weight, whole.bias, library)
+    assert torch.equal(packed.columns(70, 97).of(x), packed.of(x)[:, 70:167])
 
 
+@pytest.mark.parametrize(
+    "plain",
+    [
+        nn.Linear(33, 64, dtype=torch.bfloat16),  # inputs are packed in pairs
+        nn.Linear(64, 8),  # most of a block would be empty
+        nn.Linear(64, 64, dtype=torch.float64),
+    ],
+)
+def test_what_the_kernels_do_not_pack_is_left_alone(plain: nn.Linear) -> None:
+    model = nn.Sequential(plain)
+    if kernels() is not None or plain.weight.dtype is not torch.bfloat16:
+        assert pack_linears(model) == 0 and model[0] is plain
+
+
+@pytest.mark.skipif(not HAS_BF16, reason="this CPU does not compute in bf16")
+def test_without_kernels_onednn_packs_what_it_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bfloat16; float32 stays as it is."""
+    monkeypatch.setattr(linear, "kernels", lambda: None)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(48, 32, dtype=torch.bfloat16)).requires_grad_(False)
+    x = torch.randn(1, 9, 48, dtype=torch.bfloat16)
+    plain = model(x)
+    assert pack_linears(model) == 1 and isinstance(model[0].packed, OneDnnPacked)
+    torch.testing.assert_close(model(x), plain, rtol=2e-2, atol=2e-2)
+    assert pack_linears(nn.Sequential(nn.Linear(32, 32))) == 0
+
+
+@pytest.mark.skipif(kernels() is None and not HAS_BF16, reason="nothing is packed here")
 async def test_a_packed_model_holds_no_file_open(tmp_path: Path) -> None:
     """Its weights would be counted twice, and a file that changes would change the model."""
     build_model("llama", tmp_path)

@@ -16,7 +16,7 @@ from runtime.model import model as model_room
 from runtime.model.model import Model
 from runtime.native import build
 from runtime.native.library import open_library
-from runtime.native.linear import PackedLinear
+from runtime.native.linear import OneDnnPacked
 from runtime.native.parts import Unrecognised
 from runtime.native.recognised import recognised
 from runtime.step.step import Step
@@ -52,7 +52,7 @@ WHOLE = {
 """Of the architectures of these tests, those that the kernels compute as a whole."""
 GROWING = {"original_max_position_embeddings": 64, "llama_4_scaling_beta": 0.1}
 """Queries are larger from position 64 on, which no pass at load reaches."""
-APART = {"float32": 2e-6, "bfloat16": 0.02}
+APART = {"float32": 3e-6, "bfloat16": 0.02, "float16": 0.003}
 # Widths such that each merged layer begins where a block of packed columns does.
 WIDE = {"num_key_value_heads": 4, "intermediate_size": 192}
 
@@ -111,11 +111,11 @@ async def test_a_whole_decoder_gives_the_logits_of_its_layers(
 ) -> None:
     """Decodes and chunks of several requests, in every variant.
 
-    In bf16 a router's roundings may choose another expert in some step, but not in the middle one.
+    In 16 bits a router's roundings may choose another expert in some step, but not in the middle one.
     """
     build_wide(architecture, tmp_path)
     await run_a_few(tmp_path, dtype)
-    may_choose = architecture in MIXTURES and dtype == "bfloat16"
+    may_choose = architecture in MIXTURES and dtype != "float32"
     assert (sorted(both)[len(both) // 2] if may_choose else max(both)) < APART[dtype]
 
 
@@ -294,10 +294,10 @@ def test_the_order_of_packed_weights_is_found(num_in: int, num_out: int) -> None
     """Each block of columns lies where its number says, unless oneDNN has an order of its own."""
     torch.manual_seed(0)
     linear = nn.Linear(num_in, num_out).bfloat16().requires_grad_(False)
-    packed = PackedLinear(linear).packed
-    if (block := packed.block) is None:
+    packed = OneDnnPacked(linear.weight, linear.bias).record
+    if not (block := packed.block):
         pytest.skip(f"oneDNN orders {num_in} to {num_out} in another way")
     size = -(-num_out // block) * block * num_in
-    lying = np.ctypeslib.as_array((ctypes.c_uint16 * size).from_address(packed.address))
+    lying = np.ctypeslib.as_array((ctypes.c_uint16 * size).from_address(packed.weight))
     columns = lying.reshape(-1, num_in // 2, block, 2).transpose(0, 2, 1, 3).reshape(-1, num_in)
     assert np.array_equal(columns[:num_out], linear.weight.view(torch.uint16).numpy())

@@ -74,15 +74,13 @@ PAST_THE_END = """
 import ctypes, torch
 from runtime.native import build
 from runtime.native.library import open_library
-from runtime.native.linear import PackedLinear
-from runtime.native.parts import Parts
+from runtime.native.linear import Packed
 library = open_library(build.variants_of(build.cpu_flags())[0])
 torch.manual_seed(0)
-packed = PackedLinear(torch.nn.Linear(64, 64, dtype=torch.bfloat16).requires_grad_(False))
-record = Parts(torch.bfloat16).linear(packed, 64, 64)
+packed = Packed(torch.randn(64, 64).bfloat16(), None, library)
 x = torch.randn(4, 64).bfloat16()
 out = torch.empty(1, 64, dtype=torch.bfloat16)
-library.sundog_linear(ctypes.byref(record), x.data_ptr(), len(x), out.data_ptr(), 1)
+library.sundog_linear(ctypes.byref(packed.record), x.data_ptr(), len(x), out.data_ptr(), 1, 1)
 """
 
 
