@@ -147,7 +147,7 @@ def create_app(
     if http.allowed_origins:
         Cors(http.allowed_origins).install(app)
     if keys is not None:
-        app.before_request(_check_key(keys, body_timeout_s))
+        app.before_request(_check_key(keys, admin_key, body_timeout_s))
     app.before_request(_read_body(max_body_bytes, body_timeout_s))
     app.after_request(_name_request)
     flying = in_flight or AnswersInFlight(llm)
@@ -188,10 +188,10 @@ def _check_head(most: int, timeout_s: float) -> Callable[[], Awaitable[None]]:
     return check
 
 
-def _check_key(keys: ApiKeys, timeout_s: float) -> Callable[[], Awaitable[None]]:
+def _check_key(keys: ApiKeys, admin_key: str | None, timeout_s: float) -> Callable[[], Awaitable[None]]:
     async def check() -> None:
         try:
-            check_key(current_request(), keys)
+            check_key(current_request(), keys, admin_key)
         except ApiError:
             await current_request().drop_body(min(LINGER_S, timeout_s))
             raise

@@ -1,5 +1,7 @@
 """AsyncLLM as routes see it, the answers that are under way, and what operators do with them."""
 
+import re
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Protocol, overload
 
@@ -41,6 +43,10 @@ class LLM(Protocol):
     def tell(self, message: Cancel, /) -> None: ...
 
 
+MOST_OWNED = 10_000
+"""Requests whose keys are remembered: more than may be shown at a time, running, waiting and ended."""
+CHOICE = re.compile(r"^\d+_")
+"""The beginning of a choice's id, before that of its request."""
 RETRY_AFTER_S = 1.0
 """The seconds after which to ask a stopping server again: by then whatever balances the load knows of it."""
 
@@ -61,10 +67,20 @@ class AnswersInFlight:
     """The number of requests that wait at the gate."""
     is_closed: bool = False
     """The server is about to end: what is under way finishes, and nothing new is begun."""
+    _owners: "OrderedDict[str, str]" = field(default_factory=OrderedDict)
+    """The key's digest of each of the latest requests that came with one."""
 
-    def begin(self, answer_id: str, request_ids: tuple[str, ...]) -> None:
+    def begin(self, answer_id: str, request_ids: tuple[str, ...], owner: str | None = None) -> None:
         """An answer is under way; two may have the id that their clients chose."""
         self._requests.setdefault(answer_id, []).append(request_ids)
+        if owner is not None:
+            self._owners.update(dict.fromkeys(request_ids, owner))
+            while len(self._owners) > MOST_OWNED:
+                self._owners.popitem(last=False)
+
+    def is_of(self, owner: str, request_id: str) -> bool:
+        """Return True if a request, or the request that a choice belongs to, came with this key."""
+        return owner in (self._owners.get(request_id), self._owners.get(CHOICE.sub("", request_id)))
 
     def end(self, answer_id: str, request_ids: tuple[str, ...]) -> None:
         """Note that an answer is over, or that its client has left."""

@@ -112,6 +112,11 @@ def _digest(key: str) -> str:
     return hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest()
 
 
+def owner_of(request: ApiRequest) -> str | None:
+    """Return the digest of the key that a request came with; None where keys do not tell clients apart."""
+    return None if request.client is None else request.client.limited_as
+
+
 LIVE = "/dashboard/events"
 OPEN = frozenset(("/health", "/ready", "/readyz", "/ping", "/version", "/metrics"))
 """Paths that probes and scrapers read without a key."""
@@ -126,13 +131,22 @@ def needs_key(path: str) -> bool:
     return (path.rstrip("/") or "/") not in OPEN | PAGES
 
 
-def check_key(request: ApiRequest, keys: ApiKeys) -> None:
-    """Note the client that asks; raises 401 unless a request that needs a key carries one."""
+def check_key(request: ApiRequest, keys: ApiKeys, admin_key: str | None = None) -> None:
+    """Note the client that asks; raises 401 unless a request that needs a key carries one.
+
+    The admin key opens the live page, too, and shows all of it.
+    """
     if not needs_key(request.path) or request.blueprint == OPERATORS:
         return
     scheme, _, given = request.headers.get("Authorization", "").partition(" ")
     if request.path.startswith("/v1/messages") and (own := request.headers.get("X-Api-Key")) is not None:
         scheme, given = "bearer", own  # as Anthropic's clients send it
+    if (
+        request.path == LIVE
+        and admin_key is not None
+        and hmac.compare_digest(_digest(given), _digest(admin_key))
+    ):
+        return
     request.client = keys.find(given) if scheme.lower() == "bearer" else None
     if request.client is not None:
         return

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from actors.core.params.sampling import Constraint, Sampling
 from actors.front.codec import GrammarChecker, TextCodec, TooManyTokens, Vocabulary
+from actors.front.foreign import ForeignFailure
 from actors.messages import ChatMessage, Generate, Reading, Refused
 from actors.messages.client import Prompt
 
@@ -37,6 +38,8 @@ def resolved(sampling: Sampling, codec: TextCodec | None, vocabulary: Vocabulary
             return Refused("there is no tokenizer: bad_words cannot be used", param="bad_words")
         try:
             words = spellings(sampling.bad_words, codec.encode_plain)
+        except ForeignFailure as panic:
+            return Refused(f"the tokenizer fails at bad_words ({panic})", param="bad_words")
         except UnicodeEncodeError:
             return Refused("bad_words has half of a surrogate pair: send whole characters", param="bad_words")
         except ValueError as refusal:
@@ -124,7 +127,11 @@ def read_prompt(
         return tokens
     plain: Tokens = tokens
     if isinstance(generate.prompt, str) and codec is not None:
-        plain = tuple(codec.encode_plain(generate.prompt))
+        text = generate.prompt
+        again = _tokenise(lambda: codec.encode_plain(text), "prompt", limit)
+        if isinstance(again, Refused):
+            return again
+        plain = again
     return _cut(tokens, plain, room_tokens if keep == -1 else keep, reading.truncation_side == "right")
 
 
@@ -185,6 +192,8 @@ def _tokenise(tokens: Callable[[], list[int]], param: str, limit: str) -> Tokens
         return Refused(f"{half}: send whole characters", param=param)
     except ValueError as refusal:
         return Refused(str(refusal), param=param)
+    except ForeignFailure as panic:
+        return Refused(f"the tokenizer fails at it ({panic}): send a shorter or another text", param=param)
     except Exception:
         log.exception("a prompt could not be tokenised; its request fails alone")
         return Refused("the prompt could not be tokenised", kind="failed", param=param)

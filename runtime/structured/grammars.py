@@ -8,25 +8,25 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
-
-import numpy as np
+from typing import TYPE_CHECKING, TypeVar
 
 from actors.core.params.sampling import Constraint, ConstraintKind
+from actors.front.foreign import contained
+from runtime.structured import limits
 from runtime.structured.trial import GrammarError, Trial
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
+T = TypeVar("T")
+
 MOST_GRAMMARS = 128
-MOST_CHARACTERS = 2**20
-"""The most characters of all kept grammars together; a compiled one takes up to 250 bytes a character."""
 MISSING = "structured output needs llguidance, which is not installed: pip install 'sundog[structured]'"
 JSON_KINDS = (ConstraintKind.JSON, ConstraintKind.CHOICE, ConstraintKind.STRUCTURAL_TAG)
 
 
 class Grammars:
-    """The grammars of one model: at most 128, the longest unused is forgotten first.
+    """The grammars of one model: at most 128, of at most 512 MB; the longest unused is forgotten first.
 
     `tokenizer` gives tokenizer.json's text, which `prepare` reads, or the first grammar.
     """
@@ -36,9 +36,10 @@ class Grammars:
         self._eos_token_ids = tuple(eos_token_ids)
         self._tokenizer: LLTokenizer | None = None
         self._special_tokens: frozenset[str] = frozenset()
-        self._trial = Trial()
-        self._kept: OrderedDict[Constraint, LLMatcher] = OrderedDict()
-        self._num_characters = 0
+        self._trial = Trial(tokenizer, self._eos_token_ids[0] if self._eos_token_ids else 0)
+        self._kept: OrderedDict[Constraint, tuple[LLMatcher, int]] = OrderedDict()
+        """Compiled grammars with their memory in bytes, the longest unused first."""
+        self._kept_bytes = 0
         self._compiling = threading.Lock()
         self._keeping = threading.Lock()
 
@@ -72,46 +73,41 @@ class Grammars:
         with self._keeping:
             if constraint in self._kept:
                 self._kept.move_to_end(constraint)
-                return self._kept[constraint]
+                return self._kept[constraint][0]
         with self._compiling:
-            matcher = self._compile(constraint)
+            matcher, num_bytes = self._compile(constraint)
         with self._keeping:
             if constraint not in self._kept:
-                self._kept[constraint] = matcher
-                self._num_characters += len(constraint.text)
-            while len(self._kept) > MOST_GRAMMARS or self._num_characters > MOST_CHARACTERS:
-                forgotten, _ = self._kept.popitem(last=False)
-                self._num_characters -= len(forgotten.text)
+                self._kept[constraint] = matcher, num_bytes
+                self._kept_bytes += num_bytes
+            while len(self._kept) > MOST_GRAMMARS or self._kept_bytes > limits.MOST_KEPT_BYTES:
+                _, (_, forgotten_bytes) = self._kept.popitem(last=False)
+                self._kept_bytes -= forgotten_bytes
         return matcher
 
-    def _compile(self, constraint: Constraint) -> "LLMatcher":
+    def _compile(self, constraint: Constraint) -> "tuple[LLMatcher, int]":
+        """Return a matcher and its memory in bytes; raises GrammarError."""
         try:
             from llguidance import LLMatcher
 
-            from runtime.structured import limits
+            from runtime.structured.child import first_masked
         except ModuleNotFoundError:
             raise GrammarError(MISSING) from None
         most = limits.MOST_JSON_CHARACTERS if constraint.kind in JSON_KINDS else limits.MOST_CHARACTERS
         if len(constraint.text) > most:
             raise GrammarError(f"it has {len(constraint.text)} characters; at most {most} are allowed")
         tokenizer = self._open_tokenizer()
-        grammar = self._trial.grammar(constraint, self._special_tokens)
-        made: list[LLMatcher] = []
+        tried = self._trial.grammar(constraint, self._special_tokens)
 
-        def compile_deep() -> None:
-            matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=limits.limits())
-            if not matcher.is_error():
-                # The first mask shows what cannot begin, and is then known to all requests.
-                word_W = np.zeros(self.num_words, np.int32)
-                with suppress(ValueError):  # then the matcher is in error
-                    matcher.unsafe_compute_mask_ptr(word_W.ctypes.data, word_W.nbytes)
-            made.append(matcher)
+        def compile_deep() -> LLMatcher:
+            return first_masked(
+                LLMatcher(tokenizer, tried.text, log_level=0, limits=limits.limits()), tokenizer
+            )
 
-        _with_deep_stack(compile_deep, limits.STACK_BYTES)
-        (matcher,) = made
+        matcher = _with_deep_stack(compile_deep, limits.STACK_BYTES)
         if reason := matcher.get_error():
             raise GrammarError(limits.one_line(reason))
-        return matcher
+        return matcher, tried.num_bytes + 4 * len(constraint.text)
 
     def _open_tokenizer(self) -> "LLTokenizer":
         if self._tokenizer is None:
@@ -129,12 +125,25 @@ class Grammars:
         return self._tokenizer
 
 
-def _with_deep_stack(work: Callable[[], None], stack_bytes: int) -> None:
-    """Run `work` in a thread that may recurse deeply."""
+def _with_deep_stack(work: Callable[[], T], stack_bytes: int) -> T:
+    """Do `work` in a thread that may recurse deeply; raises GrammarError for whatever is raised there."""
+    done: list[T] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            done.append(contained(work))
+        except Exception as error:  # noqa: BLE001  # raised below, where it is waited for
+            failed.append(error)
+
     before = threading.stack_size(stack_bytes)
     try:
-        thread = threading.Thread(target=work, name="grammar")
+        # A daemon: a server that is told to end does not wait for a grammar.
+        thread = threading.Thread(target=run, name="grammar", daemon=True)
         thread.start()
     finally:
         threading.stack_size(before)
     thread.join()
+    if failed:
+        raise GrammarError(f"it cannot be compiled: {failed[0]}") from failed[0]
+    return done[0]

@@ -9,8 +9,17 @@ MOST_JSON_CHARACTERS = 2**17
 MOST_CHARACTERS = 2**15
 """The most characters of anything but JSON: converting this much EBNF takes a second."""
 MOST_COMPILE_S = 5.0
-TRIAL_BYTES = 2**31
+"""Wall time of a trial; the process is ended then."""
+MOST_COMPILE_CPU_S = 2.0
+"""CPU time of a compilation that is accepted: an engine compiles once more, inside a step."""
+START_S = 60.0
+"""Wall time in which the process that tries grammars must have read the tokenizer."""
+TRIAL_BYTES = 3 * 2**30
 """The address space, in bytes, of the process that tries grammars; 0.6 GB of it is the stack."""
+MOST_GRAMMAR_BYTES = 2**27
+"""Memory of one compiled grammar, its first mask included."""
+MOST_KEPT_BYTES = 2**29
+"""Memory of all compiled grammars that a process keeps."""
 STACK_BYTES = 2**29
 """The compiler recurses along references: a chain of 1,000 overflows 8 MiB, one of 10,000 fits here."""
 MOST_ROW_ITEMS = 2**15

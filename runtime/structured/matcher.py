@@ -5,12 +5,14 @@ ends by it.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from actors.core.params.sampling import Constraint
+from actors.front.foreign import ForeignFailure, contained
 from runtime.structured.grammars import Grammars
 from runtime.structured.limits import one_line
 from runtime.structured.trial import GrammarError
@@ -63,8 +65,8 @@ class Matcher:
             return
         if not self.is_complete:
             try:
-                inner.unsafe_compute_mask_ptr(word_W.ctypes.data, word_W.nbytes)
-            except ValueError as error:
+                contained(partial(inner.unsafe_compute_mask_ptr, word_W.ctypes.data, word_W.nbytes))
+            except (ValueError, ForeignFailure) as error:
                 self._fail(str(error))
             if self._is_broken(inner):
                 word_W[:] = 0
@@ -89,7 +91,10 @@ class Matcher:
         if token in self._ends and inner.is_accepting():
             self.is_complete = True
             return
-        inner.consume_token(token)
+        try:
+            contained(partial(inner.consume_token, token))
+        except ForeignFailure as error:
+            self._fail(str(error))
         if not self._is_broken(inner):
             self.is_complete = inner.is_stopped()
 

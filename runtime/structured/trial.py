@@ -1,6 +1,8 @@
 """The trial of grammars in a process of its own, so that one that hangs, crashes or eats memory does no harm.
 
-The process starts with the first grammar (0.1 s), serves one after another, and ends with this one.
+The process starts with the first grammar (0.2 s, and a second for a tokenizer of 150,000 tokens), serves one
+after another, and ends with this one. A grammar that passes was compiled there as engines compile it, within
+the bounds of `limits`.
 """
 
 import json
@@ -9,27 +11,43 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 from actors.core.params.sampling import Constraint
-from runtime.structured.limits import MOST_COMPILE_S, one_line
+from runtime.structured.limits import MOST_COMPILE_S, START_S, one_line
 
 
 class GrammarError(ValueError):
     """A constraint that no answer is held to, with the reason."""
 
 
-class Trial:
-    """Turns constraints into grammars that are known to compile. Blocks: call it from a thread."""
+@dataclass(frozen=True, slots=True)
+class TriedGrammar:
+    """A grammar that has compiled: the library's text of it, and its memory in bytes."""
 
-    def __init__(self, most_s: float = MOST_COMPILE_S) -> None:
+    text: str
+    num_bytes: int
+
+
+class Trial:
+    """Turns constraints into grammars that have compiled. Blocks: call it from a thread.
+
+    `tokenizer` returns tokenizer.json's text; `eos_token_id` ends an answer.
+    """
+
+    def __init__(
+        self, tokenizer: Callable[[], str], eos_token_id: int, most_s: float = MOST_COMPILE_S
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._eos_token_id = eos_token_id
         self._most_s = most_s
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
 
-    def grammar(self, constraint: Constraint, special_tokens: frozenset[str]) -> str:
-        """The library's text for it; raises GrammarError."""
+    def grammar(self, constraint: Constraint, special_tokens: frozenset[str]) -> TriedGrammar:
+        """Return the grammar of a constraint; raises GrammarError if none compiles within the bounds."""
         asked = {
             **asdict(constraint),
             "kind": constraint.kind.value,
@@ -38,8 +56,8 @@ class Trial:
         with self._lock:
             answer = self._ask(json.dumps(asked))
         if "error" in answer:
-            raise GrammarError(one_line(answer["error"]))
-        return answer["grammar"]
+            raise GrammarError(one_line(str(answer["error"])))
+        return TriedGrammar(str(answer["grammar"]), int(str(answer["num_bytes"])))
 
     def close(self) -> None:
         """End the process, if it runs."""
@@ -47,26 +65,32 @@ class Trial:
         if process is not None:
             _end(process)
 
-    def _ask(self, line: str) -> dict[str, str]:
+    def _ask(self, line: str) -> dict[str, object]:
         if self._process is None or self._process.poll() is not None:
             self.close()
             self._process = _start(self)
+            first = {"tokenizer": self._tokenizer(), "eos_token_id": self._eos_token_id}
+            self._exchange(json.dumps(first), START_S, "this model's tokenizer is not supported")
+        return self._exchange(line, self._most_s, "it is too deep or too large to compile: make it smaller")
+
+    def _exchange(self, line: str, most_s: float, if_ended: str) -> dict[str, object]:
+        """Send a line and return the reply; GrammarError where it takes too long or the process ends."""
         process = self._process
-        assert process.stdin is not None and process.stdout is not None
+        assert process is not None and process.stdin is not None and process.stdout is not None
         try:
             process.stdin.write(line + "\n")
             process.stdin.flush()
-            ready = select.select([process.stdout], [], [], self._most_s)[0]
+            ready = select.select([process.stdout], [], [], most_s)[0]
             if not ready:
                 self.close()
-                raise GrammarError(f"it takes more than {self._most_s:g} s to compile: make it smaller")
+                raise GrammarError(f"it takes more than {most_s:g} s to compile: make it smaller")
             reply = process.stdout.readline()
         except BrokenPipeError:
             reply = ""
         if not reply:
             self.close()
-            raise GrammarError("it is too deep or too large to compile: make it smaller")
-        answer: dict[str, str] = json.loads(reply)
+            raise GrammarError(if_ended)
+        answer: dict[str, object] = json.loads(reply)
         return answer
 
 

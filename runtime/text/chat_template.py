@@ -1,7 +1,10 @@
 """A model's chat template: found, compiled in a sandbox, and rendered for a conversation."""
 
 import json
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -11,8 +14,10 @@ import jinja2
 import jinja2.ext
 import jinja2.nodes
 import jinja2.parser
+import jinja2.runtime
 import jinja2.sandbox
 
+from actors.front.foreign import contained
 from actors.messages import ChatMessage, Reading
 from runtime.checkpoint.facts import LoadError
 
@@ -46,8 +51,10 @@ def rendered(
         "messages": [{"role": turn.role, "content": turn.content, **turn.more} for turn in turns],
         "add_generation_prompt": reading.add_generation_prompt,
     }
+    size = sum(len(turn.content) + len(turn.more) for turn in turns)
     try:
-        text = template.template.render(variables)
+        with _time_to_render(size):
+            text = contained(lambda: template.template.render(variables))
     except jinja2.TemplateError as error:
         raise ChatTemplateError(f"the chat template refuses: {error}") from error
     except Exception as error:
@@ -98,17 +105,85 @@ def template_source(folder: Path, config: dict[str, object]) -> str | None:
 
 def compiled(source: str, folder: Path) -> ChatTemplate:
     """The template in a sandbox with the names that transformers gives templates."""
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+    environment = _Bounded(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
     )
     environment.filters["tojson"] = _to_json
+    environment.filters[_WHILE_THERE_IS_TIME] = _while_there_is_time
     environment.globals["raise_exception"] = _refuse
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     try:
-        template = environment.from_string(source)
+        parsed = environment.parse(source)
+        for loop in parsed.find_all(jinja2.nodes.For):
+            loop.iter = jinja2.nodes.Filter(loop.iter, _WHILE_THERE_IS_TIME, [], [], None, None)
+        template = environment.from_string(parsed)
     except jinja2.TemplateError as error:
         raise LoadError(f"cannot read the chat template of {folder}: {error}") from error
     return ChatTemplate(template, any(f"{quote}developer{quote}" in source for quote in "'\""))
+
+
+LEAST_RENDER_S, MOST_RENDER_S, RENDER_S_A_CHARACTER = 0.05, 5.0, 1e-5
+"""CPU time to render a conversation: ten times what real templates take."""
+MOST_TEXT = 2**25
+"""Characters that a template may repeat a text to."""
+LOOKS_EVERY = 64
+_WHILE_THERE_IS_TIME = "while_there_is_time"
+_deadline_s: ContextVar[float] = ContextVar("deadline_s", default=float("inf"))
+"""The thread's CPU time at which the rendering in this context ends."""
+
+
+@contextmanager
+def _time_to_render(num_characters: int) -> Iterator[None]:
+    limit_s = min(MOST_RENDER_S, LEAST_RENDER_S + RENDER_S_A_CHARACTER * num_characters)
+    token = _deadline_s.set(time.thread_time() + limit_s)
+    try:
+        yield
+    finally:
+        _deadline_s.reset(token)
+
+
+def _check_time() -> None:
+    if time.thread_time() > _deadline_s.get():
+        raise jinja2.TemplateError("it takes too long to render this conversation")
+
+
+def _while_there_is_time(items: Iterable[object]) -> Iterator[object]:
+    """Yield the items of a loop; TemplateError once the rendering has no time left."""
+    for number, item in enumerate(items):
+        if number % LOOKS_EVERY == 0:
+            _check_time()
+        yield item
+
+
+class _Bounded(jinja2.sandbox.ImmutableSandboxedEnvironment):
+    """Sandbox in which loops and calls end in time, and texts are repeated to a bounded length.
+
+    A template comes with a model, and what it does may depend on what a client sends.
+    """
+
+    intercepted_binops = frozenset(("*", "**"))
+
+    def call(
+        self, context: jinja2.runtime.Context, function: object, *args: object, **kwargs: object
+    ) -> object:
+        """Call what a template calls, as long as there is time."""
+        _check_time()
+        return super().call(context, function, *args, **kwargs)
+
+    def call_binop(
+        self, context: jinja2.runtime.Context, operator: str, left: object, right: object
+    ) -> object:
+        """Multiply; raises TemplateError for a result that would fill the memory."""
+        sized, times = (left, right) if isinstance(left, Sized) else (right, left)
+        if isinstance(sized, Sized) and isinstance(times, int) and len(sized) * times > MOST_TEXT:
+            raise jinja2.TemplateError(f"it repeats a text to more than {MOST_TEXT} characters")
+        if operator == "**" and not (abs(_number(left)) <= 2**16 and abs(_number(right)) <= 64):
+            raise jinja2.TemplateError("it computes a power that is too large")
+        return super().call_binop(context, operator, left, right)
+
+
+def _number(value: object) -> float:
+    return value if isinstance(value, int | float) else 0.0
 
 
 class _Generation(jinja2.ext.Extension):

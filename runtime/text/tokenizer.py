@@ -10,6 +10,7 @@ Tokens to text, one by one, as soon as it is certain; without torch.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tokenizers.decoders import DecodeStream
 from tokenizers.pre_tokenizers import ByteLevel
 
 from actors.front.codec import TooManyTokens
+from actors.front.foreign import OWN_EXITS, contained, failure
 from actors.messages import PLAIN_READING, ChatMessage, Reading
 from runtime.checkpoint.facts import LoadError, read_json
 from runtime.text.chat_template import ChatTemplateError, compiled, rendered, template_source
@@ -57,7 +59,8 @@ class Decoder:
         """A stream behind these tokens; the library's would say them again if a character is cut off."""
 
         def text(num_tokens: int) -> str:
-            return str(self._tokenizer.decode(context[:num_tokens], skip_special_tokens=self._skip))
+            decode = partial(self._tokenizer.decode, context[:num_tokens], skip_special_tokens=self._skip)
+            return str(contained(decode))
 
         num_whole = len(context)
         while num_whole and text(num_whole).endswith(CUT_OFF):
@@ -88,8 +91,12 @@ class Decoder:
         except Exception as error:  # the library raises bare Exception
             if not str(error).startswith(CHANGED_TEXT):
                 raise
+        except OWN_EXITS:
+            raise
+        except BaseException as panic:  # as `contained`, which a token does not pay for
+            raise failure(panic) from panic
         self._stream, self._cut_off = DecodeStream([], skip_special_tokens=self._skip), ""
-        return self._stream.step(self._tokenizer, token_id)
+        return contained(partial(self._stream.step, self._tokenizer, token_id))
 
 
 NFC_SHRINKS = 3
@@ -216,7 +223,8 @@ class Tokenizer:
             if least > most_tokens:
                 raise TooManyTokens(least)
         # The fast variant leaves out the offsets of tokens, which are not needed and cost time.
-        (encoding,) = self._fast.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        encode = partial(self._fast.encode_batch_fast, [text], add_special_tokens=add_special_tokens)
+        (encoding,) = contained(encode)
         if most_tokens is not None and len(encoding) > most_tokens:
             raise TooManyTokens(len(encoding))
         return list(encoding.ids)
@@ -231,7 +239,8 @@ class Tokenizer:
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """The text of all tokens at once, by default without special ones."""
-        return str(self._fast.decode(list(token_ids), skip_special_tokens=skip_special_tokens))
+        decode = partial(self._fast.decode, list(token_ids), skip_special_tokens=skip_special_tokens)
+        return str(contained(decode))
 
     def token_text(self, token_id: int) -> str:
         """The text of one token alone, with the spaces that decoding strips from the beginning of a text."""

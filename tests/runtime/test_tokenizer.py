@@ -11,8 +11,11 @@ import pytest
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
-from actors.messages import ChatMessage
+from actors.front.foreign import ForeignFailure
+from actors.messages import PLAIN_READING, ChatMessage, Reading
 from runtime.checkpoint.facts import LoadError
+from runtime.serve import EMBEDDED_MODEL
+from runtime.text.chat_template import compiled, rendered
 from runtime.text.tokenizer import ChatTemplateError, Tokenizer
 
 TEXT = "Grüße aus Köln! 日本語のテキスト, emoji 🌞🧑‍🚀 and plain words.\n\n  def f(x): return x"
@@ -178,6 +181,55 @@ def test_a_template_cannot_reach_python(folder: Path, tmp_path: Path) -> None:
 
 
 SYSTEM, DEVELOPER = ChatMessage("system", "be kind"), ChatMessage("developer", "be short")
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "too long"),
+        ("{% macro f(n) %}{{ f(n-1) if n }}{{ f(n-1) if n }}{% endmacro %}{{ f(40) }}", "too long"),
+        ("{% for a in t %}{% for b in t %}{% for c in t %}{% endfor %}{% endfor %}{% endfor %}", "too long"),
+        ("{{ 'a' * 999999999999 }}", "repeats a text"),
+        ("{{ 9 ** 99999999 }}", "a power"),
+    ],
+)
+def test_a_template_that_would_never_end_is_refused_in_time(source: str, words: str) -> None:
+    """Loops, calls of itself, loops over what a client sends, texts and numbers without end."""
+    template = compiled(source, Path("a model"))
+    reading = Reading(template_arguments={"t": "x" * 5_000})
+    with pytest.raises(ChatTemplateError, match=words):
+        rendered(template, [ChatMessage("user", "hi")], reading, {})
+
+
+def test_a_loop_in_a_template_knows_its_first_last_and_length() -> None:
+    """Its items are counted on the way, and what templates ask of a loop stays true."""
+    source = (
+        "{% for m in messages %}{{ loop.first }}{{ loop.last }}{{ loop.length }}{{ loop.index }} {% endfor %}"
+    )
+    said = rendered(compiled(source, Path("a model")), [ChatMessage("user", "hi")] * 2, PLAIN_READING, {})
+    assert said == "TrueFalse21 FalseTrue22 "
+
+
+LLAMA_3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""The expression by which Llama 3 cuts text into words."""
+
+
+def test_a_prompt_at_which_the_library_panics_is_an_ordinary_error(tmp_path: Path) -> None:
+    """11 million spaces reach a limit of the library's, which panics: no Exception, but here it is one."""
+    shutil.copytree(EMBEDDED_MODEL, tmp_path / "model")
+    file = tmp_path / "model" / "tokenizer.json"
+    config = json.loads(file.read_text())
+    split = {"type": "Split", "pattern": {"Regex": LLAMA_3}, "behavior": "Isolated", "invert": False}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    config["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [split, byte_level]}
+    file.write_text(json.dumps(config))
+    tokenizer = Tokenizer(tmp_path / "model")
+    with pytest.raises(ForeignFailure, match="retry-limit"):
+        tokenizer.encode(" " * 11_000_000)
+    assert tokenizer.encode("hi")
 
 
 def test_a_developer_speaks_as_the_system_where_the_template_knows_none(folder: Path) -> None:

@@ -25,6 +25,7 @@ from actors.api.context import ApiContext
 from actors.api.errors import ApiError, shown
 from actors.core.params.fields import INT32_MAX, INT64_MAX, INT64_MIN, TEMPERATURE, TOP_K, TOP_P
 from actors.front.bounds import MAX_CHOICES as MAX_CHOICES_OF_PROMPT
+from actors.front.foreign import ForeignFailure, contained
 from actors.http.quart_app import ApiRequest
 
 Json = dict[str, Any]
@@ -123,11 +124,16 @@ async def parse_request(body_type: type[BodyT], request: ApiRequest, context: Ap
     data = await request.read_body()
 
     def work() -> BodyT:
-        return validate(body_type, parse(data))
+        try:
+            return contained(lambda: validate(body_type, parse(data)))
+        except ForeignFailure as panic:
+            raise ApiError(400, f"The body cannot be read: {panic}.", is_malformed=True) from panic
 
     if len(data) < THREAD_FROM_BYTES:
         return work()
-    return await trio.to_thread.run_sync(partial(_without_collecting, work), limiter=context.large_bodies)
+    return await trio.to_thread.run_sync(
+        partial(_without_collecting, work), limiter=context.large_bodies, abandon_on_cancel=True
+    )
 
 
 def _without_collecting(work: Callable[[], T]) -> T:

@@ -16,7 +16,7 @@ from actors.api.bodies.sampling import SamplingBody, TermsBody
 from actors.api.context import ApiContext
 from actors.api.emulation import FIELD, no_fault
 from actors.api.errors import BROKEN, ApiError, invalid, retry_after, unavailable
-from actors.api.keys import KeyHolder
+from actors.api.keys import KeyHolder, owner_of
 from actors.api.limits import LimitReached, Release
 from actors.core.params.sampling import Adapter, Sampling
 from actors.http.quart_app import ApiRequest, fed_response, json_response
@@ -25,6 +25,9 @@ from actors.kernel.clock import now_s, sleep_until
 from actors.kernel.stream import Delta, joined
 from actors.messages import CheckHealth, Generate, Reading
 from actors.messages.client import Prompt
+
+STORED = "resp_"
+"""The beginning of the ids of responses, to which clients may come back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +140,7 @@ async def ask(
     Raises ApiError if any is refused; `field` is what the route calls the prompt.
     """
     await context.in_flight.pass_gate()
-    client = request.client
-    if client is not None and client.limited_as is not None:
-        request.at_end.callback(await _acquire(context, client, client.limited_as))
+    client = await count_answer(context, request)
     if (emulation := context.emulation) is None:
         fault = no_fault(request.headers)
     else:
@@ -147,7 +148,9 @@ async def ask(
     chosen = request_id_of(request.headers, body)
     answer_id = prefix + (chosen or context.new_id())
     # Two requests may have the id that their clients chose, even at a time.
-    engine_id = answer_id if chosen is None else f"{answer_id}-{context.new_id()[:8]}"
+    engine_id = answer_id if chosen is None else f"{answer_id}-{context.new_id()}"
+    if prefix == STORED:  # an agent gives all its calls one id, and each response is kept under its own
+        answer_id = engine_id
     has_remote_kv = await fetched(context, request, body, engine_id, n * len(prompts))
     terms = asdict(RequestTerms.of(request.headers, body).of_client(client))
     generates = [
@@ -166,7 +169,7 @@ async def ask(
         for index, prompt in enumerate(prompts)
     ]
     names = tuple([generate.request_id or "" for generate in generates])
-    context.in_flight.begin(answer_id, names)
+    context.in_flight.begin(answer_id, names, owner_of(request))
     request.at_end.callback(context.in_flight.end, answer_id, names)
     choices = await start_choices(context.llm, generates, field, request.at_end)
     if context.emulation is not None:
@@ -174,6 +177,14 @@ async def ask(
     if fault is not None and fault.kind == "cut":
         choices.cut_after(int(fault.amount), request.abort)
     return answer_id, choices
+
+
+async def count_answer(context: ApiContext, request: ApiRequest) -> KeyHolder | None:
+    """Count an answer for its key's holder until the request ends; raises 429 above the holder's limit."""
+    client: KeyHolder | None = request.client
+    if client is not None and client.limited_as is not None:
+        request.at_end.callback(await _acquire(context, client, client.limited_as))
+    return client
 
 
 async def _acquire(context: ApiContext, client: KeyHolder, limited_as: str) -> Release:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncGenerator
+from functools import partial
 from html import escape
 from importlib.resources import files
 from string import Template
@@ -12,10 +13,11 @@ from quart import Blueprint, Response, request
 from actors.api.context import ApiContext, server_version
 from actors.api.errors import ApiError
 from actors.api.in_flight import AnswersInFlight
-from actors.api.keys import LIVE
+from actors.api.keys import LIVE, KeyHolder
 from actors.api.live import EVERY_S, LiveEvents
 from actors.api.openapi import document
-from actors.http.quart_app import event_stream_response, json_response, text_response
+from actors.api.own_rows import with_own_rows
+from actors.http.quart_app import current_request, event_stream_response, json_response, text_response
 
 HTML = "text/html; charset=utf-8"
 
@@ -50,13 +52,18 @@ def dashboard_routes(context: ApiContext) -> Blueprint:
     async def show_events() -> Response:
         if context.live is None:
             raise ApiError(501, "This server measures nothing.")
-        return event_stream_response(_events(context.live, context.in_flight))
+        return event_stream_response(_events(context.live, context.in_flight, current_request().client))
 
     return routes
 
 
-async def _events(live: LiveEvents, in_flight: AnswersInFlight) -> AsyncGenerator[bytes, None]:
-    """Yield instants until the reader leaves or the server stops, and the gate when it changes."""
+async def _events(
+    live: LiveEvents, in_flight: AnswersInFlight, holder: KeyHolder | None
+) -> AsyncGenerator[bytes, None]:
+    """Yield instants until the reader leaves or the server stops, and the gate when it changes.
+
+    The holder of one of several keys sees the names of its own requests alone.
+    """
     gate = b""
     while True:
         is_last, now = live.draining.is_set(), _gate(in_flight, is_stopping=live.draining.is_set())
@@ -65,7 +72,10 @@ async def _events(live: LiveEvents, in_flight: AnswersInFlight) -> AsyncGenerato
             yield gate
         if is_last:
             return
-        yield await live.event()
+        event = await live.event()
+        if holder is not None and (owner := holder.limited_as) is not None:
+            event = with_own_rows(event, holder, partial(in_flight.is_of, owner))
+        yield event
         with trio.move_on_after(EVERY_S):
             await live.draining.wait()
 

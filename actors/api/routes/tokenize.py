@@ -3,7 +3,8 @@
 It works in a thread, one large text at a time, so that no stream waits for it.
 """
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -14,10 +15,17 @@ from actors.api.bodies.chat import DetokenizeBody, TokenizeBody, conversation
 from actors.api.bodies.extras import read_body
 from actors.api.context import ApiContext
 from actors.api.errors import ApiError, invalid
-from actors.front.codec import TextCodec
-from actors.http.quart_app import current_request, json_response
+from actors.api.routes.generate import count_answer
+from actors.front.codec import TextCodec, TooManyTokens
+from actors.front.foreign import ForeignFailure, contained
+from actors.http.quart_app import ApiRequest, current_request, json_response, text_response
 
 T = TypeVar("T")
+
+MOST_TOKENS = 2**19
+"""Tokens of one text: the list of a million is made in 80 ms, in which nothing else runs."""
+PIECE = 2**14
+"""Items, or characters, that are written as JSON in one go: a few milliseconds."""
 
 
 def tokenize_routes(context: ApiContext) -> Blueprint:
@@ -31,27 +39,33 @@ def tokenize_routes(context: ApiContext) -> Blueprint:
         codec, reading = _codec(context), body.reading()
         if body.messages is not None:
             turns = conversation(body.messages)
-            tokens = await _apart(context, partial(codec.encode_chat, turns, None, reading), "messages")
+            encode, param = partial(codec.encode_chat, turns, MOST_TOKENS, reading), "messages"
         else:
             special = body.add_special_tokens is not False
-            tokens = await _apart(context, partial(codec.encode, body.prompt or "", None, special), "prompt")
-        names = [codec.token_name(token) for token in tokens] if body.return_token_strs else None
-        return json_response(
-            {
-                "count": len(tokens),
-                "max_model_len": context.model.max_model_len,
-                "tokens": tokens,
-                "token_strs": names,
-            }
-        )
+            encode, param = partial(codec.encode, body.prompt or "", MOST_TOKENS, special), "prompt"
+
+        def work() -> bytes:
+            tokens = encode()
+            names = [codec.token_name(token) for token in tokens] if body.return_token_strs else None
+            head = json_bytes({"count": len(tokens), "max_model_len": context.model.max_model_len})
+            lists = b',"tokens":%s,"token_strs":%s}' % (list_bytes(tokens), list_bytes(names))
+            return head[:-1] + lists
+
+        return text_response(await apart(context, current_request(), work, param), "application/json")
 
     @routes.post("/detokenize")
     async def detokenize() -> Response:
         body = await read_body(DetokenizeBody, current_request(), context)
         context.check_model(body.model)
         codec = _codec(context)
-        text = await _apart(context, partial(_text_of, codec, body.tokens), "tokens")
-        return json_response({"prompt": text})
+        if len(body.tokens) > MOST_TOKENS:
+            most = f"at most {MOST_TOKENS} are read at once"
+            raise invalid(f"tokens has {len(body.tokens)} tokens; {most}.", "tokens")
+
+        def work() -> bytes:
+            return b'{"prompt":%s}' % text_bytes(_text_of(codec, body.tokens))
+
+        return text_response(await apart(context, current_request(), work, "tokens"), "application/json")
 
     @routes.get("/tokenizer_info")
     async def show_tokenizer() -> Response:
@@ -73,9 +87,38 @@ def _codec(context: ApiContext) -> TextCodec:
     return context.codec
 
 
-async def _apart(context: ApiContext, work: Callable[[], T], param: str) -> T:
-    """The work's result, from a thread; raises 400 for what it refuses."""
+async def apart(context: ApiContext, request: ApiRequest, work: Callable[[], T], param: str) -> T:
+    """Return the result of work on the tokenizer, from a thread; it counts as an answer of its key.
+
+    Raises 400 for what the tokenizer or the template refuses, or fails at.
+    """
+    await count_answer(context, request)
     try:
-        return await trio.to_thread.run_sync(work, limiter=context.large_bodies)
+        return await trio.to_thread.run_sync(
+            contained, work, limiter=context.large_bodies, abandon_on_cancel=True
+        )
+    except TooManyTokens as many:
+        most = f"at most {MOST_TOKENS} are read at once"
+        raise invalid(f"{param} has at least {many.num_tokens} tokens; {most}.", param) from None
     except ValueError as refused:  # half a surrogate pair among them
         raise invalid(f"{param}: {refused}.", param) from None
+    except ForeignFailure as panic:
+        raise invalid(f"{param}: the tokenizer fails at it ({panic}).", param) from None
+
+
+def json_bytes(value: object) -> bytes:
+    """Return a small value as JSON."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def list_bytes(items: Sequence[object] | None) -> bytes:
+    """Return a long list as JSON, piece by piece: the interpreter's lock is let go in between."""
+    if items is None:
+        return b"null"
+    pieces = [json_bytes(items[at : at + PIECE])[1:-1] for at in range(0, len(items), PIECE)]
+    return b"[%s]" % b",".join(pieces)
+
+
+def text_bytes(text: str) -> bytes:
+    """Return a long text as JSON, piece by piece, as `list_bytes` does."""
+    return b'"%s"' % b"".join([json_bytes(text[at : at + PIECE])[1:-1] for at in range(0, len(text), PIECE)])

@@ -2,10 +2,9 @@
 
 import re
 import time
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -19,10 +18,13 @@ from actors.api.bodies.messages import MessagesBody, PromptBody
 from actors.api.bodies.parsing import Json, validate
 from actors.api.bodies.responses import ResponseBody
 from actors.api.context import ApiContext
-from actors.api.errors import NO_RESPONSE, ApiError, invalid, shown
+from actors.api.errors import ApiError, invalid
+from actors.api.keys import owner_of
 from actors.api.routes.completions import ChatAnswer
+from actors.api.routes.generate import STORED
+from actors.api.routes.tokenize import apart
+from actors.api.stored import StoredResponse, StoredResponses, size_of
 from actors.http.quart_app import current_request, fed_response, json_response
-from actors.kernel.clock import run_blocking
 from actors.messages import Cancel
 
 FIELD = re.compile(r"^\w+")
@@ -40,53 +42,6 @@ def renamed(names: Mapping[str, str]) -> Iterator[None]:
         own = names[field[0]]
         message = re.sub(rf"\b{field[0]}\b", own, error.message)
         raise replace(error, message=message, param=FIELD.sub(own, error.param or "")) from None
-
-
-MOST_STORED = 1000
-
-
-@dataclass(slots=True)
-class StoredResponse:
-    """A response, the conversation up to its question, and the id of the engine's request."""
-
-    response: ResponseObject
-    conversation: list[Json]
-    request_id: str
-
-    @property
-    def so_far(self) -> list[Json]:
-        """The conversation that a following response goes on from."""
-        return [*self.conversation, *self.response.answer()]
-
-
-@dataclass(slots=True)
-class StoredResponses:
-    """The oldest is forgotten first; unless it `keeps` any, every response is."""
-
-    keeps: bool = True
-    _kept: "OrderedDict[str, StoredResponse]" = field(default_factory=OrderedDict)
-
-    def keep(self, name: str, stored: StoredResponse) -> None:
-        if not self.keeps:
-            return
-        self._kept[name] = stored
-        if len(self._kept) > MOST_STORED:
-            self._kept.popitem(last=False)
-
-    def get(self, name: str, param: str = "response_id") -> StoredResponse:
-        """Raises 404 for one that is not kept, or not any more."""
-        if not self.keeps:
-            why = "with --api-processes above 1 none is kept, send the whole conversation"
-            raise ApiError(404, f"There is no response {shown(name)}: {why}.", param, NO_RESPONSE)
-        stored = self._kept.get(name)
-        if stored is None:
-            raise ApiError(404, f"There is no response {shown(name)}, or not any more.", param, NO_RESPONSE)
-        return stored
-
-    def forget(self, name: str) -> None:
-        """Forget a response; raises 404 like `get`."""
-        self.get(name)
-        del self._kept[name]
 
 
 NAMES_IN_MESSAGES = {"stop": "stop_sequences", "thinking_token_budget": "thinking.budget_tokens"}
@@ -130,9 +85,11 @@ async def count_prompt(context: ApiContext, chat: ChatBody) -> int:
     if context.codec is None:
         raise ApiError(501, "This server counts tokens and has no tokenizer.")
     encode = partial(context.codec.encode_chat, conversation(chat.messages), None, chat.reading())
-    return len(await run_blocking(encode))
+    return len(await apart(context, current_request(), encode, "messages"))
 
 
+BYTES_A_TOKEN = 8
+"""Bytes of a token of an answer that is stored."""
 NAMES_IN_RESPONSES = {
     "messages": "input",
     "max_tokens": "max_output_tokens",
@@ -147,33 +104,42 @@ def responses_routes(context: ApiContext) -> Blueprint:
     routes = Blueprint("responses", __name__)
     kept = StoredResponses(context.keeps_responses)
 
-    async def parsed() -> tuple[ResponseBody, list[Json]]:
-        """The request's checked body, and the messages of the response that it goes on from."""
+    async def parsed() -> tuple[ResponseBody, list[Json], int]:
+        """Return the checked body, the messages that it goes on from, and the size of both in bytes."""
         context.must_generate("Responses API")
-        body = await read_body(ResponseBody, current_request(), context)
-        previous = body.previous_response_id
-        return body, [] if previous is None else kept.get(previous, "previous_response_id").so_far
+        request = current_request()
+        body = await read_body(ResponseBody, request, context)
+        num_bytes = size_of(await request.read_body())
+        if (previous := body.previous_response_id) is None:
+            return body, [], num_bytes
+        before = kept.get(owner_of(request), previous, "previous_response_id")
+        return body, before.so_far, num_bytes + before.num_bytes
 
     @routes.post("/v1/responses")
     async def create_response() -> Response:
-        body, before = await parsed()
+        body, before, num_bytes = await parsed()
+        owner = owner_of(current_request())
+        if body.store:
+            kept.check_room(owner, num_bytes)
         with renamed(NAMES_IN_RESPONSES):
             chat = await ChatAnswer.begin(
-                context, current_request(), validate(ChatBody, body.chat(before)), "resp_"
+                context, current_request(), validate(ChatBody, body.chat(before)), STORED
             )
         room_tokens = context.model.max_model_len - chat.num_prompt_tokens
         asked = repeated(body, chat.sampling, room_tokens, kept.keeps)
         response = ResponseObject(chat.answer_id, context.model.name, int(time.time()), asked)
         if body.store:
             conversation = [*before, *body.messages()]
-            kept.keep(chat.answer_id, StoredResponse(response, conversation, chat.request_id))
+            num_bytes += BYTES_A_TOKEN * (asked["max_output_tokens"] or 0)
+            stored = StoredResponse(response, conversation, chat.request_id, num_bytes)
+            kept.keep(owner, chat.answer_id, stored)
         if not body.stream:
             return json_response(whole_response(response, await chat.whole()))
         return fed_response(chat.chunks(ResponseEvents(response)))
 
     @routes.post("/v1/responses/input_tokens")
     async def count_input() -> Response:
-        body, before = await parsed()
+        body, before, _ = await parsed()
         with renamed(NAMES_IN_RESPONSES):
             chat = validate(ChatBody, body.chat(before))
             context.check_model(chat.model)
@@ -182,16 +148,16 @@ def responses_routes(context: ApiContext) -> Blueprint:
 
     @routes.get("/v1/responses/<name>")
     async def show_response(name: str) -> Response:
-        return json_response(kept.get(name).response.as_json())
+        return json_response(kept.get(owner_of(current_request()), name).response.as_json())
 
     @routes.delete("/v1/responses/<name>")
     async def forget_response(name: str) -> Response:
-        kept.forget(name)
+        kept.forget(owner_of(current_request()), name)
         return json_response({"id": name, "object": "response", "deleted": True})
 
     @routes.post("/v1/responses/<name>/cancel")
     async def cancel_response(name: str) -> Response:
-        stored = kept.get(name)
+        stored = kept.get(owner_of(current_request()), name)
         if not stored.response.is_in_progress:
             raise invalid("The response is over: there is nothing to cancel.", None)
         stored.response.cancel()

@@ -1,6 +1,8 @@
 """Matchers in the torch backend: lockstep with what the scheduler does, and failures of one row alone."""
 
 import json
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from tokenizers import Tokenizer as FastTokenizer
 from actors.core.params.sampling import Constraint, ConstraintKind, Sampling
 from runtime.serve import EMBEDDED_MODEL, RealModel
 from runtime.structured import grammars as kept
+from runtime.structured import limits
 from runtime.structured.grammars import Grammars
 from runtime.structured.matcher import Matcher
 from runtime.structured.trial import GrammarError, Trial
@@ -137,10 +140,39 @@ def test_kept_grammars_are_bounded_and_the_longest_unused_goes_first() -> None:
         if index < kept.MOST_GRAMMARS:
             model.check(many[0])
     assert model.knows(many[0]) and model.knows(many[-1]) and not model.knows(many[1])
-    long = [Constraint(ConstraintKind.JSON, json.dumps({"const": f"{i}" + "x" * 100_000})) for i in range(12)]
-    for each in long:
+
+
+def test_kept_grammars_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of these takes 3.5 MB compiled, by `mallinfo2`, and 40 characters as text."""
+    monkeypatch.setattr(limits, "MOST_KEPT_BYTES", 2**23)
+    model = RealModel.open(None).grammars
+    large = [
+        Constraint(ConstraintKind.JSON, f'{{"type":"integer","multipleOf":{10_007 + i}}}') for i in range(6)
+    ]
+    for each in large:
         model.check(each)
-    assert sum(map(model.knows, long)) == kept.MOST_CHARACTERS // len(long[0].text)
+    assert 1 <= sum(map(model.knows, large)) <= 4 and model.knows(large[-1])
+
+
+def test_a_small_schema_that_takes_seconds_and_much_memory_is_refused_and_the_next_goes_on() -> None:
+    """40 bytes of schema: 9 s of CPU and 270 MB compiled, though it is valid at once."""
+    model = RealModel.open(None).grammars
+    with pytest.raises(GrammarError, match="to compile|too deep or too large|at most"):
+        model.check(Constraint(ConstraintKind.JSON, '{"type":"integer","multipleOf":1000003}'))
+    model.check(DIGITS)
+
+
+def test_a_grammar_that_is_being_tried_holds_nobody_up_at_the_end() -> None:
+    """A process whose main thread ends does not wait for the compiler's thread."""
+    code = (
+        "import threading, time\n"
+        "from runtime.structured.grammars import _with_deep_stack\n"
+        "work = lambda: time.sleep(60)\n"
+        "threading.Thread(target=_with_deep_stack, args=(work, 2**20), daemon=True).start()\n"
+        "time.sleep(0.2)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], timeout=30, check=False)
+    assert done.returncode == 0
 
 
 def test_threads_that_check_one_grammar_compile_it_once_each_at_most() -> None:
@@ -170,18 +202,18 @@ def test_a_chain_of_references_compiles_or_is_refused_and_kills_nothing() -> Non
 
 
 def test_a_trial_that_hangs_or_dies_is_refused_and_the_next_goes_on() -> None:
-    trial = Trial(most_s=0.5)
+    trial = Trial(TOKENIZER.to_str, END, most_s=0.5)
     patterns = [{"pattern": f".*[a-z]{{{size}}}.*"} for size in range(1, 40)]
     hangs = Constraint(ConstraintKind.JSON, json.dumps({"type": "string", "allOf": patterns}))
-    trial_of_all = Trial()
-    assert "[0-9]" in trial_of_all.grammar(DIGITS, frozenset())
+    trial_of_all = Trial(TOKENIZER.to_str, END)
+    assert "[0-9]" in trial_of_all.grammar(DIGITS, frozenset()).text
     with pytest.raises(GrammarError, match="more than 0.5 s"):
         trial.grammar(hangs, frozenset())
     process = trial_of_all._process
     assert process is not None
     process.kill()
     process.wait()
-    assert "[0-9]" in trial_of_all.grammar(DIGITS, frozenset())
+    assert "[0-9]" in trial_of_all.grammar(DIGITS, frozenset()).text
     trial.close()
     trial_of_all.close()
 
@@ -215,8 +247,9 @@ def test_the_tokenizer_is_read_before_the_first_grammar_comes() -> None:
     model = Grammars(lambda: read.append(1) or RealModel.open(None).tokenizer.to_json(), (2,))  # type: ignore[func-returns-value]
     model.prepare()
     model.prepare()
-    model.check(DIGITS)
     assert read == [1]
+    model.check(DIGITS)
+    assert read == [1, 1], "the process that tries grammars reads it, too"
     without_end = Grammars(lambda: "", ())
     without_end.prepare()
     with pytest.raises(GrammarError, match="has no end token"):

@@ -1,0 +1,108 @@
+"""Responses that clients may come back to: each has an owner, and what is kept is counted in bytes.
+
+Law: the holder of a key sees, continues, cancels and deletes its own responses alone; the id of another's is
+answered as one that never was. Without keys, or with one key for all, there is one owner.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from actors.api.answers.response import ResponseObject
+from actors.api.bodies.parsing import Json
+from actors.api.errors import NO_RESPONSE, ApiError, shown
+
+MOST_STORED = 1000
+MOST_BYTES = 2**28
+"""Bytes of all stored responses."""
+MOST_BYTES_OF_A_KEY = 2**26
+"""Bytes of the stored responses of one key's holder; without keys `MOST_BYTES` holds."""
+BYTES_A_VALUE = 128
+"""Memory of a parsed value beyond its text, in bytes: an object, a list or a string."""
+
+Owner = str | None
+"""The digest of a key; None where keys do not tell clients apart."""
+
+
+def size_of(body: bytes) -> int:
+    """Return about how many bytes a body takes when it is parsed."""
+    return len(body) + BYTES_A_VALUE * (body.count(b'"') // 2 + body.count(b"[") + body.count(b"{"))
+
+
+@dataclass(slots=True)
+class StoredResponse:
+    """A response, the conversation up to its question, the id of the engine's request, the size in bytes."""
+
+    response: ResponseObject
+    conversation: list[Json]
+    request_id: str
+    num_bytes: int
+
+    @property
+    def so_far(self) -> list[Json]:
+        """The conversation that a following response goes on from."""
+        return [*self.conversation, *self.response.answer()]
+
+
+@dataclass(slots=True)
+class StoredResponses:
+    """The oldest of an owner is forgotten first; unless it `keeps` any, every response is.
+
+    `most_bytes` bounds those of all owners, `most_bytes_of_a_key` those of one.
+    """
+
+    keeps: bool = True
+    most_bytes: int = MOST_BYTES
+    most_bytes_of_a_key: int = MOST_BYTES_OF_A_KEY
+    _kept: "dict[Owner, OrderedDict[str, StoredResponse]]" = field(default_factory=dict)
+    _num_bytes: dict[Owner, int] = field(default_factory=dict)
+
+    def check_room(self, owner: Owner, num_bytes: int) -> None:
+        """Raises 413 for a conversation that is too large to be kept at all."""
+        if self.keeps and num_bytes > (most := self._most_bytes(owner)):
+            what = f"The conversation takes {num_bytes} bytes; at most {most} are stored: send store = false."
+            raise ApiError(413, what, "store")
+
+    def keep(self, owner: Owner, name: str, stored: StoredResponse) -> None:
+        """Keep a response under its id; the owner's oldest, then the largest holder's, make room."""
+        if not self.keeps:
+            return
+        own = self._kept.setdefault(owner, OrderedDict())
+        assert name not in own, f"two responses have the id {name}"
+        own[name] = stored
+        self._num_bytes[owner] = self._num_bytes.get(owner, 0) + stored.num_bytes
+        while self._num_bytes[owner] > self._most_bytes(owner) and len(own) > 1:
+            self._forget(owner, next(iter(own)))
+        while sum(self._num_bytes.values()) > self.most_bytes or self._num() > MOST_STORED:
+            largest = max(self._num_bytes, key=self._num_bytes.__getitem__)
+            self._forget(largest, next(iter(self._kept[largest])))
+
+    def get(self, owner: Owner, name: str, param: str = "response_id") -> StoredResponse:
+        """Return a response of this owner; raises 404 for one that is not kept, or is another's."""
+        if not self.keeps:
+            why = "with --api-processes above 1 none is kept, send the whole conversation"
+            raise ApiError(404, f"There is no response {shown(name)}: {why}.", param, NO_RESPONSE)
+        own = self._kept.get(owner)
+        if own is None or (stored := own.get(name)) is None:
+            raise ApiError(404, f"There is no response {shown(name)}, or not any more.", param, NO_RESPONSE)
+        return stored
+
+    def forget(self, owner: Owner, name: str) -> None:
+        """Forget a response; raises 404 like `get`."""
+        self.get(owner, name)
+        self._forget(owner, name)
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of all that are kept."""
+        return sum(self._num_bytes.values())
+
+    def _most_bytes(self, owner: Owner) -> int:
+        return self.most_bytes if owner is None else self.most_bytes_of_a_key
+
+    def _num(self) -> int:
+        return sum(map(len, self._kept.values()))
+
+    def _forget(self, owner: Owner, name: str) -> None:
+        self._num_bytes[owner] -= self._kept[owner].pop(name).num_bytes
+        if not self._kept[owner]:
+            del self._kept[owner], self._num_bytes[owner]
