@@ -14,7 +14,7 @@ from actors.core.queue.policy import defines
 from actors.core.routers import RouterPolicy
 from actors.front.active_request import LOST, ActiveRequest, Families, ids_of, last_delta
 from actors.front.health import ReplicaHealth
-from actors.front.intake import SHORT, Intake, Readings
+from actors.front.intake import SHORT, Intake, Readings, Started
 from actors.kernel.actor import Actor, Handled, Ref, Reply, Tap, answer
 from actors.kernel.stream import Delta
 from actors.messages import (
@@ -125,14 +125,20 @@ class AsyncLLM(Actor[FrontMessage]):
             return Refused(f"request id {name!r} is in use", param="request_id")
         if (num_characters := self._intake.effort(generate)) <= SHORT:
             return self._accept(name, self._intake.submit(generate, name, self.clock.now_s()))
-        read, sender, accepted = self._readings.begin(generate, name, num_characters)
-        self.expect(read, sender)
+        accepted, started = self._readings.begin(generate, name, num_characters)
+        self._expect_read(started)
         return accepted
+
+    def _expect_read(self, started: Started | None) -> None:
+        if started is not None:
+            read, reader = started
+            self.expect(read, reader)
 
     def _prompt_read(self, read: PromptRead) -> None:
         """A PromptReader is done with a prompt; its client may have left meanwhile."""
         if (accepted := self._readings.end(read)) is not None:
             accepted.set(self._accept(read.request_id, read.submits))
+        self._expect_read(self._readings.next())
 
     def _accept(self, name: str, submits: tuple[Submit, ...] | Refused) -> Accepted | Refused:
         requests = self._replicas.refusal() or self._intake.begin(submits, len(self._requests))

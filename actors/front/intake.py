@@ -308,14 +308,26 @@ LONG = 100_000
 """A prompt of more characters than this goes to the second reader."""
 
 
+Started = tuple[Reply[PromptRead], str]
+"""A PromptRead to come, and the name of its PromptReader."""
+
+
 class Readings:
-    """The prompts that are being read, by request id."""
+    """The prompts that are being read, by request id.
+
+    Long prompts and new grammars go to the second reader one at a time, and clients take turns there: a client
+    that sends eight large schemas delays another's by one of them.
+    """
 
     def __init__(self, readers: tuple[Ref[ReadPrompt], Ref[ReadPrompt]]) -> None:
         self._readers = readers
         self._answers: dict[str, tuple[int, int, Reply[Accepted | Refused]]] = {}
         """The number of each prompt, that of its choices, and where its answer goes."""
         self._number = 0
+        self._waiting: dict[str | None, deque[ReadPrompt]] = {}
+        """Prompts for the second reader by client, the client whose turn is next first."""
+        self._long_number: int | None = None
+        """The number of the prompt at the second reader."""
 
     def __len__(self) -> int:
         """Return how many requests of the engine's the prompts will be."""
@@ -326,17 +338,33 @@ class Readings:
 
     def begin(
         self, generate: Generate, request_id: str, num_characters: int
-    ) -> tuple[Reply[PromptRead], str, Reply[Accepted | Refused]]:
-        """Have a prompt read: the PromptRead to come, its PromptReader, the answer that waits for it."""
+    ) -> tuple[Reply[Accepted | Refused], Started | None]:
+        """Have a prompt read: the answer that waits for it, and what starts now, if a reader is free."""
         self._number += 1
         answer: Reply[Accepted | Refused] = Reply()
         self._answers[request_id] = self._number, generate.n, answer
-        reader = self._readers[num_characters > LONG]
-        read = reader.request(ReadPrompt(generate, request_id, self._number, now_s()))
-        return read, reader.receiver, answer
+        message = ReadPrompt(generate, request_id, self._number, now_s())
+        if num_characters <= LONG:
+            return answer, _asked(self._readers[0], message)
+        self._waiting.setdefault(generate.client, deque()).append(message)
+        return answer, self.next()
+
+    def next(self) -> Started | None:
+        """Give the second reader the next client's prompt, if it is free and there is one."""
+        if self._long_number is not None or not self._waiting:
+            return None
+        client = next(iter(self._waiting))
+        prompts = self._waiting.pop(client)
+        message = prompts.popleft()
+        if prompts:
+            self._waiting[client] = prompts  # behind the other clients
+        self._long_number = message.number
+        return _asked(self._readers[1], message)
 
     def end(self, read: PromptRead) -> Reply[Accepted | Refused] | None:
         """The answer that waits for this prompt, unless it has been cancelled."""
+        if read.number == self._long_number:
+            self._long_number = None
         number, _, answer = self._answers.get(read.request_id, (0, 0, None))
         if number != read.number:
             return None
@@ -345,14 +373,24 @@ class Readings:
 
     def cancel(self, request_id: str) -> None:
         """Answer the client that waits for this prompt at once, with an aborted request."""
-        _, n, answer = self._answers.pop(request_id, (0, 0, None))
-        if answer is not None:
-            streams = tuple([DeltaStream() for _ in range(n)])
-            for stream in streams:
-                stream.put(Delta(finish_reason="abort"))
-            answer.set(Accepted(request_id, 0, streams))
+        number, n, answer = self._answers.pop(request_id, (0, 0, None))
+        if answer is None:
+            return
+        left = {
+            client: deque(each for each in prompts if each.number != number)
+            for client, prompts in self._waiting.items()
+        }
+        self._waiting = {client: prompts for client, prompts in left.items() if prompts}
+        streams = tuple([DeltaStream() for _ in range(n)])
+        for stream in streams:
+            stream.put(Delta(finish_reason="abort"))
+        answer.set(Accepted(request_id, 0, streams))
 
     def close(self) -> None:
         """Hang up on the PromptReaders."""
         for reader in self._readers:
             reader.close()
+
+
+def _asked(reader: Ref[ReadPrompt], message: ReadPrompt) -> Started:
+    return reader.request(message), reader.receiver

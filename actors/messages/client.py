@@ -59,6 +59,7 @@ class Generate:
     `n` choices are asked for: each is a request of the engine's, with an id and a seed of its own
     (`front/active_request.py`).
     `reading` says how text becomes tokens; `trace_headers` are W3C's, of the span that it belongs to.
+    `client` is the digest of the key that it came with, where several keys tell clients apart.
     """
 
     prompt: Prompt
@@ -78,6 +79,7 @@ class Generate:
     session: str | None = None
     trace_headers: TraceHeaders = ()
     has_remote_kv: bool = False
+    client: str | None = None
 
     def answered_by(self, answer: "Accepted | Refused") -> "Generate":
         """Names its answer, for a type checker."""

@@ -164,6 +164,7 @@ async def ask(
             reading=reading,
             trace_headers=request.trace_headers,
             has_remote_kv=has_remote_kv,
+            client=owner_of(request),
             **terms,
         )
         for index, prompt in enumerate(prompts)

@@ -119,6 +119,18 @@ async def test_nobody_waits_for_a_prompt_that_is_being_read() -> None:
         assert (await read(await slow.wait())).num_tokens == 2
 
 
+async def test_clients_take_turns_with_what_takes_long_to_read() -> None:
+    """One that has sent five, as large as they may be, delays another's by the one that is being read."""
+    async with graph(Bytes()) as (client, listener):
+        by_a = [Generate(A_LONGER_PROMPT, Sampling(max_tokens=1), f"a{i}", client="a") for i in range(5)]
+        by_b = [Generate(A_LONGER_PROMPT, Sampling(max_tokens=1), f"b{i}", client="b") for i in range(2)]
+        asked = [client.request(each) for each in (*by_a, *by_b)]
+        client.tell(Cancel("a3"))
+        for each in asked:
+            await read(await each.wait())
+    assert [submit.request_id for submit in listener.submits] == ["a0", "a1", "b0", "a2", "b1", "a4"]
+
+
 @pytest.mark.wall_clock
 async def test_hanging_up_waits_for_prompts_that_are_being_read() -> None:
     """What was asked for is answered."""
