@@ -315,7 +315,7 @@ Started = tuple[Reply[PromptRead], str]
 class Readings:
     """The prompts that are being read, by request id.
 
-    Long prompts and new grammars go to the second reader one at a time, and clients take turns there: a client
+    Long prompts and new grammars go to the second reader one at a time, and clients take turns: a client
     that sends eight large schemas delays another's by one of them.
     """
 

@@ -3,6 +3,7 @@
 The process may end at any moment, or stop without ending. Either is a crash of its engine (`docs/fates.md`).
 """
 
+import logging
 from collections.abc import Callable, Sequence
 
 import trio
@@ -20,8 +21,12 @@ from runtime.worker.life import killed_loading
 from runtime.worker.messages import WORKER_MESSAGES, CoreFailed, Start
 from runtime.worker.supervision import LOOK_S, Launcher, ProcessMonitor, RunningProcess, error_of, with_notes
 
+log = logging.getLogger("sundog.loading")
+
 STEP_S = 300.0
 """An actor that handles one message for so long is stalled; the same as vLLM's limit for a step."""
+AGAIN_S = 1.0
+"""The pause before another process begins in the place of one that did not greet."""
 LOAD_S = 600.0
 """A process may take so long until it is ready; the same as vLLM's limit."""
 
@@ -59,7 +64,7 @@ class EngineProcess:
         self._stall_s, self._load_s = stall_s, load_s
         self._tap, self._mover = tap, mover
         self._monitor: ProcessMonitor | None = None
-        self._is_up = False
+        self._is_up = self._has_been_up = False
 
     def reports(self) -> Sequence[ActorReport]:
         """Return the last reports of its actors, and of those of its ranks."""
@@ -67,12 +72,7 @@ class EngineProcess:
 
     async def run_core(self, listeners: Sequence[Listener], on_up: Callable[[EngineRefs], None]) -> None:
         """Run the process to its end. Raises what ended it, unless all had hung up on the core."""
-        try:
-            begun = await self._launcher.begin(self._replica)
-        except WireError as error:
-            raise EngineProcessDied(f"the engine process could not be reached: {error}") from error
-        except ForkServerDied as error:
-            raise ConfigError(f"no engine process can begin: {error}") from error
+        begun = await self._begun()
         name = f"scheduler-{self._replica}"
         self._is_up = False
         refs = [each.ref(name, counted=False) for each in listeners]
@@ -90,6 +90,27 @@ class EngineProcess:
                 raise killed or EngineProcessDied(f"{begun.name} {how}; {why}")
             case CoreFailed():
                 raise error_of(monitor.end, EngineCrashed)
+
+    async def _begun(self) -> RunningProcess:
+        """Begin a process, and another where one does not greet in time, as on a machine that is busy.
+
+        Raises ConfigError once `load_s` is over, or if none can begin; EngineProcessDied where the engine
+        has been up before, whose supervisor tries again.
+        """
+        begin_s = trio.current_time()
+        while True:
+            try:
+                return await self._launcher.begin(self._replica)
+            except ForkServerDied as error:
+                raise ConfigError(f"no engine process can begin: {error}") from error
+            except WireError as error:
+                if self._has_been_up:
+                    raise EngineProcessDied(f"the engine process could not be reached: {error}") from error
+                if trio.current_time() - begin_s > self._load_s:
+                    limit = f"within {self._load_s:g} s: give it longer by --load-timeout"
+                    raise ConfigError(f"no engine process could be reached {limit} ({error})") from None
+                log.warning("an engine process could not be reached (%s): another begins", error)
+            await trio.sleep(AGAIN_S)
 
     async def _run_link(
         self, begun: RunningProcess, monitor: ProcessMonitor, on_up: Callable[[EngineRefs], None]
@@ -121,7 +142,7 @@ class EngineProcess:
         except ActorDied as error:
             return link.end(f"its core cannot be reached: {error}")
         host.close()
-        self._is_up = True
+        self._is_up = self._has_been_up = True
         on_up(EngineRefs(scheduler, manager, capacity))
 
     async def _watch(self, monitor: ProcessMonitor, name: str) -> None:
