@@ -18,6 +18,8 @@ def main() -> None:
     So does SIGTERM in a sweep, a plan or a capacity: they may take hours, and their processes end with them.
     A replay never looks for cycles: the one that it leaves, its graph, ends with the process.
     """
+    # Whatever starts a Python below this one, a library too, does not import what lies in the current folder.
+    os.environ.setdefault("PYTHONSAFEPATH", "1")
     gc.set_threshold(0 if sys.argv[1:2] == ["replay"] else SELDOM, 50, 50)
     try:
         if sys.argv[1:2] in (["sweep"], ["plan"], ["capacity"]):

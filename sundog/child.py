@@ -1,6 +1,6 @@
 """A server in a process of its own, for as long as it is measured.
 
-`python -m sundog.child PARENT serve …` is `sundog serve …`, told to stop when the process `PARENT` dies.
+With the arguments `PARENT serve …` this module is `sundog serve …`, and stops when the process `PARENT` dies.
 """
 
 import os
@@ -17,6 +17,7 @@ from typing import Literal
 from urllib.request import urlopen
 
 from actors.config import ConfigError
+from runtime.host.python import module_command
 
 START_S, STOP_S, ANSWER_S = 600.0, 30.0, 60.0
 STEPS = "sundog:steps_total"
@@ -27,7 +28,7 @@ def serving(
     model: str | None, scratch: Path, *options: str, command: Literal["serve", "emulate"] = "serve"
 ) -> Iterator[str]:
     """Start a server on a free port and yield its URL; raises ConfigError with its last words if it fails."""
-    child = [sys.executable, "-m", "sundog.child", str(os.getpid()), command, *([model] if model else [])]
+    child = module_command("sundog.child", str(os.getpid()), command, *([model] if model else []))
     child += ["--port", "0", *options]
     log = scratch / "server.log"
     with log.open("w") as stderr:

@@ -31,12 +31,13 @@ def fork_engines() -> None:
 def _started(
     command: Sequence[str], *, stdin: int, pass_fds: Sequence[int], process_group: int
 ) -> "subprocess.Popen[bytes] | Forked":
-    """`python -m` of a module, as `subprocess` starts it.
+    """A module in a Python of its own (`module_command`, or `python -m`), as `subprocess` starts it.
 
     It is started by `subprocess` where a fork would find threads or a running loop.
     """
     is_alone = threading.active_count() == 1 and not trio.lowlevel.in_trio_run()
-    if not is_alone or command[:2] != [sys.executable, "-m"]:
+    words = _of_a_module(command)
+    if not is_alone or not words:
         options: dict[str, Any] = {"pass_fds": pass_fds, "process_group": process_group}
         return subprocess.Popen(command, stdin=stdin, **options)
     reads, writes = os.pipe()
@@ -48,7 +49,7 @@ def _started(
     try:
         os.setpgid(0, process_group)
         _leave(reads, pass_fds)
-        sys.argv = list(command[2:])
+        sys.argv = list(words)
         sys.modules.pop(sys.argv[0], None)  # else `runpy` warns that it is there
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
         code = 0
@@ -57,6 +58,16 @@ def _started(
     finally:
         sys.stderr.flush()
         os._exit(code)
+
+
+def _of_a_module(command: Sequence[str]) -> Sequence[str]:
+    """Return the module that a command runs, and its arguments; nothing if it runs no module."""
+    from runtime.host.python import module_command
+
+    for begins in (module_command(""), [sys.executable, "-m", ""]):
+        if list(command[: len(begins) - 1]) == begins[:-1]:
+            return command[len(begins) - 1 :]
+    return ()
 
 
 def _leave(stdin: int, kept: Sequence[int]) -> None:

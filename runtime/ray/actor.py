@@ -17,9 +17,10 @@ import ray
 import trio
 
 from actors.config import ConfigError
+from runtime.host.python import module_command
 from runtime.wire.records import fingerprint
 from runtime.wire.sockets import connected
-from runtime.worker.forks import Forks, module_command
+from runtime.worker.forks import Forks
 from runtime.worker.life import ChildProcess
 from runtime.worker.messages import WORKER_MESSAGES
 

@@ -13,14 +13,18 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import chdir, contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 
 from actors.config import ConfigError
+from runtime.host.python import module_command
 
 log = logging.getLogger("sundog.ray")
 
+OURS = Path(__file__).parents[2]
+"""The folder from which this process imports Sundog."""
 LOCAL, ANY = "local", "auto"
 REACH_S = 5.0
 FOLDER_CHARACTERS = 40
@@ -81,7 +85,7 @@ def _begun(num_cpus: int) -> Iterator[str]:
     short = tempfile.gettempdir() if len(tempfile.gettempdir()) <= FOLDER_CHARACTERS - 19 else "/tmp"
     folder = tempfile.mkdtemp(prefix="sundog-ray-", dir=short)
     keeper = subprocess.Popen(
-        [sys.executable, "-m", "runtime.ray.keeper", folder, str(num_cpus)],
+        module_command("runtime.ray.keeper", folder, str(num_cpus)),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -113,7 +117,8 @@ def _connected(address: str, said: str) -> Iterator[str]:
     with redirect_stdout(sys.stderr):
         try:
             try:
-                ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+                with chdir(OURS):  # Ray has its processes import from the driver's current folder first
+                    ray.init(address=address, log_to_driver=False, logging_level="ERROR")
             except (ray.exceptions.RayError, ConnectionError, OSError, RuntimeError, ValueError) as error:
                 why = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
                 raise ConfigError(f"--on {said}: {why.strip()}") from error

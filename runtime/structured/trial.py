@@ -8,7 +8,6 @@ the bounds of `limits`.
 import json
 import select
 import subprocess
-import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from actors.core.params.sampling import Constraint
+from runtime.host.python import module_command
 from runtime.structured.limits import MOST_COMPILE_S, START_S, one_line
 
 
@@ -96,7 +96,7 @@ class Trial:
 
 def _start(owner: Trial) -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "runtime.structured.child"],
+        module_command("runtime.structured.child"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

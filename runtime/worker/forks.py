@@ -3,7 +3,6 @@
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -221,8 +220,3 @@ class Forked:
 
     async def ended(self) -> str:
         return await self.child.ended()
-
-
-def module_command(module: str) -> list[str]:
-    """The command that runs a module in a Python like this one."""
-    return [sys.executable, "-m", module]

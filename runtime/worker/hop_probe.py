@@ -22,6 +22,7 @@ from actors.config.hop_costs import HopCosts
 from actors.kernel.actor import Actor, ActorDied, Handled, Ref
 from actors.kernel.reply import answer
 from actors.messages import Capacity, Load, Submit
+from runtime.host.python import module_command
 from runtime.wire.frames import WireError
 from runtime.wire.handshake import shake_hands
 from runtime.wire.link import Link
@@ -61,7 +62,7 @@ def measured_hops() -> HopCosts:
     """Medians of this machine, in seconds. Raises ConfigError where the process does not answer."""
     here, there = socket.socketpair()
     with here, there:
-        command = [sys.executable, "-m", __name__, str(there.fileno()), str(os.getpid())]
+        command = module_command(__name__, str(there.fileno()), str(os.getpid()))
         process = subprocess.Popen(command, pass_fds=(there.fileno(),), stdin=subprocess.DEVNULL)
         there.close()
         try:

@@ -48,7 +48,8 @@ def front_of(
     from actors.api import reserved
     from runtime.doors.doors import Doors
     from runtime.doors.messages import DOOR_MESSAGES
-    from runtime.worker.forks import Forks, module_command
+    from runtime.host.python import module_command
+    from runtime.worker.forks import Forks
 
     if served.clock is not None:
         raise ConfigError("--time-scale needs --api-processes 1: doors have the wall's clock")

@@ -219,7 +219,8 @@ def engine_processes(
 
 def forks_here(orders: ServeOrders, stack: ExitStack) -> "Forks":
     """This machine, where processes are forked from one that begins now and imports everything."""
-    from runtime.worker.forks import Forks, module_command
+    from runtime.host.python import module_command
+    from runtime.worker.forks import Forks
 
     forks = Forks(module_command("sundog.builds.engine_process"), orders.packed())
     stack.callback(forks.close)

@@ -12,7 +12,7 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
@@ -24,6 +24,7 @@ from actors.core.config import ConfigError
 
 UNGUARDED = 78
 """The exit code of a process that was to begin processes while it was being begun."""
+SAFE_PATH = "PYTHONSAFEPATH"
 J = TypeVar("J")
 R = TypeVar("R")
 J_contra = TypeVar("J_contra", contravariant=True)
@@ -130,7 +131,8 @@ class _Worker(Generic[J, R]):
         # It is born with Ctrl-C blocked: while Python starts it could not be ignored yet.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            self._process.start()
+            with safe_path():
+                self._process.start()
         except RuntimeError as error:
             if "bootstrapping" not in str(error):
                 raise
@@ -160,6 +162,23 @@ class _Worker(Generic[J, R]):
     def end(self) -> None:
         self._process.terminate()
         self._process.join()
+
+
+@contextmanager
+def safe_path() -> Iterator[None]:
+    """Keep the current folder out of Pythons that begin inside.
+
+    The standard library starts them with `-c`, which puts that folder first; `sys.path` follows later.
+    """
+    before = os.environ.get(SAFE_PATH)
+    os.environ[SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[SAFE_PATH]
+        else:
+            os.environ[SAFE_PATH] = before
 
 
 def _how(exitcode: int | None) -> str:

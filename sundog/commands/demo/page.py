@@ -8,7 +8,6 @@ by.
 
 import gc
 import json
-import sys
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +24,7 @@ from actors.config import EngineConfig, SchedulerConfig
 from actors.engine.backend import Backend
 from actors.kernel.actor import Actor
 from actors.messages import Capacity, Heard, StepOutput
+from runtime.host.python import module_command
 from runtime.serve import RealModel, torch_backends
 from sim.backend import CostBackend, Pace, Paced
 from sim.client import Recording
@@ -119,7 +119,7 @@ async def serve_and_ask(
             )
         )
         await ready.wait()
-        command = [sys.executable, "-m", "sundog.commands.demo.client", urls[0]]
+        command = module_command("sundog.commands.demo.client", urls[0])
         done = await trio.run_process(command, capture_stdout=True)
         stop.set()
     return [Answer(**answer) for answer in json.loads(done.stdout)]

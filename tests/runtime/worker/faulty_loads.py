@@ -13,12 +13,12 @@ from pathlib import Path
 def main(arguments: list[str]) -> None:
     """Serve, or be what engines are forked from."""
     if arguments[:1] == ["serve"]:
-        import runtime.worker.forks as forks
+        import runtime.host.python as pythons
         from sundog.cli import cli
         from sundog.ends import run_to_its_end
 
-        command = forks.module_command("tests.runtime.worker.faulty_loads")
-        forks.module_command = lambda module: command  # type: ignore[assignment]
+        command = [sys.executable, "-m", "tests.runtime.worker.faulty_loads"]
+        pythons.module_command = lambda module, *arguments: [*command, *arguments]  # type: ignore[assignment]
         run_to_its_end(cli)
     import trio
 

@@ -13,11 +13,11 @@ NUM_STEPS = 8
 def main(arguments: list[str]) -> None:
     """Serve, or be what engines are forked from."""
     if arguments[:1] == ["serve"]:
-        import runtime.worker.forks as forks
+        import runtime.host.python as pythons
         from sundog.cli import cli
 
-        command = forks.module_command("tests.runtime.worker.faulty_ranks")
-        forks.module_command = lambda module: command  # type: ignore[assignment]
+        command = [sys.executable, "-m", "tests.runtime.worker.faulty_ranks"]
+        pythons.module_command = lambda module, *arguments: [*command, *arguments]  # type: ignore[assignment]
         cli(arguments, prog_name="sundog")
         return
     from actors.core.batch import Batch

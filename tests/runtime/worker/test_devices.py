@@ -2,13 +2,14 @@
 
 import os
 import socket
+import sys
 from pathlib import Path
 
 import pytest
 
 from actors.config import ConfigError
 from runtime.host.devices import VISIBLE, gpus_of, num_gpus
-from runtime.worker.forks import Forks, module_command
+from runtime.worker.forks import Forks
 from tests import warm
 
 
@@ -54,7 +55,7 @@ def test_gpus_are_counted_by_the_files_of_their_driver(tmp_path: Path) -> None:
 async def test_a_forked_engine_sees_the_gpus_of_its_replica_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two ranks each, and again when a replica begins anew; the server's own are left as they were."""
     monkeypatch.setenv(VISIBLE, "3,2,1,0")
-    forks = Forks([*module_command("tests.runtime.worker.says_gpus"), "2", "2"], b"")
+    forks = Forks([sys.executable, "-m", "tests.runtime.worker.says_gpus", "2", "2"], b"")
     forks.start()
     try:
         seen = []

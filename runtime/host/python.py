@@ -1,0 +1,34 @@
+"""Pythons that this one starts: they import the same packages, and nothing from the current folder.
+
+`python -m` puts the current folder first in `sys.path`, so that a `runtime.py` or a `json.py` that lies there
+would be imported in the place of ours or of the standard library. This file is started with `-P` instead, and
+runs the module.
+"""
+
+import os
+import runpy
+import sys
+from importlib.util import find_spec
+
+
+def module_command(module: str, *arguments: str) -> list[str]:
+    """Return the command that runs a module of ours in a Python like this one, wherever it is started."""
+    return [sys.executable, "-P", os.path.abspath(__file__), module, *arguments]
+
+
+def _find_ours() -> None:
+    """Put the folder of this package first in `sys.path`, unless Python finds the package there without that.
+
+    A source folder that is not installed was found by the starting process in the folder it was started in.
+    """
+    ours = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+    found = find_spec(os.path.basename(ours))
+    places = [] if found is None else found.submodule_search_locations or []
+    if ours not in map(os.path.realpath, places):
+        sys.path.insert(0, os.path.dirname(ours))
+
+
+if __name__ == "__main__":
+    _find_ours()
+    del sys.argv[0]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
