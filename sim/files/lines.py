@@ -9,12 +9,13 @@ import gzip
 import io
 import json
 import os
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from actors.core.config import ConfigError
 from sim.files.run_files import RunError
@@ -22,33 +23,46 @@ from sim.files.run_files import RunError
 ErrorAt = Callable[[str, int, str], ConfigError]
 """The reader's own error, for a file, a line and a reason."""
 GZIP_MAGIC = b"\x1f\x8b"
+MOST_LINE_BYTES = 2**26
+"""The longest line; the longest that is written here, a journal's, has a few megabytes."""
 UTF8_MARK = b"\xef\xbb\xbf"
 
 
-def unzipped(file: IO[bytes]) -> Iterable[bytes]:
+class ReadsLines(Protocol):
+    """A file that gives its next line, or the first `size` bytes of it."""
+
+    def readline(self, size: int, /) -> bytes: ...
+
+
+def unzipped(file: IO[bytes]) -> ReadsLines:
     """The lines of gzip data, quickly; where it breaks off, some lines before that are lost."""
     return io.BufferedReader(gzip.GzipFile(fileobj=file), 1 << 16)
 
 
-def unzipped_to_the_break(file: IO[bytes]) -> Iterable[bytes]:
+def unzipped_to_the_break(file: IO[bytes]) -> ReadsLines:
     """The lines of gzip data, and where it breaks off, all that come before."""
     return gzip.GzipFile(fileobj=file)
 
 
 def raw_lines(
-    path: str, error_at: ErrorAt, unzip: Callable[[IO[bytes]], Iterable[bytes]] = unzipped
+    path: str, error_at: ErrorAt, unzip: Callable[[IO[bytes]], ReadsLines] = unzipped
 ) -> Iterator[bytes]:
     """Lines with their ends; gzip data that breaks off raises EOFError there.
 
-    Raises `error_at` for a file that cannot be read, and for damaged gzip data.
+    Raises `error_at` for a file that cannot be read, for damaged gzip data, and for a line of more than
+    `MOST_LINE_BYTES`, which a small gzip file may hold.
     """
     number = 0
     try:
         with Path(path).open("rb") as file:
             gzipped = file.read(2) == GZIP_MAGIC
             file.seek(0)
-            for line in unzip(file) if gzipped else file:
+            source = unzip(file) if gzipped else file
+            while line := source.readline(MOST_LINE_BYTES + 1):
                 number += 1
+                if len(line) > MOST_LINE_BYTES:
+                    limit = f"longer than {MOST_LINE_BYTES >> 20} MB"
+                    raise error_at(path, number, f"the line is {limit}: is it a file of lines?")
                 yield line
     except (gzip.BadGzipFile, zlib.error) as error:
         raise error_at(path, number + 1, f"damaged gzip data: {error}") from None
@@ -88,13 +102,33 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
 
 
+def _each_key_once(pairs: list[tuple[str, Any]]) -> Row:
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice!r} is there twice")
+    return row
+
+
 DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+STRICT_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_each_key_once)
+"""The decoder that looks at keys given twice, at five times the price."""
+KEY = re.compile(r'"\s*:')
+
+
+def _decoded(text: str) -> Any:
+    """Decode JSON; ValueError for a key that an object has twice, of which the first would be lost."""
+    value = DECODER.decode(text)
+    num_keys = len(value) if isinstance(value, dict) else 0
+    # More than the outermost keys: those of objects inside, text that looks like a key, or a key twice.
+    return STRICT_DECODER.decode(text) if len(KEY.findall(text)) > num_keys else value
 
 
 def decode(path: str, number: int, text: bytes, error_at: ErrorAt) -> Any:
     """The JSON value of a text that begins with line `number`; raises `error_at` if it is none."""
     try:
-        return DECODER.decode(text.decode("utf-8"))
+        return _decoded(text.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise error_at(path, number, f"not UTF-8: byte {error.start + 1}") from None
     except json.JSONDecodeError as error:

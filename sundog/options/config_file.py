@@ -43,7 +43,12 @@ def config_option(body: Decorated) -> Decorated:
 def _take(context: click.Context, _option: click.Parameter, path: Path | None) -> None:
     if path is None:
         return
-    context.default_map = {**(context.default_map or {}), **read_options(path, rows_of(context.command))}
+    options = read_options(path, rows_of(context.command))
+    for name, value in options.items():
+        file, _ = _split(value) if isinstance(value, str) else ("", "")
+        if file.endswith(".py"):
+            click.echo(f"sundog: {name} of {path} runs the code of {file}", err=True)
+    context.default_map = {**(context.default_map or {}), **options}
 
 
 def rows_of(command: click.Command) -> dict[str, OptionRow]:

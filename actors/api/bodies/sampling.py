@@ -98,6 +98,8 @@ class ShownBody(JsonObject):
 
 MAX_TOKENS_LISTED = 2**18
 """The most tokens that a body may list: at least the vocabulary of any model."""
+MAX_BIASES = 2**14
+"""The most biased tokens: each is added again in every step."""
 MAX_BAD_WORDS = 1024
 MAX_BAD_WORD_CHARACTERS = 1024
 MOST_BIAS = 100.0
@@ -109,8 +111,8 @@ def as_biases(value: object) -> tuple[tuple[int, float], ...]:
     """`logit_bias`, an object from token ids to numbers, as pairs; raises ValueError."""
     if not isinstance(value, dict):
         raise ValueError('must be an object from token ids to biases, like {"50256": -100}')
-    if len(value) > MAX_TOKENS_LISTED:
-        raise ValueError(f"has {len(value)} entries; at most {MAX_TOKENS_LISTED} are allowed")
+    if len(value) > MAX_BIASES:
+        raise ValueError(f"has {len(value)} entries; at most {MAX_BIASES} are allowed")
     biases: dict[int, float] = {}
     for name, bias in value.items():
         if not TOKEN_ID.fullmatch(name):

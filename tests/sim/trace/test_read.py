@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from actors.core.config import ConfigError
+from sim.files.lines import MOST_LINE_BYTES, decode, read_lines
 from sim.trace.jsonl_rows import UNITS, write_trace
 from sim.trace.read import read_trace
 from sim.trace.record import TraceError, TraceRequest
@@ -301,3 +302,28 @@ def test_reading_speed() -> None:
     seconds = time.perf_counter() - start
     print(f"\n{num_rows} rows in {seconds * 1e3:.1f} ms, {num_rows / seconds:,.0f} rows/s")
     assert num_rows == 19_366
+
+
+def test_a_key_given_twice_is_refused_by_name(tmp_path: Path) -> None:
+    """The first value would be lost without a word; in objects inside, too, and not in texts that look so."""
+    row = '{"arrived_at": 0, "num_prefill_tokens": 5, "num_decode_tokens": 2'
+    for more, is_twice in (
+        (', "num_decode_tokens": 3}', True),
+        (', "x": {"a": 1, "a": 2}}', True),
+        (', "x": {"a": 1, "b": 2}}', False),
+        (', "x": "\\"a\\": 1, \\"a\\": 2"}', False),
+    ):
+        text = (row + more).encode()
+        if is_twice:
+            with pytest.raises(TraceError, match="line 7.*twice"):
+                decode("trace.jsonl", 7, text, TraceError)
+        else:
+            assert decode("trace.jsonl", 7, text, TraceError)["num_prefill_tokens"] == 5
+
+
+def test_a_small_file_that_unzips_to_one_endless_line_is_refused(tmp_path: Path) -> None:
+    """80 kB of gzip hold 80 MB without an end of a line."""
+    file = tmp_path / "trace.jsonl.gz"
+    file.write_bytes(gzip.compress(b"1" * (MOST_LINE_BYTES + 2**20)))
+    with pytest.raises(TraceError, match="line 1.*longer than 64 MB"):
+        list(read_lines(str(file), TraceError))
