@@ -25,7 +25,7 @@ inline int64_t most_words(int64_t rows) { return tiles::HERE && rows <= 64 ? 64 
 constexpr int64_t MOST_ROWS_AT_ONCE = 512, LEAST_PANEL_ROWS = 96, MOST_PANEL_INPUTS = 1536;
 // Where rows are multiplied as floats: the inputs for which some columns stay in the first cache, and rows in the second;
 // the rows from which on it is worth it to make floats of those columns, too, before they are multiplied.
-constexpr int64_t INPUTS_AT_ONCE = 256, MOST_FLOAT_ROWS = 192, LEAST_WIDENED_ROWS = 13;
+constexpr int64_t INPUTS_AT_ONCE = 256, MOST_FLOAT_ROWS = 192, LEAST_WIDENED_ROWS = 48;
 
 inline int64_t num_blocks(const Linear& l) { return (l.num_out + BLOCK - 1) / BLOCK; }
 
@@ -93,6 +93,8 @@ void widened_product(long num_rows, int num_vectors, const uint32_t* a, long a_r
     for (int v = 0; v + VECTORS <= num_vectors; v += VECTORS) {
         const char* from = (const char*)b + v * LANES * Mac::COLUMN_BYTES;
         uint32_t* to = widened;
+        const long lines = next ? num_steps * VECTORS * LANES * Mac::COLUMN_BYTES / 64 : 0;
+        for (long i = 0; i < lines; i++, next += 64) _mm_prefetch(next, _MM_HINT_T1);
         for (long k = 0; k < num_steps; k++, from += b_row * Mac::COLUMN_BYTES)
             UNROLLED for (int part = 0; part < Mac::PARTS; part++, to += COLUMNS)
                 UNROLLED for (int i = 0; i < VECTORS; i++)
@@ -106,6 +108,7 @@ template <class T>
 void packed_block(const Linear& l, int64_t first, int n, const Operand<T>& in, int64_t rows, float* out, const void* next) {
     using Mac = typename Packed<T>::Mac;
     constexpr int INPUTS = Mac::PARTS * Mac::PER_WORD;  // of a step
+    constexpr bool widens = BY_FLOATS<T> && !std::is_same_v<T, float>;
     const uint32_t* a = BY_FLOATS<T> ? (const uint32_t*)in.floats.at : (const uint32_t*)in.x.at;
     const int64_t a_row = BY_FLOATS<T> ? in.floats.row : in.x.row / Mac::PER_WORD;
     const int64_t steps = l.num_in / INPUTS, most = BY_FLOATS<T> ? INPUTS_AT_ONCE / INPUTS : most_words(rows);
@@ -114,7 +117,7 @@ void packed_block(const Linear& l, int64_t first, int n, const Operand<T>& in, i
         const int64_t step_bytes = l.block * Mac::COLUMN_BYTES;
         for (int64_t k = 0; k < steps; k += most) {
             const bool is_last = next && c + l.block >= n && k + most >= steps;
-            const auto multiply = BY_FLOATS<T> && rows >= LEAST_WIDENED_ROWS ? widened_product<Mac> : product<Mac>;
+            const auto multiply = widens && rows >= LEAST_WIDENED_ROWS ? widened_product<Mac> : product<Mac>;
             multiply(rows, l.block / LANES, a + k * Mac::PARTS, a_row, w + k * step_bytes, l.block,
                      std::min<int64_t>(most, steps - k), out + c, BLOCK, k > 0,
                      is_last ? (const char*)next : w + (k + most) * step_bytes);

@@ -50,7 +50,7 @@ constexpr int MOST_ROWS = 6, MOST_VECTORS = 4;
 constexpr int vectors_at_once(long) { return 4; }
 #else
 constexpr int MOST_ROWS = 6, MOST_VECTORS = 8;
-constexpr int vectors_at_once(long rows) { return rows == 1 ? 8 : rows <= 3 ? 4 : 2; }
+constexpr int vectors_at_once(long rows) { return rows == 1 ? 8 : rows <= 3 ? 4 : rows == 4 ? 3 : 2; }
 #endif
 
 // `lines` of `next` are fetched with each step. Loops are unrolled before compilers choose what stays in registers.
@@ -86,7 +86,8 @@ void product_rows(long n, Rest... rest) {
 template <class Mac, int VECTORS>
 void product_columns(long num_rows, const uint32_t* a, long a_row, const char* b, long b_row, long num_steps,
                             float* c, long c_row, bool adds, const char* next) {
-    const long passes = (num_rows + MOST_ROWS - 1) / MOST_ROWS, step_lines = (Mac::COLUMN_BYTES * b_row + 63) / 64;
+    const long passes = (num_rows + MOST_ROWS - 1) / MOST_ROWS;
+    const long step_lines = (Mac::COLUMN_BYTES * VECTORS * LANES + 63) / 64;
     const long lines = next ? (step_lines + passes - 1) / passes : 0;
     for (long r = 0, n, pass = 0, fetched = 0; r < num_rows; r += n, pass++, fetched += lines) {
         n = (num_rows - r + passes - pass - 1) / (passes - pass);  // passes of equal size: few rows wait for their sums
@@ -109,12 +110,14 @@ void product(long num_rows, int num_vectors, const uint32_t* a, long a_row, cons
     int v = 0;
     const auto columns = [&](auto vectors) {
         if (most < vectors.value) return;
-        for (; v + vectors.value <= num_vectors; v += vectors.value, next = nullptr)  // fetched with the first columns
-            product_columns<Mac, vectors.value>(num_rows, a, a_row, (const char*)b + v * LANES * Mac::COLUMN_BYTES, b_row,
-                                                num_steps, c + v * LANES, c_row, adds, next);
+        for (; v + vectors.value <= num_vectors; v += vectors.value) {
+            const long at = v * LANES * Mac::COLUMN_BYTES;
+            product_columns<Mac, vectors.value>(num_rows, a, a_row, (const char*)b + at, b_row, num_steps, c + v * LANES,
+                                                c_row, adds, next ? next + at * num_steps : nullptr);
+        }
     };
     columns(std::integral_constant<int, MOST_VECTORS>());
-    if (MOST_VECTORS > 4) columns(std::integral_constant<int, 4>());
+    if (MOST_VECTORS > 4) columns(std::integral_constant<int, 4>()), columns(std::integral_constant<int, 3>());
     if (MOST_VECTORS > 2) columns(std::integral_constant<int, 2>());
     columns(std::integral_constant<int, 1>());
 }
