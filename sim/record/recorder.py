@@ -313,9 +313,13 @@ class Recorder:
         return num_missing
 
     def _hand_over(self, request: LiveColumns) -> None:
-        """Wait for another replica to sample the first token again, and count this one nowhere."""
-        request.is_handed, request.start = True, None
+        """Wait for another replica to sample the first token again, and count this one nowhere.
+
+        Nor one that was sampled before the request was preempted.
+        """
+        request.is_handed, request.start, request.last_s = True, None, ABSENT
         self.columns.first_token_s[request.row] = ABSENT
+        self.columns.num_output_tokens[request.row] = 0
 
     def _leaves(
         self, request: LiveColumns, moves: Submit, steps: StepColumns, stop: int, end_s: float

@@ -20,6 +20,8 @@ class Demand:
     num_tokens: int
     num_held_tokens: int
     num_fitting_tokens: int
+    needs_slot: bool = True
+    """False for a load, which runs nothing."""
 
 
 def demand_of(state: SchedulerState, draft: Draft, request: Request) -> Demand:

@@ -6,20 +6,43 @@ for another request are waited for. Unlike in vLLM a request takes blocks for al
 that requests whose loads are done never wait for each other's blocks.
 """
 
-from actors.core.batch import Lack
+from dataclasses import dataclass
+
+from actors.core.blocks.runs import Key
 from actors.core.request import Request
+from actors.core.step.demand import Demand
 from actors.core.step.state import SchedulerState
 
 
-def load(state: SchedulerState, request: Request, reserved_blocks: int) -> Lack | None:
-    """Load what the host's memory holds of a request, beyond what the GPU does; None if that is nothing.
+@dataclass(slots=True)
+class HostLoad:
+    """A load that a waiting request needs: its `demand` of blocks, and all `keys` of its first blocks.
 
-    Returns `KV load` while blocks are on their way, `KV blocks` if there is no room for them. O(hit)
+    It `is_under_way` if another request loads some of these blocks: then it waits for them.
     """
+
+    demand: Demand
+    keys: list[Key]
+    is_under_way: bool
+
+    def begin(self, state: SchedulerState, request: Request) -> None:
+        """Give the request its blocks, and have those filled that the host's memory holds. O(hit)"""
+        kv, host = state.kv, state.kv.host
+        assert host is not None, "there is host memory"
+        hit, num_found = self.demand.hit, len(self.keys)
+        kv.hold(request, hit, self.demand.num_fitting_tokens)
+        request.num_computed_tokens = min(num_found * kv.block_size, request.num_tokens - 1)
+        request.num_loaded_tokens = request.num_computed_tokens - len(hit) * kv.block_size
+        request.num_offloaded_blocks = num_found
+        host.touch(self.keys)
+        host.load(request.request_id, self.keys[len(hit) :], state.view.now_s)
+        state.handovers.fetch(request)
+
+
+def find_load(state: SchedulerState, request: Request) -> HostLoad | None:
+    """Find what the host's memory holds of a waiting request, beyond what the GPU does. O(hit)"""
     kv, host, submit = state.kv, state.kv.host, request.submit
     assert host is not None, "there is host memory"
-    if request.request_id in state.handovers.fetching:
-        return "KV load"
     is_elsewhere = submit.has_remote_kv and not request.num_preemptions
     if request.block_ids or is_elsewhere or submit.sampling.prompt_logprobs is not None:
         return None
@@ -28,17 +51,9 @@ def load(state: SchedulerState, request: Request, reserved_blocks: int) -> Lack 
     if num_found == len(hit):
         return None
     keys = request.block_keys[:num_found]
-    coming = keys[len(hit) :]
-    if host.is_loading(coming):
-        return "KV load"
     num_tokens = min(request.num_tokens, state.config.max_model_len)
-    if not kv.fits(hit, num_tokens, reserved_blocks):
-        return "KV blocks"
-    kv.hold(request, hit, num_tokens)
-    request.num_computed_tokens = min(num_found * kv.block_size, request.num_tokens - 1)
-    request.num_loaded_tokens = request.num_computed_tokens - len(hit) * kv.block_size
-    request.num_offloaded_blocks = num_found
-    host.touch(keys)
-    host.load(request.request_id, coming, state.view.now_s)
-    state.handovers.fetch(request)
-    return "KV load"
+    num_loaded_tokens = (num_found - len(hit)) * kv.block_size
+    demand = Demand(
+        hit, len(hit) * kv.block_size, num_loaded_tokens, num_tokens, num_tokens, needs_slot=False
+    )
+    return HostLoad(demand, keys, host.is_loading(keys[len(hit) :]))

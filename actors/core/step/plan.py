@@ -16,12 +16,13 @@ or budget might not suffice for all, the lockstep is dissolved and the same loop
 """
 
 from collections.abc import Iterable
+from typing import Literal
 
 from actors.core.batch import Batch, Blocked, Lack
 from actors.core.request import Request, Status
 from actors.core.step.commit import Draft, admission_order, commit
 from actors.core.step.demand import Demand, demand_of
-from actors.core.step.loads import load
+from actors.core.step.loads import find_load
 from actors.core.step.state import SchedulerState
 
 
@@ -259,10 +260,13 @@ def _admit_waiting(state: SchedulerState, draft: Draft) -> None:
     if not queue:
         return
     passed: list[Request] = []
+    only_fetched = False
     queue.rerank()
     while (request := queue.peek()) is not None:
         lack = _lacks_turn(state, draft)
-        if lack is None and _is_in_flight(state, request):
+        if lack is None and (wait := _waits_for(state, request, only_fetched=only_fetched)) is not None:
+            if wait == "KV load":
+                _note_blocked(state, draft, request, wait)
             queue.pass_over()
             continue
         lack = lack or _admit(state, draft, request)
@@ -270,18 +274,26 @@ def _admit_waiting(state: SchedulerState, draft: Draft) -> None:
             for overtaken in passed:
                 overtaken.num_overtakes += 1
         else:
-            if draft.blocked is None or draft.blocked.reason == "KV load":
-                draft.blocked = Blocked(request.request_id, lack)
-                queue.note_rank(request)
-            only_fetched = lack == "KV blocks" and not state.running and state.has_fetched
-            if not (lack == "KV load" or only_fetched or (lack == "KV blocks" and most)):
+            _note_blocked(state, draft, request, lack)
+            if lack not in ("KV load", "KV blocks"):
                 break
             queue.pass_over()
-            if most and lack == "KV blocks":
+            if lack == "KV blocks":
                 passed.append(request)
         if any(waiting.num_overtakes >= most for waiting in passed):
-            break
+            if state.running or not state.has_fetched:
+                break
+            # Only requests that hold fetched blocks can make room: they take none, and so overtake nobody.
+            only_fetched = True
+            passed.clear()
     queue.rewind()
+
+
+def _note_blocked(state: SchedulerState, draft: Draft, request: Request, lack: Lack) -> None:
+    """Note the first request in the queue that lacks something other than its load, else the first."""
+    if draft.blocked is None or draft.blocked.reason == "KV load":
+        draft.blocked = Blocked(request.request_id, lack)
+        state.waiting.note_rank(request)
 
 
 def _lacks_turn(state: SchedulerState, draft: Draft) -> Lack | None:
@@ -291,16 +303,32 @@ def _lacks_turn(state: SchedulerState, draft: Draft) -> Lack | None:
     return "max_num_seqs" if len(state.running) >= state.config.max_num_running else None
 
 
-def _is_in_flight(state: SchedulerState, request: Request) -> bool:
-    """True while a step that was planned before still computes a preempted request."""
-    return bool(request.num_in_flight) or request.last_step > state.lockstep.done
+Wait = Literal["result", "KV load", "room"]
+
+
+def _waits_for(state: SchedulerState, request: Request, *, only_fetched: bool = False) -> Wait | None:
+    """Return what a waiting request waits for, whatever room there is; None if it may be admitted now.
+
+    It waits for the result of a step that was planned before it was preempted, or for its blocks, which are
+    being filled. If `only_fetched` requests may be admitted, others wait for the room that these will make.
+    """
+    if request.num_in_flight or request.last_step > state.lockstep.done:
+        return "result"
+    if request.request_id in state.handovers.fetching:
+        return "KV load"
+    return "room" if only_fetched and not request.block_ids else None
 
 
 def _admit(state: SchedulerState, draft: Draft, request: Request) -> Lack | None:
     """Admit a waiting request, or say what it lacks."""
     reserved = draft.reserved_blocks + (state.kv.watermark_blocks if state.running else 0)
-    if state.kv.host is not None and (lack := load(state, request, reserved)) is not None:
-        return lack
+    if state.kv.host is not None and (load := find_load(state, request)) is not None:
+        if load.is_under_way:
+            return "KV load"
+        if not state.kv.fits(load.demand.hit, load.demand.num_fitting_tokens, reserved):
+            return "KV blocks"
+        load.begin(state, request)
+        return "KV load"
     demand = demand_of(state, draft, request)
     if demand.num_tokens > draft.budget:
         return "token budget"
@@ -329,15 +357,23 @@ def _enter(state: SchedulerState, draft: Draft, request: Request, demand: Demand
 def _admit_urgent(state: SchedulerState, draft: Draft) -> None:
     """Admit the next request in the queue before running requests grow, if any of these is less urgent.
 
-    Less urgent requests are preempted if that admits it: as few as needed, the least urgent and latest
-    admitted first. The blocks that the others need to grow in this step are left to them. A request that is
-    kept out even so waits until another leaves. O(running).
+    Less urgent requests are preempted if that admits it, or lets its load from the host's memory begin: as
+    few as needed, the least urgent and latest admitted first. The blocks that the others need to grow in this
+    step are left to them. A request that is kept out even so waits until another leaves. O(running).
     """
-    state.waiting.rerank()
-    request = state.waiting.peek()
-    if request is None or _is_in_flight(state, request):
-        return
-    demand = demand_of(state, draft, request)
+    queue = state.waiting
+    queue.rerank()
+    while (request := queue.peek()) is not None and _waits_for(state, request) is not None:
+        queue.pass_over()
+    if request is not None:
+        _make_way(state, draft, request)
+    queue.rewind()
+
+
+def _make_way(state: SchedulerState, draft: Draft, request: Request) -> None:
+    """Admit a request, or begin its load, in place of running requests that are less urgent."""
+    load = None if state.kv.host is None else find_load(state, request)
+    demand = demand_of(state, draft, request) if load is None else load.demand
     victims = _less_urgent(state, request)
     if not (victims and demand.num_tokens) or _lack(state, draft, demand, victims) is not None:
         return
@@ -345,7 +381,10 @@ def _admit_urgent(state: SchedulerState, draft: Draft) -> None:
         if _lack(state, draft, demand, []) is None:
             break
         _preempt(state, draft, victim, request)
-    _enter(state, draft, request, demand)
+    if load is None:
+        _enter(state, draft, request, demand)
+    else:
+        load.begin(state, request)
 
 
 def _less_urgent(state: SchedulerState, request: Request) -> list[Request]:
@@ -361,7 +400,7 @@ def _lack(state: SchedulerState, draft: Draft, demand: Demand, victims: list[Req
     """Return what a demand would lack before running requests have grown, if the victims were gone."""
     gone = {victim.request_id for victim in victims}
     running = [request for name, request in state.running.items() if name not in gone]
-    if len(running) >= state.config.max_num_running:
+    if demand.needs_slot and len(running) >= state.config.max_num_running:
         return "max_num_seqs"
     reserved = _blocks_to_grow(state, draft, running)
     reserved += state.kv.watermark_blocks if running else 0

@@ -60,11 +60,14 @@ class Progress:
             self._num_empty_steps += 1
 
     def is_stalled(self, state: SchedulerState) -> bool:
-        """True if it is time to give up. O(1), and O(requests) whenever the count of tokens has doubled."""
+        """True if it is time to give up. O(1), and O(requests) whenever the count of tokens has doubled.
+
+        While blocks are held for or by another engine, a message from there goes on, unless some have come.
+        """
         if not state.requests:
             self._num_tokens = 0
             return False
-        if state.handovers.has_blocks:
+        if state.handovers.has_blocks and not state.has_fetched:
             self.begin()
             return False
         num_empty = self._num_empty_steps
