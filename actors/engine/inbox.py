@@ -205,7 +205,10 @@ class Inbox:
         self.held.clear()
 
     def _reset(self, reset: Reset) -> None:
-        if self._state.reset_prefix_cache(reset_running=reset.message.reset_running):
+        message = reset.message
+        if message.begins_anew:
+            self._state.begin_anew()
+        if self._state.reset_prefix_cache(reset_running=message.reset_running):
             return reset.reply.set(Done())
         pool = self._state.kv.pool
         held = pool.num_blocks - 1 - pool.num_free

@@ -141,11 +141,13 @@ class ResetPrefixCache:
 
     The reset happens before the next plan, in its turn among other messages. It is refused while requests
     hold blocks. With `reset_running` running requests are preempted first, and their steps in flight are
-    thrown away. The Router asks one `replica`, or all.
+    thrown away. If the engine `begins_anew` it has no requests, and all that its process had is gone: blocks
+    that others might have fetched, and those in the host's memory. The Router asks one `replica`, or all.
     """
 
     reset_running: bool = False
     replica: int | None = None
+    begins_anew: bool = False
 
     def answered_by(self, answer: "Done | Refused") -> "ResetPrefixCache":
         """Names its answer, for a type checker."""

@@ -219,6 +219,6 @@ class Autoscaler:
             if replica.paid_since_s is not None:
                 self._paid_s += now_s() - replica.paid_since_s
                 replica.paid_since_s = None
-                llm.request(ResetPrefixCache(replica=number))
+                llm.request(ResetPrefixCache(replica=number, begins_anew=True))
 
         llm.request(Drain(number)).then(drained)

@@ -95,6 +95,12 @@ class HostTier:
             if not self._loading[key]:
                 del self._loading[key]
 
+    def forget_all(self) -> None:
+        """Forget every block; copies to the GPU that are under way read nothing."""
+        self._ready_s.clear()
+        self._loading.clear()
+        self._loads = deque(() for _ in self._loads)
+
     def check(self) -> None:
         """Verify that no slot is used twice, and that what is being loaded is here. O(blocks)"""
         assert len(self._ready_s) <= self._memory.num_blocks, "more blocks in the host's memory than fit"

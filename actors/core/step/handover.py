@@ -102,6 +102,12 @@ class KvHandovers:
                 here.append(request)
         return here
 
+    def forget(self, kv: KVCache) -> None:
+        """Free the blocks that are kept for requests which have ended here."""
+        for request in self.handed.values():
+            kv.release(request)
+        self.handed.clear()
+
     def withdraw(self, request_ids: Iterable[str], kv: KVCache) -> None:
         """Forget requests that were to be fetched here; their blocks hold nothing, and are free."""
         for name in request_ids:

@@ -137,8 +137,10 @@ class SchedulerState:
         request.num_computed_tokens = 0
         request.num_drafts = request.num_loaded_tokens = 0
         request.num_preemptions += 1
-        if request.dropped_through > self.lockstep.done:
-            self._drop(request)  # as long as some of it is to be dropped, so is the rest, as in vLLM
+        # As long as some of it is to be dropped, so is the rest, as in vLLM. A first token that is in flight
+        # is of no use without the blocks that were to be handed over: the prompt is computed again.
+        if request.dropped_through > self.lockstep.done or request.submit.hands_over:
+            self._drop(request)
         if self.on_preempted is not None:
             self.on_preempted(request, self.view)
         self.waiting.put_back(request)
@@ -253,6 +255,12 @@ class SchedulerState:
                 self.reset_ids.append(request.request_id)
                 self._drop(request)
         return self.kv.pool.forget_all()
+
+    def begin_anew(self) -> None:
+        """Forget what an engine without requests keeps for others, and its host's memory."""
+        self.handovers.forget(self.kv)
+        if self.kv.host is not None:
+            self.kv.host.forget_all()
 
     def check(self) -> None:
         """Verify the laws of this record and of the pool. O(blocks + requests)."""
