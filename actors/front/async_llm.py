@@ -207,8 +207,14 @@ class AsyncLLM(Actor[FrontMessage]):
         self._rescue()
 
     def _rescue(self) -> None:
-        """Give requests that wait for an engine to one that is up; end them if none ever will be."""
-        if not self._without_engine or (health := self._replicas.health()).status == "restarting":
+        """Give requests that wait for an engine to one that is up; end them if none ever will be.
+
+        While all that are up are drained, they wait for an undrain.
+        """
+        if not self._without_engine:
+            return
+        health = self._replicas.health()
+        if health.status in ("restarting", "draining"):
             return
         if not health.serves:
             for request in list(self._without_engine.values()):

@@ -68,14 +68,17 @@ class Moving:
 class _NextLeg(Reader):
     """Hands an answer to the next step of a request's way; an engine that died is reported as down."""
 
-    __slots__ = ("_moving", "_step")
+    __slots__ = ("_moving", "_owner", "_step")
 
-    def __init__(self, moving: Moving, step: Callable[[Moving, object], None]) -> None:
-        self._moving, self._step = moving, step
+    def __init__(
+        self, owner: "HandoverOwner", moving: Moving, step: Callable[[Moving, object], None]
+    ) -> None:
+        self._owner, self._moving, self._step = owner, moving, step
 
     def take_answer(self, value: object, error: BaseException | None) -> None:
         if error is None:
             self._step(self._moving, value)
+            self._owner.look_again()
 
 
 class HandoverOwner(Protocol):
@@ -97,6 +100,10 @@ class HandoverOwner(Protocol):
         """Have the hold end after these seconds."""
         ...
 
+    def look_again(self) -> None:
+        """Place held requests, and answer drains, if something has left a replica."""
+        ...
+
 
 class Handovers:
     """The requests of one Router that are prefilled on one engine and decoded on another."""
@@ -113,6 +120,10 @@ class Handovers:
         """The replica that each request handed over goes to; None: its client has left."""
         self._prefilling: dict[str, Submit] = {}
         self._moving: dict[str, Moving] = {}
+
+    def reads_from(self, replica: int) -> bool:
+        """True if blocks of a replica are being fetched by another. O(requests on their way)"""
+        return any([moving.source == replica for moving in self._moving.values()])
 
     def close(self) -> None:
         """Hang up on the links; harmless when repeated."""
@@ -189,7 +200,7 @@ class Handovers:
             reply: Reply[Reserved | Refused] = engine.scheduler.request(Pull(moving.submit))
         except ActorDied:  # its end is on its way here, and takes the request along
             return
-        reply.hand_to(_NextLeg(moving, self._reserved))
+        reply.hand_to(_NextLeg(self._owner, moving, self._reserved))
 
     def _reserved(self, moving: Moving, answer: object) -> None:
         name = moving.submit.request_id
@@ -207,7 +218,7 @@ class Handovers:
         num_tokens = len(target_blocks) * self._state.block_size
         fetch = FetchKv(name, moving.source, moving.target, num_tokens, source_blocks, target_blocks)
         reply: Reply[Done | Refused] = self._links.request(fetch)
-        reply.hand_to(_NextLeg(moving, self._fetched))
+        reply.hand_to(_NextLeg(self._owner, moving, self._fetched))
 
     def _fetched(self, moving: Moving, answer: object) -> None:
         name = moving.submit.request_id
@@ -216,6 +227,7 @@ class Handovers:
         if isinstance(answer, Refused):
             return self._lose(moving)
         del self._moving[name]
+        self._state.num_changes += 1  # its blocks have left the source
         assert moving.target is not None
         for replica in (moving.source, moving.target):
             self._tell(replica, KvFetched((name,)))

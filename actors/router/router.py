@@ -82,8 +82,12 @@ class Router(Actor[RouterMessage]):
         self._fleets: dict[Role, Fleet] = {}
         for role in (self._first, self._last) if hands_over else (self._first,):
             self._fleets[role] = Fleet(self._state, self._policy.new_memory(), role)
-        self._held: list[tuple[Submit, ...]] = []
-        """Requests that the policy has given no replica yet, in the order in which they came."""
+        self._held: list[tuple[Role, tuple[Submit, ...]]] = []
+        """Requests that have no replica yet, in the order in which they came, each with the role it needs."""
+        self._num_changes = 0
+        """The changes of the fleet when held requests were placed last."""
+        self._dead: set[int] = set()
+        """Replicas that will not be up again."""
         self._refuses = defines(self._policy, "refuse", RouterPolicy)
         self._engines: list[EngineRefs | None] = []
         """None for a replica that is down."""
@@ -128,6 +132,7 @@ class Router(Actor[RouterMessage]):
         return self._state.has_ended[replica]
 
     def handle(self, message: RouterMessage) -> Handled:
+        answered: Handled = None
         match message:
             case StepOutput():
                 self._follow(message)
@@ -143,25 +148,39 @@ class Router(Actor[RouterMessage]):
                 self._engine_up(message)
             case PolicyFailed():
                 pass  # A replica's, that goes on with another.
-            case ResetPrefixCache():
-                one = message.replica
-                asked = self._engines if one is None else self._engines[one : one + 1]
-                return answer(
-                    message, ask_all(asked, lambda engine: engine.kv_cache_manager.request(message))
-                )
-            case Freeze():
-                self._freeze = message
-                return answer(
-                    message, ask_all(self._engines, lambda engine: engine.scheduler.request(message))
-                )
-            case Drain():
-                return answer(message, self._drain(message))
+            case ResetPrefixCache() | Freeze() | Drain():
+                answered = self._ordered(message)
             case HoldIsOver():
                 assert self._handovers is not None
                 self._handovers.hold_is_over(message)
             case _:
                 self.unknown(message)
-        return None
+        if self._held or self._drained:
+            self.look_again()
+        return answered
+
+    def _ordered(self, order: ResetPrefixCache | Freeze | Drain) -> Handled:
+        """Pass an order on to the replicas that it concerns."""
+        match order:
+            case ResetPrefixCache():
+                one, engines = order.replica, self._engines
+                if one is not None:
+                    engines = engines[one : one + 1]
+                    if order.begins_anew:
+                        self._state.forget_blocks(one)
+                return answer(order, ask_all(engines, lambda engine: engine.kv_cache_manager.request(order)))
+            case Freeze():
+                self._freeze = order
+                return answer(order, ask_all(self._engines, lambda engine: engine.scheduler.request(order)))
+            case Drain():
+                return answer(order, self._drain(order))
+
+    def look_again(self) -> None:
+        """Place held requests, and answer drains, if something has left the fleet or come back to it."""
+        if self._num_changes != self._state.num_changes:
+            self._num_changes = self._state.num_changes
+            self._tell_drained()
+            self._place_held()
 
     async def closed(self) -> None:
         for engine in self._engines:
@@ -184,27 +203,43 @@ class Router(Actor[RouterMessage]):
             reason, again_s = refusal.reason, refusal.retry_after_s
             submits = tuple([replace(submit, refused=reason, retry_after_s=again_s) for submit in submits])
             self._send(submits, up[0])
-        elif not self._place(submits):
-            self._held.append(submits)
-            state.num_held += len(submits)
+        elif not self._place(submits, self._first):
+            self._hold(submits, self._first)
 
-    def _place(self, submits: tuple[Submit, ...]) -> bool:
+    def _place(self, submits: tuple[Submit, ...], role: Role) -> bool:
         """Send requests to the replica that the policy chooses; False if it chooses none."""
-        fleet = self._fleets[self._first]
+        fleet = self._fleets[role]
         replica = self._policy.choose(submits[0], fleet) if self._has_choice else fleet.up[0]
         if replica is not None:
             self._send(submits, replica)
         return replica is not None
 
+    def _hold(self, submits: tuple[Submit, ...], role: Role) -> None:
+        if not self._held:
+            self._num_changes = self._state.num_changes
+        self._held.append((role, submits))
+        self._state.num_held += len(submits)
+
     def _place_held(self) -> None:
-        """Ask again for requests that are held, as something has changed; one after the other. O(held)"""
+        """Ask again for requests that are held, one after the other. O(held)
+
+        Those whose replicas are all drained or down wait for one to come back, if one can.
+        """
         held, self._held = self._held, []
-        for submits in held:
+        for role, submits in held:
             self._state.begin(self.clock.now_s())
-            if self._place(submits):
+            if self._state.up_for[role] and self._place(submits, role):
                 self._state.num_held -= len(submits)
+            elif self._may_serve(role):
+                self._held.append((role, submits))
             else:
-                self._held.append(submits)
+                self._state.num_held -= len(submits)
+                self._report(Undelivered(tuple([submit.request_id for submit in submits])))
+
+    def _may_serve(self, role: Role) -> bool:
+        """True if a replica of this role is up, or may be again."""
+        roles = self._state.roles
+        return any([its == role and replica not in self._dead for replica, its in enumerate(roles)])
 
     def _send(self, submits: tuple[Submit, ...], replica: int) -> None:
         state = self._state
@@ -244,16 +279,13 @@ class Router(Actor[RouterMessage]):
     def go_on(self, submit: Submit, replica: int | None) -> None:
         """Send a request with its tokens to a replica, if that is up, else to one that the policy chooses."""
         fleet = self._fleets[self._last]
-        if not fleet.up:
-            return self._report(Undelivered((submit.request_id,)))
         self._state.begin(self.clock.now_s())
-        if replica is None or self._engines[replica] is None:
-            replica = self._policy.choose(submit, fleet) if self._has_choice else fleet.up[0]
-        if replica is None:
-            self._held.append((submit,))
-            self._state.num_held += 1
-        else:
+        if replica is not None and self._engines[replica] is not None:
             self._send((submit,), replica)
+        elif not self._may_serve(self._last):
+            self._report(Undelivered((submit.request_id,)))
+        elif not (fleet.up and self._place((submit,), self._last)):
+            self._hold((submit,), self._last)
 
     def _move(self) -> None:
         """Ask the policy which requests are to go on elsewhere, and see to it."""
@@ -280,28 +312,21 @@ class Router(Actor[RouterMessage]):
         self._state.follow(output.replica, batch, len(ends))
         if self._handovers is not None and output.finished:
             self._handovers.follow(output.finished)
-            if self._drained:
-                self._tell_drained()
         # Steps that only decode on are told one by one or many at once: what they leave must not matter.
         if batch.admitted or batch.chunks or batch.preempted or output.finished:
             step_s = ends[-1] - (ends[-2] if len(ends) > 1 else output.start_s) if batch.num_tokens else None
             self._state.note(
                 output.replica, output.num_free_blocks, output.num_running, output.num_waiting, step_s
             )
+            self._state.num_changes += 1
             if self._moves:
                 self._move()
         if (events := output.kv_events) is not None:
             self._state.indexes[output.replica].changed(events.stored, events.removed)
-        if self._held:
-            self._place_held()
 
     def _released(self, released: Released) -> None:
         for name in released.request_ids:
             self._state.end(name)
-        if self._drained:
-            self._tell_drained()
-        if self._held:
-            self._place_held()
 
     def _abort(self, abort: Abort) -> None:
         by_replica: dict[int, list[str]] = defaultdict(list)
@@ -321,9 +346,9 @@ class Router(Actor[RouterMessage]):
 
     def _abort_held(self, name: str) -> None:
         """End a request that no engine has, if it is held."""
-        kept = [tuple([submit for submit in each if submit.request_id != name]) for each in self._held]
+        kept = [(role, tuple([s for s in each if s.request_id != name])) for role, each in self._held]
         if kept != self._held:
-            self._held = [each for each in kept if each]
+            self._held = [(role, each) for role, each in kept if each]
             self._state.num_held -= 1
             self._report(Undelivered((name,)))
 
@@ -333,31 +358,26 @@ class Router(Actor[RouterMessage]):
         if not drain.is_draining:
             for waiting in self._drained.pop(drain.replica, ()):
                 waiting.set(Refused("the replica is sent requests again"))
-            self._place_held()
             return Done()
         reply: Reply[Done | Refused] = Reply()
         self._drained[drain.replica].append(reply)
-        self._tell_drained()
         return reply
 
     def _tell_drained(self) -> None:
+        """Answer drains of replicas that have no request left, nor blocks that another is fetching."""
         for replica in [each for each in self._drained if not self._state.num_requests[each]]:
-            for reply in self._drained.pop(replica):
-                reply.set(Done())
+            if self._handovers is None or not self._handovers.reads_from(replica):
+                for reply in self._drained.pop(replica):
+                    reply.set(Done())
 
     def _engine_down(self, down: EngineDown) -> None:
         self._engines[down.replica] = None
         lost = self._state.lose(down.replica)
         if self._handovers is not None:
             lost = self._handovers.engine_down(down.replica, lost)
-        self._tell_drained()
+        if down.retry_after_s is None:
+            self._dead.add(down.replica)
         self._report(replace(down, request_ids=lost))
-        if self._state.up_for[self._first]:
-            self._place_held()
-        elif self._held:
-            names = tuple([submit.request_id for submits in self._held for submit in submits])
-            self._held, self._state.num_held = [], 0
-            self._report(Undelivered(names))
 
     def _engine_up(self, up: EngineUp) -> None:
         self._engines[up.replica] = up.engine
@@ -365,7 +385,6 @@ class Router(Actor[RouterMessage]):
         if self._freeze is not None and self._freeze.is_frozen:
             ask_all([up.engine], lambda engine: engine.scheduler.request(Freeze()))
         self._report(up)
-        self._place_held()
 
     def _policy_failed(self, error: PolicyError) -> None:
         """The fallback has taken over from a user's policy."""

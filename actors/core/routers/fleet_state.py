@@ -79,6 +79,8 @@ class FleetState:
         self.now_s = 0.0
         self.num_held = 0
         """Requests that no replica was chosen for yet."""
+        self.num_changes = 0
+        """How often a request has left a replica, an eventful step has ended, or a replica come or gone."""
         self.up_for: dict[Role, tuple[int, ...]] = {}
         """Replicas that may be sent requests, in order, by role."""
         self.tallies: dict[Role, Tally] = {}
@@ -184,6 +186,7 @@ class FleetState:
         """A request is over; one that was lost with its replica is known no more."""
         sent = self._sent.pop(request_id, None)
         if sent is not None:
+            self.num_changes += 1
             self._count(sent.replica, -1)
             self.num_tokens[sent.replica] -= sent.num_tokens
             self.num_prefill_tokens[sent.replica] -= sent.num_prefill_tokens
@@ -205,12 +208,16 @@ class FleetState:
             self.end(name)
         self._down.add(replica)
         self._look()
-        self.indexes[replica] = self._new_index(self.num_blocks[replica])
+        self.forget_blocks(replica)
         self.has_ended[replica] = False
         self.num_free_blocks[replica] = self.num_blocks[replica]
         self.num_running[replica] = self.num_waiting[replica] = 0
         self.step_s[replica] = None
         return lost
+
+    def forget_blocks(self, replica: int) -> None:
+        """The cache of a replica is empty."""
+        self.indexes[replica] = self._new_index(self.num_blocks[replica])
 
     def regain(self, replica: int) -> None:
         """A replica is up again; one that is drained is still not sent requests."""
@@ -223,6 +230,7 @@ class FleetState:
         self._look()
 
     def _look(self) -> None:
+        self.num_changes += 1
         away = self._down | self._draining
         for role in set(self.roles):
             up = [number for number, its in enumerate(self.roles) if its == role and number not in away]

@@ -169,8 +169,9 @@ class RouterPolicy:
         """The replica, one of `fleet.up`. It may change `fleet.memory`, as `score` must not.
 
         None holds the request: it is asked again about all that are held, in their order, whenever a request
-        has ended, a replica is up again or, if it `follows_steps`, a step has ended. While no replica has a
-        request nothing of this would come, and None is an error; so it is where `fleet.role` is `decode`.
+        has left a replica, a replica is up again or, if it `follows_steps`, an eventful step has ended. While
+        no replica has a request nothing of this would come, and None is an error; so it is where `fleet.role`
+        is `decode`. Requests whose replicas are all drained or down wait for one without a question.
         """
         return max(
             fleet.up, key=lambda replica: (self.score(request, replica, fleet), -fleet.num_requests(replica))
