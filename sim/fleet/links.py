@@ -100,6 +100,8 @@ class KvLinks(Actor[FetchKv | CeaseFetch | ChangeOfRates]):
         """The transfers that are not done, each with the time at which it was asked for."""
         self._coming: dict[str, tuple[FetchKv, Timer]] = {}
         """Transfers whose latency is not over."""
+        self._dead: set[int] = set()
+        """Replicas whose engines are dead, noticed or not."""
         self._flows: dict[str, Flow] = {}
         self._since_s = 0.0
         self._timer: Timer | None = None
@@ -141,7 +143,30 @@ class KvLinks(Actor[FetchKv | CeaseFetch | ChangeOfRates]):
         self._rate[replica] = self._full_rate[replica] * factor
         self._share()
 
+    def cut_off(self, replica: int) -> None:
+        """An engine is dead: what is read from it fails, and what it reads comes no further."""
+        self._dead.add(replica)
+        for name, (fetch, _) in list(self._asked.items()):
+            if replica in (fetch.source, fetch.target) and name not in self._coming:
+                self._break(fetch)
+
+    def restore(self, replica: int) -> None:
+        """Let a replica send and receive again: its engine is up."""
+        self._dead.discard(replica)
+
+    def _break(self, fetch: FetchKv) -> None:
+        """End a transfer at one of whose ends the engine is dead; a dead reader gets no answer."""
+        name = fetch.request_id
+        if self._flows.pop(name, None) is not None:
+            self._advance()
+            self._share()
+        if fetch.source in self._dead:
+            del self._asked[name]
+            self._replies.pop(name).set(Refused(f"the engine of replica {fetch.source} is dead"))
+
     def _begin(self, fetch: FetchKv) -> None:
+        if fetch.source in self._dead or fetch.target in self._dead:
+            return self._break(fetch)
         self._advance()
         self._flows[fetch.request_id] = Flow(fetch.source, fetch.target, fetch.num_tokens)
         self._share()

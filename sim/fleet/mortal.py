@@ -16,21 +16,31 @@ class KilledByFault(Exception):
 
 
 class MortalBackend:
-    """A backend that takes `start_s` to load, and can be killed at any instant.
+    """A backend that is up at `up_s` at the soonest, and can be killed at any instant.
 
     Law: the steps that had ended by then have been told, whether they were one run or many; the step under
     way is lost. Until somebody notices, nothing more is answered.
     """
 
-    def __init__(self, inner: CostBackend, start_s: float = 0.0) -> None:
-        self._inner, self._start_s = inner, start_s
+    def __init__(
+        self,
+        inner: CostBackend,
+        up_s: Callable[[], float] = lambda: 0.0,
+        on_up: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`up_s` may become later while it loads; `on_up` is called when it has."""
+        self._inner, self._up_s, self._on_up = inner, up_s, on_up
         self._runner: Ref[Batch | Interrupt | Load] | None = None
         self._is_killed = self._is_noticed = False
 
     async def load(self) -> Capacity:
-        """Load as the inner backend does, after the time that a start takes."""
-        await sleep_until(now_s() + self._start_s)
-        return await self._inner.load()
+        """Load as the inner backend does, once no fault keeps it down."""
+        await sleep_until(max(self._up_s(), now_s()))
+        while self._up_s() > now_s():
+            await sleep_until(self._up_s())
+        capacity = await self._inner.load()
+        self._on_up()
+        return capacity
 
     def execute(self, batch: Batch) -> Reply[StepResult]:
         """Do as the inner backend does, until the engine is killed."""
@@ -54,21 +64,19 @@ class MortalBackend:
                 self._runner = actor.ref("faults", counted=False)
 
     def change_pace(self, change: Callable[[], None]) -> None:
-        """Make a change to the cost that holds from the next step on."""
-        self._inner.interrupt()
+        """Make a change to the cost that holds from the next step on, if it takes another."""
+        if not self._is_killed:
+            self._inner.interrupt()
         change()
 
-    def kill(self) -> bool:
-        """Let the engine do nothing more from now on; False if it is not up."""
-        if self._runner is None or self._is_killed:
-            return False
+    def kill(self) -> None:
+        """Let the engine, which is up, do nothing more from now on."""
         self._inner.cut()
         self._is_killed = True
-        return True
 
     def notice(self) -> bool:
-        """Let the engine that was killed crash; False if it is not up any longer."""
-        assert self._runner is not None
+        """Let the engine that was killed crash; False if it has crashed already."""
+        assert self._runner is not None, "an engine that is up has a Runner"
         self._is_noticed = True
         try:
             self._runner.tell(Interrupt(0))

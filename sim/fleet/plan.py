@@ -117,7 +117,7 @@ def _befallen(trouble: Trouble, recorder: Recorder) -> tuple[FaultFigures, ...]:
         (loss.replica, loss.time_s): loss for loss in recorder.losses
     }
     found = []
-    for each in trouble.befallen:
+    for each in sorted(trouble.befallen, key=lambda each: each.at_s):
         replica = getattr(each.fault, "replica", None)
         loss = losses.get((replica, each.noticed_s)) if isinstance(each.fault, DeadEngine) else None
         counts = (0, 0) if loss is None else (loss.num_ended, loss.num_again)

@@ -1,8 +1,15 @@
-"""Faults that befall a fleet while it runs: each at its instant, in order, with what came of it."""
+"""Faults that befall a fleet while it runs: each at its instant, in order, with what came of it.
 
+Faults are intervals, which may overlap. An engine is down as long as any fault keeps it down; factors of
+stragglers multiply, and so do the parts of slow links; transfers get lost by each rate in turn.
+"""
+
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from math import nan, prod
+from typing import Literal
 
 from actors.core.chance import drawn, is_lost
 from actors.core.config import ConfigError
@@ -22,13 +29,23 @@ from sim.fleet.mortal import MortalBackend
 class Befallen:
     """A fault that has happened; `num_cancelled` are the clients that left.
 
-    It was noticed at `noticed_s`, from when on the fleet does without the engine.
+    At `noticed_s` it was noticed, and the fleet did without the engine; NaN if that was down already.
     """
 
     fault: PlannedFault
     at_s: float
     noticed_s: float
     num_cancelled: int = 0
+
+
+@dataclass(slots=True)
+class EngineLife:
+    """The state of a replica's engine as far as faults change it; that one is `dead` is not noticed yet."""
+
+    state: Literal["up", "dead", "starting"] = "starting"
+    up_s: float = 0.0
+    """The time from which no fault that has happened keeps it down."""
+    backend: MortalBackend | None = None
 
 
 @dataclass(slots=True)
@@ -41,21 +58,30 @@ class Trouble:
     paces: Sequence[ScaledCost]
     links: KvLinks | None
     befallen: list[Befallen] = field(default_factory=list)
-    _mortals: dict[int, MortalBackend] = field(default_factory=dict)
-    _down_s: dict[int, float] = field(default_factory=dict)
-    _dead: dict[int, tuple[MortalBackend, float]] = field(default_factory=dict)
-    """The engines whose death has not been noticed yet, with its time, by the fault's number."""
+    _lives: dict[int, EngineLife] = field(default_factory=dict)
+    _factors: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """The factors of the stragglers that each replica is now."""
+    _parts: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """The parts of its bandwidth that slow links leave each replica now."""
+    _dead: dict[int, tuple[EngineLife, Befallen]] = field(default_factory=dict)
+    """The engines whose death has not been noticed yet, by the number of the fault that killed each."""
     _loss_rates: list[float] = field(default_factory=list)
 
     def new_backend(self, replica: int) -> MortalBackend:
-        """Make a replica's first backend, or one that takes as long to start as its last crash says."""
+        """Make a replica's first backend, or one that starts as long as faults keep its engine down."""
         from sim.backend import CostBackend
 
         inner = self.new_inner(replica)
         if not isinstance(inner, CostBackend):
             raise ConfigError("faults befall engines of one stage: leave --pipeline-parallel-size at 1")
-        backend = self._mortals[replica] = MortalBackend(inner, self._down_s.get(replica, 0.0))
-        return backend
+        life = self._lives.setdefault(replica, EngineLife())
+        life.backend = MortalBackend(inner, lambda: life.up_s, partial(self._is_up, replica, life))
+        return life.backend
+
+    def _is_up(self, replica: int, life: EngineLife) -> None:
+        life.state = "up"
+        if self.links is not None:
+            self.links.restore(replica)
 
     async def drive(self, llm: Ref[FromClients], client: Client) -> None:
         """Let every fault happen at its instant."""
@@ -71,15 +97,15 @@ class Trouble:
                     acts.append((fault.at_s, number, partial(self._kill, fault, number)))
                     if fault.notice_s:
                         at_s = fault.at_s + fault.notice_s
-                        acts.append((at_s, number, partial(self._notice, fault, number)))
+                        acts.append((at_s, number, partial(self._notice, number)))
                 case Straggler():
                     until_s = fault.at_s + fault.for_s
-                    acts.append((fault.at_s, number, partial(self._slow, fault, fault.factor)))
-                    acts.append((until_s, number, partial(self._slow, fault, 1.0)))
+                    acts.append((fault.at_s, number, partial(self._slow, fault, begins=True)))
+                    acts.append((until_s, number, partial(self._slow, fault, begins=False)))
                 case SlowLink():
                     until_s = fault.at_s + fault.for_s
-                    acts.append((fault.at_s, number, partial(self._throttle, fault, fault.part)))
-                    acts.append((until_s, number, partial(self._throttle, fault, 1.0)))
+                    acts.append((fault.at_s, number, partial(self._throttle, fault, begins=True)))
+                    acts.append((until_s, number, partial(self._throttle, fault, begins=False)))
                 case LostTransfer():
                     acts.append((fault.at_s, number, partial(self._lose, fault)))
                     acts.append((fault.at_s + fault.for_s, number, partial(self._lose_no_more, fault)))
@@ -97,32 +123,49 @@ class Trouble:
         self.befallen.append(Befallen(fault, now_s(), now_s(), num_cancelled))
 
     def _kill(self, fault: DeadEngine, number: int) -> None:
-        mortal = self._mortals[fault.replica]
-        if mortal.kill():
-            self._dead[number] = mortal, now_s()
-            if not fault.notice_s:
-                self._notice(fault, number)
+        life = self._lives[fault.replica]
+        life.up_s = max(life.up_s, now_s() + fault.down_s)
+        if life.state != "up":  # it stays down for longer
+            self.befallen.append(Befallen(fault, now_s(), nan))
+            return
+        assert life.backend is not None
+        life.state = "dead"
+        life.backend.kill()
+        self._dead[number] = life, Befallen(fault, now_s(), nan)
+        if self.links is not None:
+            self.links.cut_off(fault.replica)
+        if not fault.notice_s:
+            self._notice(number)
 
-    def _notice(self, fault: DeadEngine, number: int) -> None:
-        mortal, at_s = self._dead.pop(number, (None, 0.0))
-        if mortal is not None and mortal.notice():
-            self._down_s[fault.replica] = fault.down_s - fault.notice_s
-            self.befallen.append(Befallen(fault, at_s, now_s()))
+    def _notice(self, number: int) -> None:
+        """The fleet misses the engine that this fault killed, unless that was down already."""
+        if (found := self._dead.pop(number, None)) is None:
+            return
+        life, befallen = found
+        assert life.backend is not None
+        life.state, befallen.noticed_s = "starting", now_s()
+        if life.backend.notice():
+            self.befallen.append(befallen)
 
-    def _slow(self, fault: Straggler, factor: float) -> None:
-        pace = self.paces[fault.replica]
+    def _slow(self, fault: Straggler, *, begins: bool) -> None:
+        factors, pace = self._factors[fault.replica], self.paces[fault.replica]
+        (factors.append if begins else factors.remove)(fault.factor)
 
         def change() -> None:
-            pace.factor = factor
+            pace.factor = prod(factors, start=1.0)
 
-        self._mortals[fault.replica].change_pace(change)
-        if factor == fault.factor:
+        backend = self._lives[fault.replica].backend
+        assert backend is not None
+        backend.change_pace(change)
+        if begins:
             self._note(fault)
 
-    def _throttle(self, fault: SlowLink, part: float) -> None:
+    def _throttle(self, fault: SlowLink, *, begins: bool) -> None:
+        parts = self._parts[fault.replica]
+        (parts.append if begins else parts.remove)(fault.part)
         if self.links is not None:
-            self.links.slow_down(fault.replica, part)
-        if part == fault.part:
+            self.links.slow_down(fault.replica, prod(parts, start=1.0))
+        if begins:
             self._note(fault)
 
     def _lose(self, fault: LostTransfer) -> None:
