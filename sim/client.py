@@ -2,6 +2,7 @@
 
 Clients are open-loop: each request is sent at its arrival, whatever became of the others. A request of a
 session is sent after the answer to the one before it, and a limit on concurrency makes all of them wait.
+Where clients ask again, that answer is the one that an attempt was given, or the end of the last attempt.
 """
 
 from collections import deque
@@ -109,6 +110,8 @@ class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
         self._retries = retries
         self._attempts: dict[str, tuple[TraceRequest, int]] = {}
         """Unfinished requests as they were asked first, and how often they were, where clients ask again."""
+        self._given_up: set[str] = set()
+        """Unfinished requests that have failed for their clients, who will ask again."""
         self._shall_stop = shall_stop
         self._rows = iter(trace)
         self._llm = llm
@@ -196,7 +199,7 @@ class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
         self._num_to_come -= 1
         self._num_arrived += 1
         if row.session is not None:
-            self._recorder.programs.arrival_s[row.request_id] = self.clock.now_s()
+            self._recorder.programs.arrives(row.request_id, self.clock.now_s())
         if row.slo_ttft_s is not None or row.slo_tpot_s is not None or row.slo_e2e_s is not None:
             self._recorder.wants(row.request_id, row.limits_s)
         self._llm.request(self._generate_for(row)).hand_to(_Answer(self, row))
@@ -207,28 +210,36 @@ class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
             self._on_progress(self._num_arrived)
 
     def _ended(self, name: str) -> None:
-        """Let the rows after it come; its end leaves room for one more."""
+        """Let the rows after it come, unless it is asked again; its end leaves room for one more."""
         in_session = self._unfinished.pop(name, None)
-        self._attempts.pop(name, None)
         if in_session is None:
             return
         if self._timeout_s is not None and (timer := self._timers.pop(name, None)) is not None:
             timer.stop()
-        if in_session:
-            self._end_s[name] = self.clock.now_s()
-        for row in self._later.pop(name, ()):
-            self._ask_after(row)
+        if name in self._given_up:
+            self._given_up.remove(name)
+        else:
+            first = self._attempts.pop(name, None)
+            asked = name if first is None else first[0].request_id
+            if in_session:
+                self._end_s[asked] = self.clock.now_s()
+            for row in self._later.pop(asked, ()):
+                self._ask_after(row)
         if self._ready:
             self._ask(self._ready.popleft())
 
     def _failed(self, name: str) -> None:
         """Ask again later, if there is a further attempt."""
-        first = self._attempts.pop(name, None)
+        first = self._attempts.get(name)
         if self._retries is None or first is None or first[1] >= self._retries[0]:
             return
         (row, number), (_, wait_s) = first, self._retries
         again = row._replace(request_id=f"{row.request_id}~{number + 1}", after=())
+        del self._attempts[name]
+        self._given_up.add(name)
         self._attempts[again.request_id] = row, number + 1
+        if row.session is not None:
+            self._recorder.programs.asked_again(again.request_id, row.request_id)
         self._num_to_come += 1
         self.schedule(self.clock.now_s() + wait_s, Event.ARRIVAL, Due(again))
 

@@ -12,6 +12,8 @@ class Programs:
         self.arrival_s: dict[str, float] = {}
         self.end_s: dict[str, float] = {}
         """The instants of the requests of sessions that arrived, and that had all their tokens."""
+        self._first: dict[str, str] = {}
+        """The request that each was asked first as, where clients ask again."""
         self._tied_to: dict[str, str] = {}
         """A later request of the same program; itself for the last of all so far."""
 
@@ -23,8 +25,24 @@ class Programs:
         programs = cls()
         for row in (row for row in trace if row.session is not None):
             programs.ties(row.request_id, row.after)
-        programs.arrival_s, programs.end_s = arrival_s, end_s
+        for name in arrival_s:
+            first, _, attempt = name.rpartition("~")
+            if attempt.isdecimal() and name not in programs._tied_to and first in programs._tied_to:
+                programs.asked_again(name, first)
+        for name, at_s in arrival_s.items():
+            programs.arrives(name, at_s)
+        for name, at_s in end_s.items():
+            programs.ends(name, at_s)
         return programs
+
+    def asked_again(self, request_id: str, first: str) -> None:
+        """Note that a request, which failed, will be asked again by another name."""
+        self._first[request_id] = first
+
+    def arrives(self, request_id: str, at_s: float) -> None:
+        """Note that a request of a session arrives; if it is asked again, it has arrived already."""
+        if request_id not in self._first:
+            self.arrival_s[request_id] = at_s
 
     def ties(self, request_id: str, after: Iterable[str]) -> None:
         """Note that a request of a session will come, `after` these."""
@@ -35,6 +53,7 @@ class Programs:
 
     def ends(self, request_id: str, at_s: float) -> None:
         """Note that a request has all its tokens."""
+        request_id = self._first.get(request_id, request_id)
         if request_id in self.arrival_s:
             self.end_s[request_id] = at_s
 
