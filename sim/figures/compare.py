@@ -61,6 +61,7 @@ class Comparison(NamedTuple):
     lost: list[Moved]
     num_finished: tuple[int, int, int] | None = None
     of_each: tuple[tuple[int, int], tuple[int, int]] | None = None
+    num_failed: tuple[int, int] = (0, 0)
 
 
 def compare(first: Run, second: Run) -> Comparison:
@@ -79,7 +80,10 @@ def compare(first: Run, second: Run) -> Comparison:
     }
     finished = None if rows is None else _num_finished(a["e2e_s"], b["e2e_s"], rows)
     of_each = _counts(a["e2e_s"]), _counts(b["e2e_s"])
-    return Comparison(settings, is_paired, len(a["e2e_s"]), figures, gained, lost, finished, of_each)
+    num_failed = first.summary.get("num_failed", 0), second.summary.get("num_failed", 0)
+    return Comparison(
+        settings, is_paired, len(a["e2e_s"]), figures, gained, lost, finished, of_each, num_failed
+    )
 
 
 def replications_that_tell(change: Interval) -> int | None:

@@ -172,6 +172,8 @@ class Summary:
     num_finished: int
     num_aborted: int
     num_refused: int = 0
+    num_failed: int = 0
+    """Requests that an error ended: their engine died, or their blocks were lost too often."""
     num_steps: int | None = None
     duration_s: float
     prompt_tokens: int
@@ -315,6 +317,7 @@ def _seen(
         num_requests=totals.num_requests,
         num_finished=totals.num_finished,
         num_aborted=totals.num_aborted,
+        num_failed=totals.num_failed,
         duration_s=duration_s,
         prompt_tokens=totals.prompt_tokens,
         output_tokens=output_tokens,

@@ -31,6 +31,10 @@ WHOLE = (
     "recompute_tax",
     "imbalance",
     "gpu_hours",
+    "num_finished",
+    "num_aborted",
+    "num_refused",
+    "num_failed",
     "cost_per_million_output_tokens",
 )
 """Figures of all requests after the warm-up together."""

@@ -27,6 +27,8 @@ class TenantFigures:
     num_requests: int
     num_finished: int
     num_refused: int
+    num_aborted: int
+    num_failed: int
     prompt_tokens: int
     output_tokens: int
     ttft_mean_s: float | None
@@ -62,7 +64,8 @@ def tenants_of(rows: Rows, met: NDArray[np.bool_] | None, front_end_s: float) ->
     codes = {name: code for code, name in enumerate(names)}
     owner = np.array([-1 if name is None else codes[name] for name in rows.tenant])
     shares = _shares(rows, [owner == code for code in range(len(names))])
-    times, is_refused = latencies(rows, front_end_s), _is_refused(rows)
+    times = latencies(rows, front_end_s)
+    refused, aborted, failed = (_ended_by(rows, reason) for reason in ("refused", "abort", "error"))
     figures = {}
     for code, name in enumerate(names):
         own = owner == code
@@ -70,7 +73,9 @@ def tenants_of(rows: Rows, met: NDArray[np.bool_] | None, front_end_s: float) ->
         figures[name] = TenantFigures(
             int(own.sum()),
             int(done.sum()),
-            int((own & is_refused).sum()),
+            int((own & refused).sum()),
+            int((own & aborted).sum()),
+            int((own & failed).sum()),
             int(rows.num_prompt_tokens[done].sum()),
             int(rows.num_output_tokens[done].sum()),
             _mean(times.ttft_s[done]),
@@ -100,7 +105,7 @@ def jain(values: Sequence[float]) -> float | None:
 def _shares(rows: Rows, owners: Sequence[NDArray[np.bool_]]) -> list[float | None]:
     """Return what each tenant was served while it and another waited, over an equal share of it."""
     last_s = np.nanmax(np.concatenate((rows.arrival_s, rows.finish_s)))
-    ended_s = np.where(_is_refused(rows), rows.arrival_s, rows.finish_s)
+    ended_s = np.where(_ended_by(rows, "refused"), rows.arrival_s, rows.finish_s)
     until_s = np.where(np.isnan(rows.first_scheduled_s), ended_s, rows.first_scheduled_s)
     until_s = np.where(np.isnan(until_s), last_s, until_s)
     instants = np.unique(np.concatenate((rows.arrival_s, until_s)))
@@ -120,8 +125,8 @@ def _shares(rows: Rows, owners: Sequence[NDArray[np.bool_]]) -> list[float | Non
     return found
 
 
-def _is_refused(rows: Rows) -> NDArray[np.bool_]:
-    return np.array([reason == "refused" for reason in rows.reason], dtype=bool)
+def _ended_by(rows: Rows, reason: str) -> NDArray[np.bool_]:
+    return np.array([each == reason for each in rows.reason], dtype=bool)
 
 
 def _waits(arrival_s: Floats, until_s: Floats, instants: Floats) -> NDArray[np.bool_]:

@@ -61,6 +61,8 @@ class RequestTotals:
     num_requests: int = 0
     num_finished: int = 0
     num_aborted: int = 0
+    num_refused: int = 0
+    num_failed: int = 0
     num_cut: int = 0
     num_met: int | None = None
     first_arrival_s: float = math.inf
@@ -80,6 +82,8 @@ class RequestTotals:
         self.num_requests += len(done)
         self.num_finished += int(done.sum())
         self.num_aborted += rows.reason.count("abort")
+        self.num_refused += rows.reason.count("refused")
+        self.num_failed += rows.reason.count("error")
         self.num_cut += rows.reason.count("length")
         if met is not None:
             self.num_met = (self.num_met or 0) + int(met.sum())

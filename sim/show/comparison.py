@@ -43,6 +43,9 @@ def print_comparison(found: Comparison, names: tuple[str, str], console: Console
             " compared",
             markup=False,
         )
+    if any(found.num_failed):
+        first, second = found.num_failed
+        console.print(f"{first:,} failed in {names[0]}, {second:,} in {names[1]}", markup=False)
     if not found.figures:
         console.print("No request finished in both: there is nothing to compare.")
         return

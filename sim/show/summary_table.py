@@ -159,7 +159,8 @@ def _totals(summary: Summary, doubt: float | None) -> Table:
     table.add_column()
     table.add_column()
     lost = []
-    for count, what in ((summary.num_aborted, "aborted"), (summary.num_refused, "refused")):
+    ends = (summary.num_aborted, "aborted"), (summary.num_refused, "refused"), (summary.num_failed, "failed")
+    for count, what in ends:
         lost += [f"{count:,} {what}"] if count else []
     requests = f"{summary.num_finished:,} of {summary.num_requests:,} finished"
     table.add_row("requests", ", ".join([requests, *lost]))

@@ -393,6 +393,10 @@ def _whole(run: Played, totals: RequestTotals, replicas: Replicas, first: int) -
         "recompute_tax": totals.recomputed_tokens / max(totals.prompt_tokens + tokens, 1),
         "imbalance": replicas.imbalance,
         "gpu_hours": span_s * terms.num_gpus / 3600,
+        "num_finished": float(totals.num_finished),
+        "num_aborted": float(totals.num_aborted),
+        "num_refused": float(totals.num_refused),
+        "num_failed": float(totals.num_failed),
         "finished_fraction": totals.num_finished / totals.num_requests if totals.num_requests else None,
         "cost_per_million_output_tokens": None
         if price is None or not tokens

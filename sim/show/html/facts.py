@@ -76,7 +76,9 @@ ROWS: tuple[tuple[str, tuple[str, ...], str, int], ...] = (
     ("cost per million output tokens", ("cost_per_million_output_tokens",), "n", -1),
     ("busiest replica over the mean", ("imbalance",), "n", -1),
     ("requests finished", ("num_finished",), "n", 0),
+    ("requests aborted", ("num_aborted",), "n", 0),
     ("requests refused", ("num_refused",), "n", 0),
+    ("requests failed", ("num_failed",), "n", -1),
     ("steps", ("num_steps",), "n", 0),
 )
 """The rows: name, place in the summary, unit, and whether more (1) or less (-1) is better."""
