@@ -25,21 +25,19 @@ def run_output(
 ) -> "RunOutput | Unkept":
     """The output of the replay that is running, to be used in a `with`."""
     needs_folder(directory, messages, "--out")
-    if config.passes_on:
-        if journal:
-            raise ConfigError(f"--journal{CHANGE_ENGINES}")
-        journal = False
+    if config.passes_on and journal:
+        raise ConfigError(f"--journal{CHANGE_ENGINES}")
     if journal and directory is None:
         raise ConfigError("--journal needs a folder to write it to: give --out DIR")
     if directory is None:
         return _unkept()
     from sim.record.journal_rows import Header
     from sim.record.run_directory import replay_id
-    from sim.record.run_output import RunOutput
+    from sim.record.run_output import RunOutput, kind_of_replay
 
     options = kept_options(directory)
     header = Header.of(config, num_blocks, replay_id(options, directory))
-    return RunOutput(directory, header, options, messages, journal=journal)
+    return RunOutput(directory, header, options, messages, kind_of_replay(config), journal)
 
 
 def client_output(directory: str | None, unused: Collection[str]) -> "RunOutput | Unkept":

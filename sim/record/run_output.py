@@ -12,12 +12,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
+from actors.config import EngineConfig
 from actors.core.config import ConfigError
 from actors.kernel.actor import Actor
 from actors.messages import Heard
 from sim.files.run_files import WholeFolder, strangers
 from sim.record.client_record import ClientColumns
-from sim.record.columns import Columns
+from sim.record.columns import Columns, MovedColumns
 from sim.record.journal_file import JournalFile, MessageFile
 from sim.record.journal_rows import Header
 from sim.record.run_directory import write_facts
@@ -39,6 +40,11 @@ class Kind(NamedTuple):
 
 REPLAYED = Kind("sundog replay", Columns, True)
 MEASURED = Kind("sundog bench", ClientColumns, False)
+
+
+def kind_of_replay(config: EngineConfig) -> Kind:
+    """Return the kind of a replay: moves have columns of their own, and no journal has them."""
+    return Kind("sundog replay", MovedColumns if config.moves else Columns, not config.passes_on)
 
 
 class RunOutput:

@@ -128,7 +128,7 @@ def replay(
         from actors.policy_file import given_policy, given_router
         from sim.record.journal_rows import Header
         from sim.record.run_directory import open_run, replay_id
-        from sim.record.run_output import RunOutput
+        from sim.record.run_output import RunOutput, kind_of_replay
         from sim.trace.read import read_trace
         from sundog.builds.replayed import replayed
         from sundog.builds.simulated import Simulated
@@ -149,7 +149,7 @@ def replay(
             if not isinstance(value, str):
                 facts[name] = f"{(value if isinstance(value, type) else type(value)).__qualname__}, an object"
         header = Header.of(config, simulated.capacity.num_blocks, replay_id(facts, folder))
-        with RunOutput(folder, header, facts, False, journal=False if config.passes_on else None) as output:
+        with RunOutput(folder, header, facts, False, kind_of_replay(config)) as output:
             replayed(simulated, islice(source, reading.limit), load, terms, engine.seed, output)
         return RunResult(open_run(folder), simulated.remarks, kept)
 

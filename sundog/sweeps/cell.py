@@ -147,14 +147,14 @@ class CellRunner:
         from sim.figures.metrics import summarize
         from sim.record.journal_rows import Header
         from sim.record.run_directory import replay_id
-        from sim.record.run_output import RunOutput
+        from sim.record.run_output import RunOutput, kind_of_replay
 
         plan = self._plan
         trace, reading = self._trace(run)
         options = recorded((run.engine, run.target, run.load, plan.terms, reading), trace, place)
         header = Header.of(simulated.config, simulated.capacity.num_blocks, replay_id(options, place))
-        journal = False if simulated.config.passes_on else None
-        with RunOutput(place, header, options, plan.messages, journal=journal) as output:
+        kind = kind_of_replay(simulated.config)
+        with RunOutput(place, header, options, plan.messages, kind) as output:
             recorder = self._replayed(run, requests, simulated, output)
             output.finish(summarize(recorder, simulated.terms(plan.terms), output.rows()).to_json())
 
