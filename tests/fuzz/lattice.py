@@ -1,0 +1,256 @@
+"""Random configurations over every option that changes decisions, each with a trace that crowds it."""
+
+import json
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sim.trace.record import TraceRequest
+
+DECIDERS = Path(__file__).with_name("deciders.py")
+DOCS = Path(__file__).parents[2] / "docs"
+BLOCK = 16
+CONTEXT = 480
+LAST_S = 520.0
+"""The witnesses come this much after the others: longer than blocks are kept for a lost request (480 s)."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A replay: its `rows`, its `options` by the names that `sundog.replay` has, and its file of `faults`."""
+
+    seed: int
+    rows: tuple[TraceRequest, ...]
+    options: Mapping[str, Any]
+    faults: str = ""
+
+    def without(self, name: str) -> "Configuration":
+        """Return the same without one option, or with half of the rows, or without the last fault."""
+        if name == "rows":
+            return replace(self, rows=self.rows[: len(self.rows) // 2])
+        if name == "faults":
+            parts = self.faults.split("\n\n")
+            return replace(self, faults="\n\n".join(parts[:-1]))
+        return replace(self, options={key: value for key, value in self.options.items() if key != name})
+
+    def write(self, folder: Path) -> dict[str, Any]:
+        """Write the files of the configuration; returns its options with their paths."""
+        from sim.trace.jsonl_rows import write_trace
+
+        folder.mkdir(parents=True, exist_ok=True)
+        write_trace(
+            str(folder / "trace.jsonl"),
+            self.rows,
+            provenance="python -m tests.fuzz",
+            seed=self.seed,
+            hash_block_tokens=BLOCK,
+        )
+        options = dict(self.options)
+        if self.faults:
+            (folder / "faults.toml").write_text(self.faults)
+            options["faults"] = str(folder / "faults.toml")
+        return options
+
+    def command(self, folder: Path) -> str:
+        """Write its files, and return the command line that repeats it."""
+        words = ["sundog", "replay", str(folder / "trace.jsonl"), "--no-ranges"]
+        for name, value in self.write(folder).items():
+            option = name.replace("_", "-")
+            if isinstance(value, bool):
+                words.append(f"--{option}" if value else f"--no-{option}")
+            elif isinstance(value, tuple):
+                words += [f"--{option} {each}" for each in value]
+            else:
+                words.append(f"--{option} '{value}'" if "{" in str(value) else f"--{option} {value}")
+        return " ".join(words)
+
+
+def configuration(seed: int) -> Configuration:
+    """Return the configuration of a seed; some are refused when they are built."""
+    rng = random.Random(f"lattice {seed}")
+    options: dict[str, Any] = {"seed": rng.randrange(100), "max_model_len": CONTEXT}
+    shape = rng.choice(["one", "replicas", "replicas", "pools", "pools", "moves", "moves", "ranks", "stages"])
+    _shape(rng, shape, options)
+    _limits(rng, options)
+    _policy(rng, options)
+    may_scale = shape in ("replicas", "moves") and "data_parallel_size" not in options
+    if may_scale and rng.random() < 0.5:
+        _scaler(rng, options)
+    if shape not in ("pools", "stages") and rng.random() < 0.4:
+        options["kv_offloading_size"] = rng.choice([0.02, 0.1, 1.0])
+        options["kv_offloading_gb_per_s"] = rng.choice([0.2, 2.0, 20.0])
+        options.pop("enable_prefix_caching", None)
+    if rng.random() < 0.15 and shape != "stages":
+        drafts = {"method": "ngram", "num_speculative_tokens": rng.randint(1, 4), "acceptance": 0.6}
+        options |= {"speculative_config": json.dumps(drafts), "async_scheduling": False}
+    if rng.random() < 0.3:
+        options["predictor"] = rng.choice(["oracle", "class-mean", "noisy"])
+    if rng.random() < 0.2:
+        options["client_timeout"] = rng.choice([0.3, 1.0, 4.0])
+    if rng.random() < 0.15:
+        options["max_concurrency"] = rng.randint(1, 12)
+    if rng.random() < 0.15:
+        options["max_waiting"] = rng.randint(2, 20)
+    rows = _rows(rng)
+    faults = ""
+    if shape not in ("ranks", "stages") and rng.random() < 0.5:
+        faults = _faults(rng, shape, options, rows[-1].arrival_s + 1.0)
+    return Configuration(seed, (*rows, *_witnesses(rows)), options, faults)
+
+
+def _shape(rng: random.Random, shape: str, options: dict[str, Any]) -> None:
+    num_blocks = rng.choice([32, 40, 64, 120])
+    if shape == "pools":
+        given = [f"prefill={rng.choice(['h100', 'a100-80gb'])}:x{rng.randint(1, 2)}"]
+        given.append(f"decode={rng.choice(['h100', 'b200:tp2'])}x{rng.randint(1, 3)}")
+        given[-1] = given[-1].replace("h100x", "h100:x")
+        options["pool"] = tuple(f"{each}:num_gpu_blocks={rng.choice([32, 48, 120])}" for each in given)
+    else:
+        options["num_gpu_blocks"] = num_blocks
+        if shape in ("replicas", "moves"):
+            options["replicas"] = rng.randint(2, 4)
+    if shape == "ranks":
+        options |= {"model": "qwen3-30b-a3b", "data_parallel_size": 2, "enable_expert_parallel": True}
+    if shape == "stages":
+        options["pipeline_parallel_size"] = rng.randint(2, 3)
+        options["replicas"] = rng.randint(1, 2)
+    if shape in ("pools", "moves"):
+        options["kv_transfer_gb_per_s"] = rng.choice([0.02, 0.2, 50.0])
+        options["kv_transfer_latency_s"] = rng.choice([0.0, 0.001, 0.2])
+    routers = [f"{DECIDERS}:{name}" for name in ("Holds", "Global", "TurnsAway")]
+    routers += [f"{DECIDERS}:Global:most=1", "round-robin", "least-tokens", "power-of-two"]
+    routers += ["prefix-aware", "weighted:prefix=1,load=0.5", "session-affinity"]
+    routers += [f"{DOCS}/routers/sticky_prefix.py:StickyPrefix", f"{DOCS}/routers/shed_load.py:ShedLoad"]
+    if shape == "moves" or (shape == "pools" and rng.random() < 0.3):
+        routers = [f"{DECIDERS}:Restless", f"{DECIDERS}:Restless:share=0.05,most=3"]
+        routers.append(f"{DOCS}/routers/llumnix.py:Llumnix")
+    options["router"] = rng.choice(routers)
+
+
+def _limits(rng: random.Random, options: dict[str, Any]) -> None:
+    options["max_num_seqs"] = rng.choice([1, 3, 8, 24])
+    options["max_num_batched_tokens"] = rng.choice([32, 64, 512, 2048])
+    options["async_scheduling"] = rng.random() < 0.5
+    for name, share, values in (
+        ("enable_prefix_caching", 0.2, [False]),
+        ("enable_chunked_prefill", 0.1, [False]),
+        ("long_prefill_token_threshold", 0.2, [16, 64]),
+        ("watermark", 0.15, [0.02, 0.1]),
+        ("max_overtakes", 0.3, [1, 2, 8]),
+        ("preempt_for_priority", 0.35, [True]),
+        ("victim", 0.2, ["least-recompute"]),
+        ("refuse_never_fit", 0.1, [True]),
+        ("engine_version", 0.2, ["0.32.0", "0.11.0"]),
+    ):
+        if rng.random() < share:
+            options[name] = rng.choice(values)
+    if options.get("enable_chunked_prefill") is False:
+        options["max_num_batched_tokens"] = 2048
+
+
+def _policy(rng: random.Random, options: dict[str, Any]) -> None:
+    urgent = ["priority", "earliest-deadline", "mlfq", "shortest-remaining"]
+    urgent += [f"{DECIDERS}:Whims", f"{DECIDERS}:Choosy"]
+    others = [
+        "fcfs",
+        "fcfs",
+        "shortest-prompt",
+        "longest-prefix",
+        "vtc",
+        "prefill-first",
+        f"{DECIDERS}:Nibbling",
+    ]
+    others += [f"{DECIDERS}:Pausing", f"{DOCS}/policies/least_recompute.py:LeastRecompute"]
+    others += [f"{DOCS}/policies/deficit.py:Deficit", f"{DOCS}/policies/fast_serve.py:FastServe"]
+    options["policy"] = rng.choice(urgent if "preempt_for_priority" in options else urgent + others)
+    if options["policy"] == "shortest-remaining":
+        options["predictor"] = rng.choice(["oracle", "noisy"])
+
+
+def _scaler(rng: random.Random, options: dict[str, Any]) -> None:
+    own = [f"{DECIDERS}:Tide:period_s={rng.choice([0.3, 1.0, 2.5])}"]
+    options["scaler"] = rng.choice([*own, *own, "keda:target=3,down_s=1", "hpa:down_s=1"])
+    options["scale_every_s"] = rng.choice([0.2, 0.5, 1.0])
+    options["scale_start_s"] = rng.choice([0.0, 0.1, 2.0])
+    options["scale_least"] = rng.randint(1, 2)
+
+
+def _rows(rng: random.Random) -> list[TraceRequest]:
+    """Requests faster than they can be served, some of which begin alike, some after one another."""
+    rows: list[TraceRequest] = []
+    time_s, per_s = 0.0, rng.choice([5.0, 30.0, 200.0])
+    has_sessions, has_contents, has_terms = (rng.random() < 0.5 for _ in range(3))
+    longest = rng.choice([40, 160, 300])
+    for number in range(rng.choice([4, 10, 24, 40])):
+        time_s += rng.expovariate(per_s)
+        num_prompt, num_output = (
+            rng.randint(1, longest),
+            rng.choice([1, rng.randint(1, 60), rng.randint(1, 120)]),
+        )
+        family = rng.randrange(4)
+        row = TraceRequest(f"r{number}", round(time_s, 6), num_prompt, num_output)
+        if has_contents and family:
+            own = num_prompt // BLOCK - rng.randint(0, 4)
+            ids = tuple(
+                family * 1000 + index if index < own else 10**6 * (number + 1) + index
+                for index in range(-(-num_prompt // BLOCK))
+            )
+            row = row._replace(hash_ids=ids, hash_block_tokens=BLOCK)
+        if has_terms:
+            row = row._replace(
+                tenant=rng.choice(["a", "b", None]),
+                priority=rng.randint(-2, 2),
+                slo_ttft_s=rng.choice([None, 0.5, 5.0]),
+                predicted_tokens=rng.choice([None, num_output, 10]),
+            )
+        if has_sessions and rng.random() < 0.6:
+            session = f"s{rng.randrange(4)}"
+            before = [each for each in rows if each.session == session]
+            row = row._replace(session=session)
+            if before and rng.random() < 0.7:
+                after = tuple(
+                    dict.fromkeys(each.request_id for each in rng.choices(before, k=rng.randint(1, 2)))
+                )
+                row = row._replace(after=after, pause_s=rng.choice([0.0, 0.2, 1.5]))
+        rows.append(row)
+    return rows
+
+
+def _witnesses(rows: list[TraceRequest]) -> list[TraceRequest]:
+    """Small requests one after another, long after the others."""
+    first_s = rows[-1].arrival_s + LAST_S
+    return [TraceRequest(f"last-{number}", first_s + 5.0 * number, 5, 2) for number in range(6)]
+
+
+def _faults(rng: random.Random, shape: str, options: Mapping[str, Any], span_s: float) -> str:
+    num_replicas = options.get("replicas", 1)
+    if shape == "pools":
+        num_replicas = sum(int(each.split(":num_")[0].rsplit("x", 1)[1]) for each in options["pool"])
+    kinds = ["dead-engine", "dead-engine", "straggler", "cancellations", "spike", "retries"]
+    if shape in ("pools", "moves"):
+        kinds += ["slow-link", "lost-transfer"]
+    tables = []
+    for kind in rng.choices(kinds, k=rng.randint(1, 5)):
+        fields = {"kind": json.dumps(kind), **_fields(rng, kind, num_replicas, span_s)}
+        tables.append("[[fault]]\n" + "\n".join(f"{name} = {value}" for name, value in fields.items()))
+    return "\n\n".join(tables)
+
+
+def _fields(rng: random.Random, kind: str, num_replicas: int, span_s: float) -> dict[str, Any]:
+    at_s, for_s = round(rng.uniform(0, span_s), 3), round(rng.uniform(0, span_s), 3)
+    replica, rate = rng.randrange(num_replicas), rng.choice([0.2, 0.6])
+    down_s = rng.choice([0.01, 1.0, for_s])
+    factor, part = rng.choice([0.5, 3.0, 10.0]), rng.choice([0.0, 0.1])
+    notice_s = round(rng.choice([0.0, rng.random()]) * down_s, 4)
+    fields: dict[str, dict[str, Any]] = {
+        "dead-engine": {"at_s": at_s, "replica": replica, "down_s": down_s, "notice_s": notice_s},
+        "straggler": {"at_s": at_s, "for_s": for_s, "replica": replica, "factor": factor},
+        "slow-link": {"at_s": at_s, "for_s": for_s, "replica": replica, "part": part},
+        "lost-transfer": {"at_s": at_s, "for_s": for_s, "rate": rate},
+        "cancellations": {"at_s": at_s, "rate": rate},
+        "spike": {"at_s": at_s, "for_s": for_s, "factor": 2},
+        "retries": {"attempts": rng.randint(1, 4), "wait_s": rng.choice([0.0, 0.3, 2.0])},
+    }
+    return fields[kind]
