@@ -172,7 +172,7 @@ def _policy(rng: random.Random, options: dict[str, Any]) -> None:
 def _scaler(rng: random.Random, options: dict[str, Any]) -> None:
     own = [f"{DECIDERS}:Tide:period_s={rng.choice([0.3, 1.0, 2.5])}"]
     options["scaler"] = rng.choice([*own, *own, "keda:target=3,down_s=1", "hpa:down_s=1"])
-    options["scale_every_s"] = rng.choice([0.2, 0.5, 1.0])
+    options["scale_every_s"] = rng.choice([0.5, 1.0, 3.0])
     options["scale_start_s"] = rng.choice([0.0, 0.1, 2.0])
     options["scale_least"] = rng.randint(1, 2)
 

@@ -3,8 +3,7 @@
 import hashlib
 import io
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -59,28 +58,25 @@ class Watch(Actor[Heard]):
             raise Broken(f"replica {output.replica} has lost {num_held} blocks")
 
 
-@contextmanager
-def built(configuration: Configuration) -> Iterator[tuple[Simulated, object, int]]:
-    """Build what a configuration asks for; raises ConfigError if that is refused."""
-    with TemporaryDirectory() as folder:
-        options = configuration.write(Path(folder))
-        target, _, load, _, engine = records_of(options)
-        yield Simulated.of(engine, target), load, engine.seed
+class Built:
+    """What a configuration asks for, built once; raises ConfigError if that is refused."""
 
+    def __init__(self, configuration: Configuration) -> None:
+        with TemporaryDirectory() as folder:
+            target, _, self._load, _, engine = records_of(configuration.write(Path(folder)))
+            self._simulated, self._seed = Simulated.of(engine, target), engine.seed
+        self._rows = configuration.rows
 
-def run(configuration: Configuration, *, decode_runs: bool = True) -> Recorder:
-    """Replay a configuration once, under watch."""
-    with built(configuration) as (simulated, load, seed):
-        config = replace(simulated.config, decode_runs=decode_runs, debug=True)
-        simulated = replace(simulated, config=config)
-        plan = simulated.plan
-        capacities = (
-            [simulated.capacity] * config.replicas if plan is None else [e.capacity for e in plan.engines]
-        )
-        quiet_s = configuration.rows[-1].arrival_s - 40.0
-        assert quiet_s > LAST_S - 40.0
+    def run(self, *, decode_runs: bool = True) -> Recorder:
+        """Replay the configuration once, under watch."""
+        config = replace(self._simulated.config, decode_runs=decode_runs, debug=True)
+        simulated, plan = replace(self._simulated, config=config), self._simulated.plan
+        capacities = [simulated.capacity] * config.replicas
+        if plan is not None:
+            capacities = [engine.capacity for engine in plan.engines]
+        quiet_s = self._rows[-1].arrival_s - LAST_S / 10
         watch = Watch(quiet_s, [each.num_blocks - 1 for each in capacities])
-        return play(simulated, configuration.rows, load, seed, listeners=[watch])  # type: ignore[arg-type]
+        return play(simulated, self._rows, self._load, self._seed, listeners=[watch])
 
 
 def digest(recorder: Recorder) -> str:
@@ -154,19 +150,18 @@ def check(
 ) -> str | None:
     """Hold a configuration against every law; returns its digest, or None if it is refused. Raises Broken."""
     try:
-        with built(configuration):
-            pass
+        built = Built(configuration)
     except ConfigError as error:
         on_refusal(str(error))
         return None
     try:
-        recorder = run(configuration)
+        recorder = built.run()
         check_accounts(configuration, recorder)
         found = digest(recorder)
-        if digest(run(configuration, decode_runs=False)) != found:
+        if digest(built.run(decode_runs=False)) != found:
             raise Broken("runs of decodes change the bytes")
         if thoroughly:
-            if digest(run(configuration)) != found:
+            if digest(Built(configuration).run()) != found:
                 raise Broken("the same seed gives other bytes")
             check_python(configuration, recorder)
     except Broken:
