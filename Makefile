@@ -7,11 +7,12 @@ PIP := $(BIN)/pip --disable-pip-version-check
 INSTALL := $(PIP) install --quiet --no-compile --constraint requirements.lock --editable
 SOURCES := .
 PARALLEL := --numprocesses auto --dist worksteal
+ENGINE_TESTS := tests/runtime/test_*.py tests/runtime/kv_transfer tests/actors/api/test_live_openai.py
 
 # The suite begins Python more than a hundred times: a third of a short command is compiling what is compiled already.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-long test-ray test-clients experiments lint types tests house bench soak gpu fast plain train clean
+.PHONY: demo test test-long test-avx2 test-without-kernels test-ray test-clients experiments lint types tests house bench soak gpu fast plain train clean
 
 demo: $(VENV)/installed-engine
 	$(BIN)/sundog demo
@@ -39,6 +40,14 @@ tests: $(VENV)/installed-test
 # The same laws on more seeds, traces and modules.
 test-long: $(VENV)/installed-test
 	SUNDOG_FUZZ=3 $(BIN)/python -m pytest $(PARALLEL) --long
+
+# The engine's tests as on a CPU whose best instructions are AVX2, and with torch's kernels alone.
+test-avx2: $(VENV)/installed-test
+	SUNDOG_NATIVE=avx2 ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 \
+		$(BIN)/python -m tests.again -- $(PARALLEL) $(ENGINE_TESTS)
+
+test-without-kernels: $(VENV)/installed-test
+	SUNDOG_NATIVE=off $(BIN)/python -m tests.again -- $(PARALLEL) $(ENGINE_TESTS)
 
 # Engines, sweeps and the kernel's laws on a Ray cluster of this machine, which each of them begins and ends.
 test-ray: $(VENV)/installed-test

@@ -24,6 +24,8 @@ from runtime.model.attention_backend import AttentionBackend, choose
 from runtime.model.graphs import DecodeGraphs, Recorder
 from runtime.native.attention import NativeAttention, StepArrays
 from runtime.native.decoder import NativeDecoder
+from runtime.native.few_bits import FewBitsLinear
+from runtime.native.instructions import faster, instructions
 from runtime.native.library import kernels
 from runtime.native.parts import Unrecognised
 from runtime.native.recognised import recognised
@@ -111,7 +113,7 @@ class Model:
         self._graphs: DecodeGraphs | None = None
         self._can_score: bool | None = None
         """None until the first request for its prompt's log probabilities."""
-        library = kernels() if NativeAttention.can(cache) else None
+        self._library = library = kernels() if NativeAttention.can(cache) else None
         self._native = None if library is None else NativeAttention(library, cache)
         self._decoder: NativeDecoder | None = None
         self.why_by_layers: str | None = None
@@ -135,11 +137,15 @@ class Model:
     def computation(self) -> Computation:
         """The way in which its steps are computed, in words."""
         why = self.why_by_layers or ("there are no compiled kernels here" if self._native is None else None)
+        dtype, is_cpu = self._model.dtype, self._device.type == "cpu"
+        has_whole = any(isinstance(module, FewBitsLinear) for module in self._model.modules())
         return Computation(
-            str(self._model.dtype).removeprefix("torch."),
+            str(dtype).removeprefix("torch."),
             self._attention.words if self._native is None else "compiled kernels that read blocks in place",
             "one compiled call" if self.is_whole else "torch's layers one after the other",
             why,
+            instructions(self._library, dtype, has_whole=has_whole) if is_cpu else None,
+            faster(self._library, dtype, has_whole=has_whole) if is_cpu else None,
         )
 
     def logits(self, step: Step, inputs: Inputs[Tensor] | None = None) -> Tensor:

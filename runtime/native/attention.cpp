@@ -37,6 +37,11 @@ extern "C" void sundog_attend(const Layer* layer, const Sequences* s, const Rows
 
 extern "C" int32_t sundog_has_team() { return dlsym(RTLD_DEFAULT, "GOMP_parallel") != nullptr; }
 
+// The instructions that these kernels are compiled for, and whether those multiply bf16 as it is.
+extern "C" const char* sundog_instructions() { return INSTRUCTIONS; }
+
+extern "C" int32_t sundog_multiplies_bf16() { return !BY_FLOATS<bf16>; }
+
 extern "C" int32_t sundog_has_tiles() { return tiles::HERE; }
 
 // Whether the system lets this process use what the kernels are compiled for.

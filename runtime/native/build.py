@@ -37,7 +37,7 @@ CPU_NAMES = {
 }
 WITH_TILES = "amx"
 _LOG = logging.getLogger("sundog.loading")
-MOST_BUILD_S = 300
+MOST_BUILD_S = 900
 TEMPORARY = "sundog-native-"
 
 

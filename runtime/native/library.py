@@ -10,7 +10,7 @@ import functools
 import logging
 import os
 import shutil
-from ctypes import POINTER, c_int32, c_int64, c_void_p
+from ctypes import POINTER, c_char_p, c_int32, c_int64, c_void_p
 
 from runtime.native import build
 from runtime.native.records import DecoderRecord, LayerRecord, Linear, RowsRecord, SequencesRecord, StepRecord
@@ -43,6 +43,7 @@ def open_library(variant: str) -> ctypes.CDLL:
     library.sundog_decode.restype = None
     library.sundog_linear.argtypes = [POINTER(Linear), c_void_p, c_int64, c_void_p, c_int32, c_int32]
     library.sundog_linear.restype = None
+    library.sundog_instructions.restype = c_char_p
     if not library.sundog_has_team():
         raise Unavailable("this torch brings no GNU OpenMP threads to share")
     if not library.sundog_is_allowed():

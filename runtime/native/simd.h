@@ -15,6 +15,17 @@
 struct bf16 { uint16_t bits; };
 struct f16 { uint16_t bits; };
 
+// What this file is compiled for, in words.
+#if defined(__AMX_BF16__)
+constexpr const char* INSTRUCTIONS = "AMX";
+#elif defined(__AVX512BF16__)
+constexpr const char* INSTRUCTIONS = "AVX-512 with bf16";
+#elif defined(__AVX512F__)
+constexpr const char* INSTRUCTIONS = "AVX-512";
+#else
+constexpr const char* INSTRUCTIONS = "AVX2";
+#endif
+
 #if defined(__AVX512F__)
 constexpr int LANES = 16;
 using vf = __m512;

@@ -31,7 +31,9 @@ class StartReport(Actor[Heard]):
             at_once = min(blocks // -(-longest // size), self._limits.max_num_seqs)
             parts.append(f"{blocks:,} KV blocks of {size} tokens")
             if (how := self._capacity.computation) is not None:
-                parts.append(f"{how.dtype}, a step is {how.steps}")
+                by = "" if how.instructions is None else f" by {how.instructions}"
+                parts.append(f"{how.dtype}{by}, a step is {how.steps}")
+                parts += [] if how.faster is None else [how.faster]
             parts.append(f"contexts up to {longest:,} tokens, {at_once:,} of that length at once")
         return f"{name}: {'; '.join(parts)}"
 

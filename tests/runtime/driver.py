@@ -44,7 +44,7 @@ class Driver:
         self._free = list(range(1, num_blocks))
         random.Random(5).shuffle(self._free)
         self._block_size = block_size
-        self._budget, self._chunk = budget, chunk
+        self._budget, self.chunk = budget, chunk
         self._step = 0
         self._admitted: list[Admission] = []
         self._preempted: list[str] = []
@@ -127,7 +127,7 @@ class Driver:
                 num_decodes += name not in idle
                 budget -= 1
                 sequence.num_computed += name not in idle
-            elif num_tokens := min(left, self._chunk, budget):
+            elif num_tokens := min(left, self.chunk, budget):
                 chunks.append(Chunk(name, num_tokens, num_tokens == left))
                 budget -= num_tokens
                 sequence.num_computed += num_tokens

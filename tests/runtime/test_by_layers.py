@@ -8,16 +8,15 @@ import pytest
 
 pytest.importorskip("torch", reason="the engine extra is not installed")
 
-from runtime.native import build
 from runtime.serve import EMBEDDED_MODEL
 from tests.live import live
 from tests.runtime.models import build_model
+from tests.runtime.variants import needs_kernels
 
-pytestmark = pytest.mark.skipif(
-    not build.variants_of(build.cpu_flags()), reason="this CPU runs none of the kernels"
-)
+pytestmark = needs_kernels
 REPLICAS, RANKS = ("--replicas", "2"), ("--tensor-parallel-size", "2")
 SHARED = "2 ranks share it, and kernels for whole decoders know no sums over ranks"
+SAID = ("AMX", "AVX-512 with bf16", "AVX-512", "AVX2")
 COHERE = "Cohere2LayerNorm is not a root mean square norm"
 
 
@@ -47,6 +46,8 @@ def test_a_model_that_is_computed_layer_by_layer_is_said_once(
         assert (info["steps"] == "one compiled call") == is_whole
         assert (info["why_not_whole"] is None) == is_whole
         assert server.stop() == 0
-    assert any(f"float32, a step is {info['steps']}" in line for line in server.said)
+        assert info["instructions"] in SAID and info["faster"] is None
+    says = f"float32 by {info['instructions']}, a step is {info['steps']}"
+    assert any(says in line for line in server.said)
     said = [line.strip() for line in server.said if "layer by layer" in line]
     assert said == ([] if why is None else [f"{architecture} is computed layer by layer: {why}"])

@@ -9,8 +9,8 @@ import torch
 import transformers
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from runtime.native import build
 from tests.runtime.every_model import EQUAL, WHOLE, verdict
+from tests.runtime.variants import RUNNABLE
 from tests.test_layers import ROOT
 
 ALWAYS = """
@@ -53,7 +53,7 @@ def test_a_model_answers_as_generate_does_or_is_refused_by_its_reason(
     if model_type not in documented():
         pytest.skip(f"docs/served.md is of another transformers than {transformers.__version__}")
     found = verdict(model_type, tmp_path)
-    if not build.variants_of(build.cpu_flags()):  # no step is one compiled call here
+    if not RUNNABLE:  # no step is one compiled call here
         assert documented()[model_type].replace(WHOLE, EQUAL) == found
     else:
         assert documented()[model_type] == found

@@ -11,15 +11,14 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from actors.core.config import ConfigError
 from runtime.engine.backend import TorchBackend
 from runtime.model.model import Model
-from runtime.native import build, few_bits
+from runtime.native import few_bits
 from runtime.native.few_bits import BITS, GROUP, HEAD_BITS, FewBitsLinear, multiplied_out, whole_numbers
 from runtime.native.library import open_library
 from runtime.step.step import Step
 from tests.runtime.driver import Driver
 from tests.runtime.models import COMMON, random_prompt
+from tests.runtime.variants import EACH_VARIANT, RUNNABLE, needs_kernels
 
-RUNNABLE = build.variants_of(build.cpu_flags())
-needs_kernels = pytest.mark.skipif(not RUNNABLE, reason="this CPU runs none of the kernels")
 WIDE = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2}
 
 
@@ -45,7 +44,7 @@ def product(linear: nn.Linear, bits: int, x: Tensor) -> Tensor:
 
 
 @needs_kernels
-@pytest.mark.parametrize("variant", RUNNABLE)
+@pytest.mark.parametrize("variant", EACH_VARIANT)
 @pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize(("num_in", "num_out", "rows"), [(128, 64, 1), (384, 200, 9), (256, 70, 530)])
 def test_a_layer_multiplies_whole_numbers_exactly(
@@ -59,7 +58,7 @@ def test_a_layer_multiplies_whole_numbers_exactly(
 
 
 @needs_kernels
-@pytest.mark.parametrize("variant", RUNNABLE)
+@pytest.mark.parametrize("variant", EACH_VARIANT)
 @pytest.mark.parametrize("bits", [8, 4])
 def test_the_largest_numbers_of_either_sign_saturate_nothing(variant: str, bits: int) -> None:
     linear = nn.Linear(128, 64, bias=False).bfloat16().requires_grad_(False)
@@ -98,7 +97,7 @@ def test_a_row_is_the_same_to_the_bit_beside_any_others_and_on_any_cpu(bits: int
 
 
 @needs_kernels
-@pytest.mark.parametrize("variant", RUNNABLE)
+@pytest.mark.parametrize("variant", EACH_VARIANT)
 @pytest.mark.parametrize("rows", [1, 3, 40])
 @pytest.mark.parametrize("odd", [float("nan"), float("inf")])
 def test_what_is_no_number_stays_none_and_in_its_row(variant: str, rows: int, odd: float) -> None:

@@ -12,9 +12,9 @@ from runtime.native import linear
 from runtime.native.library import kernels
 from runtime.native.linear import OneDnnPacked, Packed, PackedLinear, pack_linears
 from tests.runtime.models import build_model
+from tests.runtime.variants import needs_kernels
 
 HAS_BF16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
-needs_kernels = pytest.mark.skipif(kernels() is None, reason="there are no compiled kernels here")
 CLOSE = {torch.float32: 1e-6, torch.bfloat16: 2e-2, torch.float16: 2e-3}
 
 

@@ -10,19 +10,18 @@ import torch
 from torch import Tensor
 
 from runtime.attention.paged_cache import LayerShape, PagedKVCache
-from runtime.native import build
 from runtime.native.attention import NativeAttention
 from runtime.native.library import open_library
 from runtime.step.step import Span
+from tests.runtime.variants import EACH_VARIANT, needs_kernels
 
 CPU = torch.device("cpu")
-RUNNABLE = build.variants_of(build.cpu_flags())
-pytestmark = pytest.mark.skipif(not RUNNABLE, reason="this CPU runs none of the kernels")
+pytestmark = needs_kernels
 FORMATS = {torch.float32: 1e-5, torch.bfloat16: 1.5e-2, torch.float16: 2e-3}
 """And how far from the exact answer, of values about one."""
 
 
-@pytest.fixture(params=RUNNABLE)
+@pytest.fixture(params=EACH_VARIANT)
 def library(request: pytest.FixtureRequest) -> CDLL:
     return open_library(request.param)
 

@@ -15,14 +15,13 @@ from runtime.native import library as library_room
 from runtime.native.library import Unavailable, choose, kernels, open_library
 from tests.runtime.driver import Driver
 from tests.runtime.models import build_model, generate, random_prompt
+from tests.runtime.variants import RUNNABLE, needs_kernels
 
-RUNNABLE = build.variants_of(build.cpu_flags())
 QUICK = tuple("-O0" if flag == "-O3" else flag for flag in build.COMMON)
 """A build is looked at here, not what it can."""
 ALL_FLAGS = {build.CPU_NAMES.get(flag[2:], flag[2:]) for flag in build.VARIANTS["amx"]}
 STAND_IN = 'extern "C" int stands_in() { return 1; }'
 """For the sources, where a library is built and not opened."""
-needs_avx2 = pytest.mark.skipif(not RUNNABLE, reason="this CPU runs none of the kernels")
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +34,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-@needs_avx2
+@needs_kernels
 @pytest.mark.parametrize("compiler", ["no-such-compiler", "false"])
 async def test_without_a_compiler_torch_answers_and_one_line_says_why(
     tmp_path: Path, compiler: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -68,7 +67,7 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@needs_avx2
+@needs_kernels
 def test_a_library_is_built_once(cache: Path, sources: Path) -> None:
     """The second time it is found, whoever asks."""
     first = build.built(RUNNABLE[0])
@@ -78,7 +77,7 @@ def test_a_library_is_built_once(cache: Path, sources: Path) -> None:
     assert [path.name for path in first.parent.iterdir()] == [build.library_name(RUNNABLE[0])]
 
 
-@needs_avx2
+@needs_kernels
 def test_two_processes_build_at_once(cache: Path, sources: Path) -> None:
     """Both end well, and one library is there."""
     here = f"from pathlib import Path; from runtime.native import build; build.HERE = Path({str(sources)!r})"
@@ -91,7 +90,7 @@ def test_two_processes_build_at_once(cache: Path, sources: Path) -> None:
     ]
 
 
-@needs_avx2
+@needs_kernels
 def test_a_cache_that_cannot_be_written_costs_a_build_and_leaves_nothing(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,7 +131,7 @@ def test_the_best_variant_that_the_cpu_can_run_is_chosen() -> None:
             choose(wanted, has)
 
 
-@needs_avx2
+@needs_kernels
 def test_a_compiler_without_tiles_builds_the_next_best_and_one_line_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -154,7 +153,7 @@ def test_a_compiler_without_tiles_builds_the_next_best_and_one_line_says_why(
     kernels.cache_clear()
 
 
-@needs_avx2
+@needs_kernels
 def test_a_system_that_gives_no_tiles_gets_the_next_best(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

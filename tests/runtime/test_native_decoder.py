@@ -31,9 +31,9 @@ from tests.runtime.models import (
     random_prompt,
     stir_choices,
 )
+from tests.runtime.variants import EACH_VARIANT, RUNNABLE, needs_kernels
 
-RUNNABLE = build.variants_of(build.cpu_flags())
-pytestmark = pytest.mark.skipif(not RUNNABLE, reason="this CPU runs none of the kernels")
+pytestmark = needs_kernels
 MIXTURES = {"mixtral", "qwen3_moe", "gpt_oss", "deepseek_v3"}
 WHOLE = {
     "llama",
@@ -57,7 +57,7 @@ APART = {"float32": 3e-6, "bfloat16": 0.02, "float16": 0.003}
 WIDE = {"num_key_value_heads": 4, "intermediate_size": 192}
 
 
-@pytest.fixture(params=RUNNABLE)
+@pytest.fixture(params=EACH_VARIANT)
 def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> CDLL:
     """Each variant in turn, for all models that are loaded."""
     found = open_library(request.param)

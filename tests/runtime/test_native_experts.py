@@ -8,16 +8,16 @@ from torch import Tensor
 
 from runtime.engine.backend import TorchBackend
 from runtime.model.model import Model
-from runtime.native import build
 from runtime.native.experts import SplitExperts
 from runtime.native.few_bits import FewBitsLinear
 from runtime.step.step import Step
 from tests.runtime.driver import Driver
 from tests.runtime.models import LATENT, generate, random_prompt
 from tests.runtime.test_native_decoder import both, build_wide, load, run_a_few
+from tests.runtime.variants import needs_kernels
 
 __all__ = ["both"]  # a fixture
-pytestmark = pytest.mark.skipif(not build.variants_of(build.cpu_flags()), reason="this CPU runs no kernels")
+pytestmark = needs_kernels
 FEW = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 DEEP = {"head_dim": 16, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 GROUPS = {"n_routed_experts": 8, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1}

@@ -7,18 +7,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from runtime.native import build
 from runtime.native.library import open_library
 from runtime.native.linear import Packed
 from runtime.native.records import FORMATS, Linear
+from tests.runtime.variants import EACH_VARIANT, needs_kernels
 
-RUNNABLE = build.variants_of(build.cpu_flags())
-pytestmark = pytest.mark.skipif(not RUNNABLE, reason="this CPU runs none of the kernels")
+pytestmark = needs_kernels
 MOST_FEW = 14
 CLOSE = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 
 
-@pytest.fixture(params=RUNNABLE)
+@pytest.fixture(params=EACH_VARIANT)
 def library(request: pytest.FixtureRequest) -> CDLL:
     return open_library(request.param)
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from runtime.native import build
+from tests.runtime.variants import needs_kernels
 from tests.test_layers import ROOT
 
-RUNNABLE = build.variants_of(build.cpu_flags())
 CHECKS = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g1"
 PRELOADED = ("libasan.so", "libubsan.so", "libstdc++.so")
 """Python itself is not compiled with the checks, so their libraries come first, and the library whose
@@ -25,8 +25,9 @@ exceptions they watch."""
 TESTS = tuple(
     f"test_{name}.py" for name in ("native", "native_panels", "native_decoder", "native_experts", "few_bits")
 )
+
 MOST_S = 1800
-pytestmark = [pytest.mark.long, pytest.mark.skipif(not RUNNABLE, reason="this CPU runs none of the kernels")]
+pytestmark = [pytest.mark.long, needs_kernels]
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +76,7 @@ import ctypes, torch
 from runtime.native import build
 from runtime.native.library import open_library
 from runtime.native.linear import Packed
+from tests.runtime.variants import needs_kernels
 library = open_library(build.variants_of(build.cpu_flags())[0])
 torch.manual_seed(0)
 packed = Packed(torch.randn(64, 64).bfloat16(), None, library)

@@ -49,6 +49,7 @@ def test_a_cold_server_says_that_it_compiles(tmp_path: Path, monkeypatch: pytest
     """On stderr, before it serves; a compiler that fails ends the wait, and costs speed alone."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CXX", "false")
+    monkeypatch.delenv("SUNDOG_NATIVE", raising=False)
     with live("sundog", "serve", "--port", "0") as server:
         said = "".join(server.said)
     assert "compiling kernels for this CPU" in said

@@ -30,6 +30,7 @@ from sim.oracle import Oracle
 from sim.record.journal import Journal, Past, decisions
 from sim.replay import Surroundings, replay_on
 from sim.trace.record import TraceRequest
+from tests.runtime.variants import RUNNABLE
 
 COST = Calibrated(0.004, 0.0002, 1e-6, 1e-4, 1e-7)
 CAPACITY = Capacity(14, 16)
@@ -75,10 +76,11 @@ def real(
     settings: EngineConfig,
     timeout_s: float | None = None,
     loss_rates: tuple[float, ...] = (),
+    dtype: str = "float32",
 ) -> tuple[Journal, KvMover]:
     """What torch computes, with a mover between its engines if there are two."""
     model, journal, mover = RealModel.open(None), Journal(), KvMover()
-    new_backend = torch_backends(model, settings, dtype="float32")
+    new_backend = torch_backends(model, settings, dtype=dtype)
     engines = [new_backend(replica) for replica in range(settings.replicas)]
     for rate in loss_rates:
         mover.lose(rate, more=True)
@@ -116,11 +118,12 @@ def answers(journal: Journal) -> dict[str, list[int]]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_answers_of_pools_are_token_for_token_those_of_one_engine(seed: int) -> None:
+@pytest.mark.skipif(not RUNNABLE, reason="torch's kernels compute, whose sums depend on the batch")
+@pytest.mark.parametrize(("seed", "dtype"), [(0, "float32"), (1, "float32"), (2, "float32"), (2, "bfloat16")])
+def test_answers_of_pools_are_token_for_token_those_of_one_engine(seed: int, dtype: str) -> None:
     """Greedy and drawn by a seed, also where requests are preempted."""
-    apart, mover = real(*requests(seed), config(apart=True))
-    whole, _ = real(*requests(seed), config(apart=False, num_gpu_blocks=200))
+    apart, mover = real(*requests(seed), config(apart=True), dtype=dtype)
+    whole, _ = real(*requests(seed), config(apart=False, num_gpu_blocks=200), dtype=dtype)
     assert answers(apart) == answers(whole) and len(answers(apart)) == 12
     assert mover.totals.num_transfers == 12 and mover.totals.num_lost == 0
     assert any(batch.preempted for _, batch in decisions(apart.outputs)), "nothing was preempted"
