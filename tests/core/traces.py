@@ -7,6 +7,7 @@ requests at all, so that runs stall.
 
 import os
 import random
+from collections.abc import Sequence
 from typing import Any
 
 Trace = dict[str, Any]
@@ -31,6 +32,23 @@ def random_trace(seed: int, *, resets: bool = True, stalls: bool = True) -> Trac
     requests = _requests(rng, config)
     events = _events(rng, requests, resets)
     return {"name": f"seed-{seed}", "config": config, "requests": requests, "events": events}
+
+
+def hard_trace(seed: int) -> Trace:
+    """A longer trace of this seed, with many more requests and events, in a pool for a request or two."""
+    rng = random.Random(f"hard {seed}")
+    config = _config(rng, stalls=False)
+    context, size = rng.choice([64, 96, 129, 200, 320]), rng.choice([1, 2, 4, 8, 16])
+    full = -(-context // size)
+    config["max_model_len"], config["block_size"] = context, size
+    config["num_gpu_blocks"] = full + 1 + rng.choice([0, 1, 2, full // 4, full // 2, full])
+    config["max_num_seqs"] = rng.choice([3, 8, 16, 32])
+    config["max_num_batched_tokens"] = rng.choice([4, 9, 16, 48, 128, 500])
+    if not config["enable_chunked_prefill"]:
+        config["max_num_batched_tokens"] = context + rng.choice([0, 1, 100])
+    requests = _requests(rng, config, [20, 30, 45])
+    events = _events(rng, requests, True, [0, 4, 12, 25])
+    return {"name": f"hard-{seed}", "config": config, "requests": requests, "events": events}
 
 
 def _config(rng: random.Random, stalls: bool) -> Trace:
@@ -64,7 +82,7 @@ def _config(rng: random.Random, stalls: bool) -> Trace:
     }
 
 
-def _requests(rng: random.Random, config: Trace) -> list[Trace]:
+def _requests(rng: random.Random, config: Trace, counts: Sequence[int] = (1, 2, 4, 6, 9, 14)) -> list[Trace]:
     limit = config["max_model_len"]
     vocabulary = range(3, rng.choice([5, 8, 40]))
     stems = [rng.choices(vocabulary, k=limit) for _ in range(rng.choice([1, 2, 4]))]
@@ -73,7 +91,7 @@ def _requests(rng: random.Random, config: Trace) -> list[Trace]:
     # Two equally urgent prompts that only fit one at a time would preempt each other for ever.
     untied = 0.0 if config["scheduler_reserve_full_isl"] else 1 / 64
     step, rows = 0, []
-    for index in range(rng.choice([1, 2, 4, 6, 9, 14])):
+    for index in range(rng.choice(counts)):
         step += rng.randint(0, gap)
         half, any_length = rng.randint(1, limit // 2), rng.randint(1, limit - 1)
         length = rng.choice([1, half, half, half, any_length, limit - 1])
@@ -102,10 +120,12 @@ def _requests(rng: random.Random, config: Trace) -> list[Trace]:
     return rows
 
 
-def _events(rng: random.Random, requests: list[Trace], resets: bool) -> list[Trace]:
+def _events(
+    rng: random.Random, requests: list[Trace], resets: bool, counts: Sequence[int] = (0, 0, 1, 3, 6)
+) -> list[Trace]:
     last = requests[-1]["arrival_step"] + rng.choice([5, 30])
     events: list[Trace] = []
-    for _ in range(rng.choice([0, 0, 1, 3, 6])):
+    for _ in range(rng.choice(counts)):
         ids = [row["id"] for row in rng.sample(requests, min(len(requests), rng.choice([1, 1, 3])))]
         events.append(
             {

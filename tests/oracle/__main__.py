@@ -1,39 +1,53 @@
-"""`python -m tests.oracle PYTHON`: random traces, decided here and by the vLLM of another Python.
+"""`python -m tests.oracle`: random traces, decided here and by vLLM's own scheduler.
 
 The goldens hold what vLLM decided on traces that are known. This makes new ones, as many as one likes:
 
-    python -m tests.oracle /path/to/vllm/bin/python --traces 500 --seed 1000
-    python -m tests.oracle /path/to/vllm/bin/python --policy docs/lottery.py:Lottery
-    python -m tests.oracle /path/to/vllm/bin/python --policy documented -n 1000
+    python -m tests.oracle --vllm 0.33.0 --traces 500 --seed 1000
+    python -m tests.oracle --vllm 0.32.0 --kind drafts --kind stages
+    python -m tests.oracle --vllm 0.33.0 --kind all -n 1000
+    python -m tests.oracle --vllm 0.33.0 --policy docs/lottery.py:Lottery
+    python -m tests.oracle --python /path/to/vllm/bin/python
 
-With --policy vLLM decides with the class that `sundog export` writes, and Sundog with the policy itself. Of
-every other trace the queue's order is not compared: vLLM then asks for no more ranks than it needs.
-PYTHON needs vLLM 0.32 or 0.33 (its CPU build will do). Exits with 1 if any decision differs.
+Without --python an environment with that version is built first (`tests/oracle/environment.py`), and kept in
+`$SUNDOG_ORACLE_CACHE` or in the user's cache. With --policy, or --kind policies, vLLM decides with the class
+that `sundog export` writes, and Sundog with the policy itself; of every other trace the queue's order is then
+not compared: vLLM asks for no more ranks than it needs. Exits with 1 if any decision differs.
 """
 
 import argparse
+import gzip
 import json
 import os
 import random
 import subprocess
 import sys
 import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from actors.core.engine_version import decisions_of
 from actors.core.queue.policy import defines
 from actors.policy_file import find_policy
 from runtime.serve import EMBEDDED_MODEL
 from sim.schedule.decision_log import DecisionLog, dump
 from sim.schedule.step_trace import parse_trace
 from sundog.export.exported import exported
-from tests.core.traces import Trace, random_trace
+from tests.core.traces import Trace, hard_trace, random_trace
+from tests.oracle.environment import VllmEnvironment, cache_folder, vllm_environment
 
 ROOT = Path(__file__).parents[2]
 RECORDER = Path(__file__).parent / "recorder.py"
 
-
+POLICIES = "policies"
+KINDS = ("plain", "hard", "stages", "drafts", "interval", POLICIES)
+FOLLOWED = "0.33.0"
+"""The version that is asked if none is named."""
 MOST_DRAFTS = 4
+MOST_STAGES = 4
 DOCUMENTED = (
     *("fcfs", "priority", "shortest-prompt", "shortest-remaining", "longest-prefix", "earliest-deadline"),
     *("vtc", "mlfq:quantum_steps=2,starve_steps=10"),
@@ -52,14 +66,18 @@ DOCUMENTED = (
     "docs/policies/least_recompute.py:LeastRecompute",
 )
 """The policies that the documentation shows and vLLM can have, with parameters that bite in short traces."""
+TURNING = tuple(
+    f"tests/core/policies/restless.py:{name}:seed={seed}"
+    for name, seeds in (("Still", (1,)), ("Moving", (1,)), ("Sparing", (1,)), ("Pausing", (1, 2, 3)))
+    for seed in seeds
+)
+"""Policies whose every answer turns with all that they see; some pause."""
 
 
-def askable(seed: int, stages: int = 1, drafts: bool = False, policy: str | None = None) -> Trace:
+def askable(seed: int, kind: str = "plain", policy: str | None = None) -> Trace:
     """The random trace of a seed, within what vLLM takes and what it decides alike every time."""
-    trace = random_trace(seed)
+    trace = hard_trace(seed) if kind == "hard" else random_trace(seed)
     config = trace["config"]
-    if stages > 1:
-        config["pipeline_parallel_size"] = stages
     if (config["max_num_active_seqs"] or 0) > config["max_num_seqs"]:
         config["max_num_active_seqs"] = None
     for event in trace["events"]:
@@ -70,7 +88,13 @@ def askable(seed: int, stages: int = 1, drafts: bool = False, policy: str | None
     trace["is_lazy"] = policy is not None and seed % 2 == 1
     if policy is not None:
         under_policy(trace, seed, policy)
-    return drafted(trace, seed) if drafts else trace
+    rng = random.Random(f"{seed}:{kind}")
+    if kind == "stages":
+        config["pipeline_parallel_size"] = rng.randint(2, MOST_STAGES)
+    if kind == "interval":
+        config["prefill_schedule_interval"] = rng.choice([2, 2, 3, 5, 9])
+        config["pipeline_parallel_size"] = rng.choice([1, 1, 1, 2])
+    return drafted(trace, seed) if kind == "drafts" else trace
 
 
 def under_policy(trace: Trace, seed: int, policy: str) -> None:
@@ -116,58 +140,122 @@ def first_difference(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.oracle", description=__doc__)
-    parser.add_argument("python", help="the Python that has vLLM")
-    parser.add_argument("-n", "--traces", type=int, default=100)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.oracle", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument(
+        "--vllm", default=FOLLOWED, metavar="X.Y.Z", help=f"the version; {FOLLOWED} if not given"
+    )
+    parser.add_argument("--python", type=Path, help="a Python that has vLLM, instead of building one")
+    parser.add_argument("-n", "--traces", type=int, default=100, help="of each kind, or under each policy")
     parser.add_argument("--seed", type=int, default=0, help="of the first trace")
-    parser.add_argument("--stages", type=int, default=1, help="of layers (pipeline_parallel_size)")
-    parser.add_argument("--drafts", action="store_true", help="verify n-gram drafts")
+    parser.add_argument(
+        "--kind", action="append", choices=(*KINDS, "all"), help="plain if not given; repeatable"
+    )
+    parser.add_argument("--save", type=Path, help="a folder for traces and vLLM's logs, as goldens are kept")
     parser.add_argument(
         "--policy",
         action="append",
         help="one of Sundog's, exported: NAME or FILE.py:NAME, with parameters, or `documented`; repeatable",
     )
     options = parser.parse_args()
-    asked = options.policy or [None]
-    policies = [each for text in asked for each in (DOCUMENTED if text == "documented" else [text])]
-    return max([compared(options, policy) for policy in policies])
-
-
-def compared(options: argparse.Namespace, policy: str | None) -> int:
-    """Compare all traces under one policy, and say how many are alike; returns an exit code."""
-    seeds = range(options.seed, options.seed + options.traces)
-    terms = (options.stages, options.drafts, policy)
-    with tempfile.TemporaryDirectory() as folder:
-        asked, answered = Path(folder) / "traces.jsonl", Path(folder) / "logs.jsonl"
-        asked.write_text("".join(json.dumps(askable(seed, *terms)) + "\n" for seed in seeds))
-        command = [options.python, str(RECORDER), str(EMBEDDED_MODEL), str(asked), str(answered)]
-        if policy is not None:
-            module = Path(folder) / "carrying.py"
-            module.write_text(exported(policy, module)[0])
-            command.append(module.stem)
-        environment = os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
-        done = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, check=False, env=environment
-        )
-        if done.returncode:
-            sys.stderr.write(done.stderr)
-            return 2
-        version, *logs = answered.read_text().splitlines()
-    known = ".".join(json.loads(version).split(".")[:2])
-    num_equal = 0
-    for seed, log in zip(seeds, logs, strict=True):
-        theirs = json.loads(log)
-        ours = logged(askable(seed, *terms), known)
-        difference = theirs if isinstance(theirs, str) else first_difference(ours, theirs)
-        num_equal += difference is None
-        if difference is not None:
-            print(f"seed {seed}: {difference}", flush=True)
-    under = "" if policy is None else f"{policy}: "
-    print(
-        f"{under}{num_equal} of {len(seeds)} traces are decided as vLLM {json.loads(version)} decides them",
-        flush=True,
+    environment = (
+        vllm_environment(options.vllm, cache_folder())
+        if options.python is None
+        else VllmEnvironment(options.python)
     )
-    return int(num_equal < len(seeds))
+    seeds = range(options.seed, options.seed + options.traces)
+    asked = options.kind or ([] if options.policy else ["plain"])
+    kinds = KINDS if "all" in asked else asked
+    cases = [Case(seed, kind) for kind in kinds if kind != POLICIES for seed in seeds]
+    if POLICIES in kinds:  # as many traces as of any other kind, over all of them
+        every = DOCUMENTED + TURNING
+        cases += [Case(seed, POLICIES, every[seed % len(every)]) for seed in seeds]
+    for name in options.policy or ():
+        for policy in DOCUMENTED if name == "documented" else [name]:
+            cases += [Case(seed, policy, policy) for seed in seeds]
+    return compared(environment, cases, options.save)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A random trace, decided by vLLM's own policies or by an exported one, and counted under a name."""
+
+    seed: int
+    kind: str
+    policy: str | None = None
+
+    def trace(self) -> Trace:
+        """The trace, as vLLM and Sundog are given it."""
+        return askable(self.seed, self.kind, self.policy)
+
+    def save(self, folder: Path, log: list[dict[str, Any]]) -> None:
+        """Keep the trace, and what vLLM decided on it, in the format of `tests/golden/README.md`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        trace = {name: value for name, value in self.trace().items() if name != "is_lazy"}
+        lines = "".join(f"{dump(line)}\n" for line in log)
+        for name, text in (("trace.json", dump(trace)), ("log.jsonl", lines)):
+            path = folder / f"{self.kind}-{self.seed}.{name}.gz"
+            path.write_bytes(gzip.compress(text.encode(), mtime=0))
+
+
+def compared(environment: VllmEnvironment, cases: list[Case], save: Path | None) -> int:
+    """Have vLLM decide all traces in one process, and say how many are alike; returns an exit code."""
+    modules = {policy: f"carrying{n}" for n, policy in enumerate(dict.fromkeys(c.policy for c in cases))}
+    num_equal, num_asked, version = Counter[str](), Counter[str](), ""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for policy, module in modules.items():
+            if policy is not None:
+                (folder / f"{module}.py").write_text(exported(policy, folder / f"{module}.py")[0])
+        with (folder / "traces.jsonl").open("w") as asked:
+            for case in cases:
+                given = case.trace() | ({} if case.policy is None else {"module": modules[case.policy]})
+                asked.write(json.dumps(given) + "\n")
+        with answers(environment, folder) as lines:
+            version = json.loads(next(lines, '""'))
+            known = decisions_of(version) if version else "0.33"
+            for case, line in zip(cases, lines, strict=False):
+                theirs, ours = json.loads(line), logged(case.trace(), known)
+                difference = theirs if isinstance(theirs, str) else first_difference(ours, theirs)
+                if save is not None and isinstance(theirs, list):
+                    case.save(save, theirs)
+                num_asked[case.kind] += 1
+                num_equal[case.kind] += difference is None
+                if difference is not None:
+                    print(f"{case.kind}, seed {case.seed}: {difference}", flush=True)
+    for kind, num in num_asked.items():
+        print(
+            f"{kind}: {num_equal[kind]} of {num} traces are decided as vLLM {version} decides them",
+            flush=True,
+        )
+    if num_asked.total() < len(cases):
+        return 2
+    return int(num_equal != num_asked)
+
+
+@contextmanager
+def answers(environment: VllmEnvironment, folder: Path) -> Iterator[Iterator[str]]:
+    """The lines that vLLM's process writes, as it writes them; what it says of a failure goes to stderr."""
+    readable, writable = os.pipe()
+    command = [environment.python, RECORDER, EMBEDDED_MODEL, folder / "traces.jsonl", f"/dev/fd/{writable}"]
+    with (folder / "stderr").open("w+") as stderr, os.fdopen(readable) as lines:
+        process = subprocess.Popen(
+            [str(part) for part in command],
+            cwd=folder,
+            env=environment.variables(folder, ROOT),
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            pass_fds=[writable],
+        )
+        os.close(writable)
+        try:
+            yield lines
+        finally:
+            process.terminate()
+            if process.wait() > 0:
+                stderr.seek(0)
+                sys.stderr.write(stderr.read())
 
 
 if __name__ == "__main__":

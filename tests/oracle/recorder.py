@@ -1,10 +1,11 @@
 """Run by a Python that has vLLM: what its scheduler and KV cache manager decide on traces, as golden logs.
 
-    python recorder.py MODEL_FOLDER TRACES.jsonl LOGS.jsonl [MODULE]
+    python recorder.py MODEL_FOLDER TRACES.jsonl LOGS.jsonl
 
 The first line written is vLLM's version; a trace that vLLM raises on has its error as a text for a log. The
-loop is that of `tests/golden/README.md`. MODULE is what `sundog export` wrote: then its scheduler decides.
-The queue's order is not logged of a trace that `is_lazy`: logging it asks for more ranks than vLLM needs.
+loop is that of `tests/golden/README.md`. A trace's `module` is what `sundog export` wrote: then its scheduler
+decides. The queue's order is not logged of a trace that `is_lazy`: logging it asks for more ranks than vLLM
+needs.
 """
 
 import importlib
@@ -50,6 +51,7 @@ def new_scheduler(folder: str, config: Line, module: str | None) -> Any:
         scheduler_reserve_full_isl=config["scheduler_reserve_full_isl"],
         long_prefill_token_threshold=config["long_prefill_token_threshold"],
         long_prefill_token_threshold_adaptive=config["long_prefill_token_threshold_adaptive"],
+        prefill_schedule_interval=config.get("prefill_schedule_interval", 1),
     )
     for name in ("max_num_batched_tokens", "max_num_seqs", "max_num_active_seqs"):
         object.__setattr__(limits, name, config[name])  # past checks of what a server should be given
@@ -107,12 +109,12 @@ def _keep_decodes_apart(scheduler: Any) -> None:
 class Recorder:
     """One trace, and the lines of its log."""
 
-    def __init__(self, folder: str, trace: Line, module: str | None = None) -> None:
+    def __init__(self, folder: str, trace: Line) -> None:
         self._config = trace["config"]
         self._is_lazy: bool = trace["is_lazy"]
         self._now_s = 0.0
         """Step k lasts from k to k + 1, for policies that look at the clock."""
-        self._scheduler = new_scheduler(folder, self._config, module)
+        self._scheduler = new_scheduler(folder, self._config, trace.get("module"))
         self._scheduler.clock = lambda: self._now_s
         self._wait_q: list[str] = []
         """Who waits, when the latest step was planned."""
@@ -335,17 +337,19 @@ class Recorder:
         return self.lines
 
 
-def recorded(folder: str, trace: Line, module: str | None) -> list[Line] | str:
+def recorded(folder: str, trace: Line) -> list[Line] | str:
     """A trace's log, or what vLLM raised."""
     try:
-        return Recorder(folder, trace, module).run()
+        return Recorder(folder, trace).run()
     except Exception as error:  # noqa: BLE001  # whatever vLLM raises is its answer
         return f"vLLM raised {error!r}"
 
 
-def main(folder: str, asked: str, answered: str, module: str | None = None) -> None:
-    logs = [recorded(folder, json.loads(line), module) for line in Path(asked).read_text().splitlines()]
-    Path(answered).write_text("".join(json.dumps(each) + "\n" for each in (vllm.__version__, *logs)))
+def main(folder: str, asked: str, answered: str) -> None:
+    with Path(asked).open() as traces, Path(answered).open("w", buffering=1) as logs:
+        logs.write(json.dumps(vllm.__version__) + "\n")
+        for line in traces:
+            logs.write(json.dumps(recorded(folder, json.loads(line))) + "\n")
 
 
 if __name__ == "__main__":

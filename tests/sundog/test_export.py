@@ -1,6 +1,6 @@
 """`sundog export`: the file for vLLM, and the policy beside a scheduler that is not ours.
 
-What vLLM itself decides with it is compared by `python -m tests.oracle PYTHON --policy POLICY`.
+What vLLM itself decides with it is compared by `python -m tests.oracle --policy POLICY`.
 """
 
 import ast
