@@ -1,7 +1,9 @@
 """KV space: what a prefix hit saves, what it costs, and who is let in."""
 
+from dataclasses import replace
+
 from actors.core.blocks.kv_cache import KVCache
-from actors.core.config import SchedulerConfig
+from actors.core.config import HostMemory, SchedulerConfig
 from actors.core.request import Request
 from tests.core.requests import hash_by_value, request
 
@@ -128,3 +130,96 @@ def test_where_tokens_are_counted_blocks_are_the_requests_own() -> None:
     assert kv.find_hit(second) == []
     kv.release(first, returns=True)
     assert kv.find_hit(second) == [] and kv.find_hit(first) == [1, 2]
+
+
+def test_what_would_be_free_without_some_requests_is_what_they_alone_hold() -> None:
+    """Blocks that another shares stay; those that the new request would share count as taken again."""
+    kv = cache(num_blocks=7)
+    first, second = request("a", tuple(range(8))), request("b", tuple(range(9)))
+    admit(kv, first)
+    assert admit(kv, second) == [1, 2] and kv.pool.num_free == 3
+    assert not kv.fits_without([], [], 16, 0)
+    assert not kv.fits_without([first], [], 16, 0), "its two blocks are the other's, too"
+    assert kv.fits_without([second], [], 16, 0) and not kv.fits_without([second], [], 17, 0)
+    assert not kv.fits_without([second], [], 16, 1), "a block is kept back"
+    assert kv.fits_without([first, second], [], 24, 0) and not kv.fits_without([first, second], [], 25, 0)
+    assert kv.fits_without([first, second], [1, 2], 24, 0)
+    assert not kv.fits_without([first, second], [1, 2], 25, 0)
+    assert kv.fits_without([second], [1, 2], 24, 0), "the first keeps the blocks that are shared"
+
+
+def test_shared_blocks_are_those_that_another_holds_too() -> None:
+    """The first ones of a table; none once the other has left."""
+    kv = cache()
+    first, second = request("a", tuple(range(12))), request("b", (*range(8), 99))
+    admit(kv, first)
+    admit(kv, second)
+    assert [kv.num_shared_blocks(each) for each in (first, second)] == [2, 2]
+    kv.release(second)
+    assert kv.num_shared_blocks(first) == 0
+
+
+def test_blocks_beyond_what_was_computed_are_found_no_more() -> None:
+    """Of 9 tokens 5 were computed: the first block stays, the second is forgotten."""
+    kv = cache()
+    new = request("a", tuple(range(9)))
+    admit(kv, new)
+    kv.unregister(new, 5)
+    assert new.num_registered_blocks == 1 and kv.pool.num_cached == 1
+    assert kv.find_hit(request("b", tuple(range(9)))) == [1]
+    kv.unregister(new, 8)
+    assert new.num_registered_blocks == 1, "what was forgotten does not come back"
+    kv.release(new)
+    kv.pool.check([])
+
+
+def test_a_request_that_ends_leaves_counted_tokens_to_nobody() -> None:
+    """Only one that returns finds its own blocks again; either way the blocks are free at once."""
+    for returns in (True, False):
+        kv = cache()
+        counted = request("a", tuple(range(9)))
+        counted.token_ids = None
+        admit(kv, counted)
+        kv.release(counted, returns=returns)
+        assert kv.find_hit(counted) == ([1, 2] if returns else [])
+        assert counted.block_ids == [] and counted.num_registered_blocks == counted.num_known_blocks == 0
+        assert kv.pool.num_free == 19 and kv.pool.free_order[-2:] == [2, 1]
+
+
+def test_prompt_logprobs_compute_the_whole_prompt() -> None:
+    """Though its blocks are cached."""
+    kv = cache()
+    admit(kv, request("a", tuple(range(9))))
+    asks = request("b", tuple(range(9)))
+    asks.submit.sampling = replace(asks.submit.sampling, prompt_logprobs=0)
+    assert kv.find_hit(asks) == []
+
+
+def test_the_hosts_memory_is_given_each_full_block_once() -> None:
+    """And has it when the copy is done: one second for each block here."""
+    kv = cache(host_memory=HostMemory(10, load_s=1.0, store_s=1.0))
+    first, second = request("a", tuple(range(13))), request("b", tuple(range(13)))
+    admit(kv, first)
+    kv.offload(first, 2, 0.0, is_whole=False)
+    kv.find_hit(second)
+    assert [kv.num_on_host(second, 0, now_s) for now_s in (0.5, 1.0, 1.5, 2.0)] == [0, 1, 1, 2]
+    assert kv.num_on_host(second, 1, 2.0) == 1 and kv.num_on_host(second, 2, 2.0) == 0
+    kv.offload(first, 2, 5.0, is_whole=False)
+    kv.offload(first, 1, 5.0, is_whole=False)
+    assert first.num_offloaded_blocks == 2
+    kv.offload(first, 3, 5.0, is_whole=True)
+    assert [kv.num_on_host(second, 0, now_s) for now_s in (5.5, 6.0)] == [2, 3]
+
+
+def test_a_block_that_the_host_has_evicted_is_not_given_to_it_again() -> None:
+    """Room for two: the third block of a prompt takes one place, not three, which there are not."""
+    kv = cache(host_memory=HostMemory(2, load_s=1.0, store_s=1.0))
+    first, other = request("a", tuple(range(13))), request("b", tuple(range(50, 59)))
+    for each in (first, other):
+        admit(kv, each)
+    kv.offload(first, 2, 0.0, is_whole=False)
+    kv.offload(other, 2, 10.0, is_whole=False)
+    kv.offload(first, 3, 20.0, is_whole=False)
+    assert kv.host is not None
+    assert kv.host.num_found(first.block_keys, 2, 3, 21.0) == 1
+    assert kv.host.num_found(first.block_keys, 0, 3, 21.0) == 0

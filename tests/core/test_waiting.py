@@ -2,8 +2,8 @@
 
 import random
 
-from actors.core.policies import Fcfs, Policy, Priority
-from actors.core.queue.waiting import WaitingQueue
+from actors.core.policies import Fcfs, Policy, Priority, Request, View
+from actors.core.queue.waiting import FEW, Alarms, WaitingQueue
 from tests.core.requests import request, scheduler_state
 
 
@@ -95,3 +95,69 @@ def test_who_is_passed_over_keeps_the_place() -> None:
     queue.discard(queue.peek())
     queue.rewind()
     assert queue.peek().request_id == "a" and names(queue) == ["a", "c"]
+
+
+class ToTheBack(Policy):
+    """Requests of an odd number of tokens come first; whoever returns waits behind its equals."""
+
+    def rank(self, request: Request, view: View) -> int:
+        return 1 - request.num_tokens % 2
+
+
+def test_who_returns_waits_behind_its_equals_unless_the_policy_says_otherwise() -> None:
+    """The default; the order among equals is that in which they began to wait."""
+    queue = waiting_queue(ToTheBack())
+    for name, prompt in (("even", (5, 5)), ("odd", (5,)), ("odd-too", (5, 5, 5))):
+        queue.push(request(name, prompt))
+    queue.put_back(request("back", (5,)))
+    assert names(queue) == ["odd", "odd-too", "back", "even"]
+
+
+def test_a_wait_begins_with_the_step_that_is_planned_next_and_without_overtakes() -> None:
+    """Whether the request is new or returns."""
+    state = scheduler_state(Fcfs())
+    state.lockstep.planned = 6
+    for put in (state.waiting.push, state.waiting.put_back):
+        waiting = request(put.__name__)
+        waiting.num_overtakes = 3
+        put(waiting)
+        assert (waiting.waiting_since, waiting.num_overtakes) == (7, 0)
+
+
+def test_ranks_are_told_once() -> None:
+    """Of each request that began to wait, in order; under fcfs, where all are equal, none."""
+    queue = waiting_queue(ToTheBack())
+    queue.push(request("even", (5, 5)))
+    queue.push(request("odd", (5,)))
+    assert queue.take_ranks() == (("even", 1), ("odd", 0)) and queue.take_ranks() == ()
+    queue = waiting_queue(Fcfs())
+    queue.push(request("a"))
+    assert queue.take_ranks() == ()
+
+
+def test_an_alarm_is_due_at_its_time_and_not_before() -> None:
+    """The last that was set for a request counts, and one that was forgotten does not."""
+    alarms, due = Alarms(), dict[str, None]()
+    alarms.set("a", 3.0)
+    alarms.set("b", 5.0)
+    alarms.set("a", 4.0)
+    alarms.take(3.0, due)
+    assert due == {} and len(alarms) == 2
+    alarms.take(4.0, due)
+    assert list(due) == ["a"] and len(alarms) == 1
+    alarms.forget("b")
+    alarms.take(9.0, due)
+    assert list(due) == ["a"] and not alarms
+
+
+def test_alarms_that_are_obsolete_do_not_stay() -> None:
+    """However often one is set anew."""
+    alarms = Alarms()
+    for turn in range(1000):
+        alarms.set("a", float(turn))
+    assert len(alarms._heap) <= 2 + FEW
+    due = dict[str, None]()
+    alarms.take(998.0, due)
+    assert due == {}
+    alarms.take(999.0, due)
+    assert list(due) == ["a"]
