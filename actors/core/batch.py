@@ -135,10 +135,20 @@ class StepResult:
         return len(self.end_times_s)
 
 
-Lack = Literal["token budget", "max_num_seqs", "KV blocks", "preemption", "quota", "KV load", "unknown"]
+Lack = Literal[
+    "token budget",
+    "max_num_seqs",
+    "KV blocks",
+    "preemption",
+    "quota",
+    "prefill interval",
+    "KV load",
+    "unknown",
+]
 """The reasons not to admit a request: when running requests are preempted, none is admitted; the policy may
-give the next one a `quota` of 0; its blocks may be on their way from the host's memory; `unknown` stands in
-what is read from logs that do not say it."""
+give the next one a `quota` of 0; prompts may be held back for the sake of decodes, by
+`prefill_schedule_interval`; its blocks may be on their way from the host's memory; `unknown` stands in what
+is read from logs that do not say it."""
 FinishReason = Literal["stop", "length", "abort", "error", "refused", "repetition", "handed"]
 """The reasons to end; `handed` is no end: another engine goes on with the request."""
 

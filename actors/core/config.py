@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from actors.core.config_error import ConfigError as ConfigError
+from actors.core.engine_version import DECISIONS, Decided, Decisions
 
 VICTIMS = ("policy", "least-recompute")
 
@@ -40,6 +41,9 @@ class SchedulerConfig:
     planned ahead under async scheduling. A request has one token on its way at a time: it is left out of the
     steps until that is back, or, planned ahead, until it will be.
 
+    With a `prefill_schedule_interval` above 1 prompts are computed only in one of so many steps while
+    requests decode (`step/cadence.py`); vLLM 0.32 takes it and does not go by it.
+
     With `host_memory` blocks are kept there, too (`blocks/host_tier.py`).
     """
 
@@ -56,7 +60,7 @@ class SchedulerConfig:
     scheduler_reserve_full_isl: bool = True
     watermark: float = 0.0
     max_num_active_seqs: int | None = None
-    engine_version: Literal["0.32", "0.33"] = "0.33"
+    engine_version: Decided = "0.33"
     max_overtakes: int = 0
     preempt_for_priority: bool = False
     victim: Literal["policy", "least-recompute"] = "policy"
@@ -64,6 +68,7 @@ class SchedulerConfig:
     num_speculative_tokens: int = 0
     num_lookahead_tokens: int = 0
     pipeline_parallel_size: int = 1
+    prefill_schedule_interval: int = 1
     host_memory: HostMemory | None = None
 
     def __post_init__(self) -> None:
@@ -73,6 +78,7 @@ class SchedulerConfig:
             "max_model_len",
             "block_size",
             "pipeline_parallel_size",
+            "prefill_schedule_interval",
         ):
             value = getattr(self, name)
             if value < 1:
@@ -121,12 +127,9 @@ class SchedulerConfig:
             )
 
     @property
-    def schedules_on_after_own_preemption(self) -> bool:
-        """True if the running requests behind one that had to preempt itself are still scheduled.
-
-        vLLM 0.32 ended the phase of running requests there; 0.33 goes on.
-        """
-        return self.engine_version != "0.32"
+    def decisions(self) -> Decisions:
+        """The decisions in which the engine version differs from others."""
+        return DECISIONS[self.engine_version]
 
     @property
     def max_num_running(self) -> int:

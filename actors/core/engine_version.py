@@ -1,8 +1,13 @@
-"""Versions of vLLM that can be predicted, and the differences between them."""
+"""Versions of vLLM that can be predicted, and the differences between them.
 
-from typing import Literal
+What a version decides otherwise than the one before is one claim of `Decisions`; how each was compared with
+vLLM itself, `docs/vllm.md` says.
+"""
 
-from actors.core.config import ConfigError
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from actors.core.config_error import ConfigError
 
 NEWEST = "0.33"
 """The version whose behaviour is predicted by default."""
@@ -33,7 +38,44 @@ def is_async(version: str, num_stages: int = 1) -> bool:
     return parse_version(version) >= (ASYNC_SINCE if num_stages == 1 else ASYNC_STAGES_SINCE)
 
 
-def decisions_of(version: str) -> Literal["0.32", "0.33"]:
+Decided = Literal["0.32", "0.33"]
+"""A version whose decisions are known; those of any other are the ones of the nearest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """The scheduling decisions in which versions of vLLM differ.
+
+    `goes_on_after_own_preemption`: the running requests behind one that had to preempt itself are scheduled
+    in the same step. `registers_drafted`: the blocks that accepted drafts fill join the prefix cache with the
+    result of their step; else when the next step is planned. `passes_over_unschedulable`: a waiting request
+    that may compute no token now keeps nobody behind it waiting. `holds_prefills`: an engine of its own goes
+    by `prefill_schedule_interval`, which is for ranks that go in step otherwise.
+    """
+
+    goes_on_after_own_preemption: bool
+    registers_drafted: bool
+    passes_over_unschedulable: bool
+    holds_prefills: bool
+
+
+DECISIONS: Final = {
+    "0.32": Decisions(
+        goes_on_after_own_preemption=False,
+        registers_drafted=False,
+        passes_over_unschedulable=False,
+        holds_prefills=False,
+    ),
+    "0.33": Decisions(
+        goes_on_after_own_preemption=True,
+        registers_drafted=True,
+        passes_over_unschedulable=True,
+        holds_prefills=True,
+    ),
+}
+
+
+def decisions_of(version: str) -> Decided:
     """Return the version with the same scheduling decisions as this one."""
     return "0.33" if parse_version(version) >= (0, 33) else "0.32"
 

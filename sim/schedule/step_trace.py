@@ -31,7 +31,9 @@ OF_OURS = (
     "preempt_for_priority",
     "victim",
     "pipeline_parallel_size",
+    "prefill_schedule_interval",
     "num_speculative_tokens",
+    "num_lookahead_tokens",
 )
 BESIDE = ("policy", "hash_algo", "eos_token_id")
 REQUIRED = ("id", "arrival_step", "arrival_time", "prompt", "outputs", "max_tokens")

@@ -101,6 +101,8 @@ def lack(reason: str, header: Header) -> str:
             return "the step preempted, and such a step admits no request"
         case "KV load":
             return "KV blocks on their way from the host's memory"
+        case "prefill interval":
+            return "prompts held back for the sake of decodes (prefill_schedule_interval)"
         case "quota":
             return "the policy paused it (a quota of 0)"
         case "unknown":

@@ -11,6 +11,7 @@ from actors.config.generation import GREEDY, parse_override
 from actors.config.hop_costs import parse_hop_costs
 from actors.config.pools import EnginePool
 from actors.config.speculative import SpeculativeConfig
+from actors.core.config import SchedulerConfig
 from actors.core.engine_version import NEWEST, is_async, is_newer
 from actors.messages import Capacity
 from actors.policy_file import find_scaler
@@ -132,6 +133,7 @@ class Simulated:
         priced = hardware.remarks
         remarks = priced if engine.num_gpu_blocks else (*priced, _guess(capacity, hardware))
         remarks += _planned_step_by_step(asked)
+        remarks += _interval(config.scheduler, hardware.data_parallel_size)
         if is_newer(asked.engine_version):
             remarks += (f"vLLM {asked.engine_version} is not known: it is taken to do what {NEWEST} does",)
         return cls(
@@ -331,6 +333,23 @@ def _hardware(engine: EngineOptions, target: TargetOptions) -> Target:
             model, engine.data_parallel_size, engine.enable_expert_parallel, engine.pipeline_parallel_size
         ),
     )
+
+
+def _interval(scheduler: SchedulerConfig, num_ranks: int) -> tuple[str, ...]:
+    """Return a remark where the engine version ignores `prefill_schedule_interval`.
+
+    Raises ConfigError for ranks that go in step, which count the steps of all of them.
+    """
+    if scheduler.prefill_schedule_interval == 1:
+        return ()
+    if num_ranks > 1:
+        raise ConfigError(
+            "prefill_schedule_interval cannot be combined with data-parallel ranks that share experts: leave"
+            " --prefill-schedule-interval or --enable-expert-parallel out"
+        )
+    if scheduler.decisions.holds_prefills:
+        return ()
+    return ("prefill_schedule_interval has no effect: this version of vLLM ignores it on an engine alone",)
 
 
 def _planned_step_by_step(asked: EngineOptions) -> tuple[str, ...]:

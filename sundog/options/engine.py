@@ -138,6 +138,13 @@ class EngineOptions:
         section=SCHEDULING,
         to=SCHEDULER,
     )
+    prefill_schedule_interval: int = option(
+        OWN.prefill_schedule_interval,
+        Whole(1, MOST_TOKENS),
+        "Compute prompts in one of N steps while requests decode; vLLM 0.32 ignores it.",
+        section=SCHEDULING,
+        to=SCHEDULER,
+    )
     preempt_for_priority: bool = option(
         OWN.preempt_for_priority,
         Switch(),

@@ -175,3 +175,39 @@ def test_more_accepted_drafts_than_there_were_are_a_bug() -> None:
 def test_async_scheduling_with_speculation_is_refused() -> None:
     with pytest.raises(ConfigError, match="async_scheduling and speculative decoding exclude each other"):
         SchedulerConfig(async_scheduling=True, num_speculative_tokens=2)
+
+
+@pytest.mark.parametrize(("version", "num_hit_blocks"), [("0.32", 1), ("0.33", 2)])
+def test_blocks_that_accepted_drafts_fill_are_found_when_their_request_has_ended(
+    version: str, num_hit_blocks: int
+) -> None:
+    """From vLLM 0.33 on they get keys with the result of the step, before that when the next is planned.
+
+    Blocks of 4 tokens: the prompt 5 6 7, then 8, then the drafts 11 to 14 and the last token.
+    """
+    state = scheduler_state(num_speculative_tokens=4, engine_version=version)
+    state.add(submit("a", (5, 6, 7), max_tokens=6))
+    batch, _ = plan(state)
+    update(state, StepResult(batch.step, (0.0,), (("a", 8),), drafts=(("a", 4),)))
+    batch, _ = plan(state)
+    result = StepResult(batch.step, (0.0,), tuple(("a", token) for token in (11, 12, 13, 14, 15)))
+    assert update(state, cut(state, result)) == [Finish("a", "length")]
+    state.add(submit("b", (5, 6, 7, 8, 11, 12, 13, 14, 99)))
+    batch, _ = plan(state)
+    assert batch.admitted[0].num_computed_tokens == 4 * num_hit_blocks
+    state.check()
+
+
+def test_a_rejected_draft_fills_no_block() -> None:
+    """Of four drafts two are right: 7 tokens are computed, and the second block has no key."""
+    state = scheduler_state(num_speculative_tokens=4)
+    state.add(submit("a", (5, 6, 7), max_tokens=9))
+    batch, _ = plan(state)
+    update(state, StepResult(batch.step, (0.0,), (("a", 8),), drafts=(("a", 4),)))
+    batch, _ = plan(state)
+    update(state, cut(state, StepResult(batch.step, (0.0,), (("a", 11), ("a", 12), ("a", 13)))))
+    assert state.requests["a"].num_computed_tokens == 6
+    assert state.requests["a"].num_registered_blocks == 1
+    state.abort(("a",))
+    state.add(submit("b", (5, 6, 7, 8, 11, 12, 13, 14, 99)))
+    assert plan(state)[0].admitted[0].num_computed_tokens == 4

@@ -7,16 +7,19 @@ Sundog has begins with `sundog:`. A family of vLLM's that would always be empty 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from actors.core.batch import Lack
 from actors.metrics.measured import Measured
 from actors.metrics.metrics import Metrics
 from actors.metrics.totals import EngineTotals, Histogram, KvTransferTotals, Lag
 
 LABELS = ("model_name", "engine")
 SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
+LACKS = tuple(reason for reason in get_args(Lack) if reason != "unknown")
 ENDINGS = ("stop", "length", "abort", "error", "repetition")
 
 Number = Callable[[EngineTotals], float]
@@ -154,7 +157,7 @@ def _by_label(engines: Engines) -> Iterator[Metric]:
     for labels, engine in engines:
         waiting.add_metric((*labels, "capacity"), engine.num_waiting)
         waiting.add_metric((*labels, "deferred"), 0)
-        for reason in ("token budget", "max_num_seqs", "KV blocks", "preemption", "quota", "KV load"):
+        for reason in LACKS:
             blocked.add_metric((*labels, reason), engine.blocked_by == reason)
         sources.add_metric((*labels, "local_compute"), engine.num_computed_prompt_tokens)
         num_local = engine.num_cached_tokens - engine.num_loaded_tokens

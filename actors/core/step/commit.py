@@ -22,6 +22,8 @@ class Draft:
         "blocked",
         "budget",
         "has_members",
+        "has_prefill",
+        "holds_prefills",
         "new_blocks",
         "num_decodes",
         "preempted",
@@ -40,6 +42,10 @@ class Draft:
         self.num_decodes = 0
         self.has_members = False
         """True once the members of the lockstep have been given their tokens."""
+        self.holds_prefills = False
+        """True if the step computes no part of a prompt (`cadence.py`)."""
+        self.has_prefill = False
+        """True if a request was preempted again that had been given a part of its prompt in this step."""
         self.reserved_blocks = 0
         self.scheduled: dict[str, tuple[Request, int]] = {}
         self.new_blocks: dict[str, tuple[int, ...]] = {}
@@ -223,6 +229,8 @@ def _policy_matters(state: SchedulerState) -> bool:
     if not state.waiting:
         return False
     policy, config = state.policy, state.config
+    if state.cadence is not None:
+        return True  # what is held back is admitted in a step of its own
     # What a user's policy says of urgency may turn with anything, whatever it declares.
     if config.preempt_for_priority and (policy.is_dynamic or isinstance(policy, GuardedPolicy)):
         return True
@@ -253,4 +261,6 @@ def extend(state: SchedulerState, num_steps: int, done_s: float) -> None:
         lockstep.planned = step
         for request in lockstep.due_to_fill(step):
             kv.register(request, lockstep.num_computed(request))
+    if state.cadence is not None:
+        state.cadence.num_steps += num_steps
     lockstep.done, lockstep.done_s, lockstep.planned = last - 1, done_s, last

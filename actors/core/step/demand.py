@@ -22,6 +22,8 @@ class Demand:
     num_fitting_tokens: int
     needs_slot: bool = True
     """False for a load, which runs nothing."""
+    is_held: bool = False
+    """True if its prompt is held back for the sake of decodes (`cadence.py`)."""
 
 
 def demand_of(state: SchedulerState, draft: Draft, request: Request) -> Demand:
@@ -34,6 +36,8 @@ def demand_of(state: SchedulerState, draft: Draft, request: Request) -> Demand:
     elif request.block_ids:
         num_known_tokens = request.num_computed_tokens
     num_tokens = request.num_tokens - num_known_tokens
+    if draft.holds_prefills and num_tokens > 1:
+        return Demand(hit, num_known_tokens, 0, num_known_tokens, 0, is_held=True)
     if 0 < draft.threshold < num_tokens:
         num_tokens = draft.threshold
     if state.quota is not None and (num_tokens > 1 or state.pauses):

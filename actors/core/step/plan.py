@@ -38,6 +38,8 @@ def plan(state: SchedulerState, *, may_run: bool = True) -> tuple[Batch, Blocked
             state.settle(request)
     if state.is_pipelined or state.pauses:
         state.catching_up.update((r.request_id, r) for r in lockstep.dissolve())
+    if state.cadence is not None:
+        draft.holds_prefills = state.cadence.holds(state.running)
     if state.quota is not None:
         _ask_quotas(state, draft)
     if state.config.preempt_for_priority:
@@ -50,7 +52,26 @@ def plan(state: SchedulerState, *, may_run: bool = True) -> tuple[Batch, Blocked
         draft.blocked = _blocked_by_preemption(state)
     elif not state.policy.prefills_first:
         _admit_waiting(state, draft)
+    if state.cadence is not None:
+        held = draft.holds_prefills or bool(draft.preempted)
+        state.cadence.plan(
+            computes=bool(draft.scheduled or draft.num_decodes),
+            has_prefill=draft.has_prefill or _has_prefill(draft),
+            num_waiting=None if held else len(state.waiting),
+        )
     return commit(state, draft, may_run), draft.blocked
+
+
+def _has_prefill(draft: Draft) -> bool:
+    """Return True if the step computes a part of a prompt; the last token of a known prefix is none."""
+    admitted = {request.request_id for request, _ in draft.admitted}
+    for name, (request, _) in draft.scheduled.items():
+        if name not in admitted:
+            if not request.decodes_on_wire:
+                return True
+        elif request.num_computed_tokens < request.num_tokens - 1:
+            return True
+    return False
 
 
 def _blocked_by_preemption(state: SchedulerState) -> Blocked:
@@ -184,7 +205,7 @@ def _advance(state: SchedulerState, draft: Draft, request: Request) -> bool:
         victim = state.choose_victim(state.running, state.view)
         _preempt(state, draft, victim, request)
         if victim is request:
-            return state.config.schedules_on_after_own_preemption
+            return state.goes_on_after_own_preemption
     if blocks:
         draft.new_blocks[request.request_id] = tuple(blocks)
     state.kv.register(request, min(computed, request.num_tokens))
@@ -196,6 +217,8 @@ def _advance(state: SchedulerState, draft: Draft, request: Request) -> bool:
 def _pending(state: SchedulerState, draft: Draft, request: Request) -> int:
     """Tokens that a running request could compute in this step, the budget aside."""
     computed, in_flight = request.num_computed_tokens, request.num_in_flight
+    if draft.holds_prefills and not request.decodes_on_wire:
+        return 0
     if state.is_pipelined:
         if draft.step < request.next_decode_step:
             return 0
@@ -241,8 +264,10 @@ def _preempt(state: SchedulerState, draft: Draft, victim: Request, needy: Reques
     Blocks registered for tokens that now are not computed are forgotten. vLLM leaves them in the prefix
     cache, where a later hit finds keys and values that were never written.
     """
-    if victim.request_id in draft.scheduled and not state.leaves_uncomputed:
-        state.kv.unregister(victim, victim.num_computed_tokens)
+    if victim.request_id in draft.scheduled:
+        draft.has_prefill = draft.has_prefill or not victim.decodes_on_wire
+        if not state.leaves_uncomputed:
+            state.kv.unregister(victim, victim.num_computed_tokens)
     if draft.has_members and victim.in_lockstep:
         draft.budget += 1
         draft.num_decodes -= 1
@@ -267,7 +292,7 @@ def _admit_waiting(state: SchedulerState, draft: Draft) -> None:
         if lack is None and (wait := _waits_for(state, request, only_fetched=only_fetched)) is not None:
             if wait == "KV load":
                 _note_blocked(state, draft, request, wait)
-            queue.pass_over()
+            _pass_over(state, request)
             continue
         lack = lack or _admit(state, draft, request)
         if lack is None:
@@ -275,11 +300,13 @@ def _admit_waiting(state: SchedulerState, draft: Draft) -> None:
                 overtaken.num_overtakes += 1
         else:
             _note_blocked(state, draft, request, lack)
-            if lack not in ("KV load", "KV blocks"):
-                break
-            queue.pass_over()
             if lack == "KV blocks":
+                queue.pass_over()
                 passed.append(request)
+            elif lack == "KV load" or (lack == "quota" and state.passes_over_unschedulable):
+                _pass_over(state, request)
+            else:
+                break
         if any(waiting.num_overtakes >= most for waiting in passed):
             if state.running or not state.has_fetched:
                 break
@@ -290,10 +317,18 @@ def _admit_waiting(state: SchedulerState, draft: Draft) -> None:
 
 
 def _note_blocked(state: SchedulerState, draft: Draft, request: Request, lack: Lack) -> None:
-    """Note the first request in the queue that lacks something other than its load, else the first."""
-    if draft.blocked is None or draft.blocked.reason == "KV load":
+    """Note the first request that lacks something other than its load or a quota, else the first of all."""
+    former = None if draft.blocked is None else draft.blocked.reason
+    if former in (None, "KV load") or (former == "quota" and lack != "quota"):
         draft.blocked = Blocked(request.request_id, lack)
         state.waiting.note_rank(request)
+
+
+def _pass_over(state: SchedulerState, request: Request) -> None:
+    """Go on behind a request that cannot run now, whatever is free."""
+    state.waiting.pass_over()
+    if state.cadence is not None:
+        state.cadence.pass_over(request)
 
 
 def _lacks_turn(state: SchedulerState, draft: Draft) -> Lack | None:
@@ -333,7 +368,7 @@ def _admit(state: SchedulerState, draft: Draft, request: Request) -> Lack | None
     if demand.num_tokens > draft.budget:
         return "token budget"
     if demand.num_tokens == 0:
-        return "quota"
+        return "prefill interval" if demand.is_held else "quota"
     if not state.kv.fits(demand.hit, demand.num_fitting_tokens, reserved):
         return "KV blocks"
     _enter(state, draft, request, demand)
@@ -344,6 +379,8 @@ def _enter(state: SchedulerState, draft: Draft, request: Request, demand: Demand
     """Make the request run, with the blocks and tokens that it demands."""
     state.waiting.note_rank(request)
     state.waiting.discard(request)
+    if state.cadence is not None:
+        state.cadence.admit(request)
     state.kv.admit(request, demand.hit, demand.num_held_tokens)
     request.num_computed_tokens = demand.num_known_tokens
     resumes = request.status is Status.PREEMPTED

@@ -21,6 +21,7 @@ from actors.core.queue.step_times import StepTimes
 from actors.core.queue.view import View
 from actors.core.queue.waiting import WaitingQueue
 from actors.core.request import Begun, Request, Status, Submit
+from actors.core.step.cadence import PrefillCadence
 from actors.core.step.handover import KvHandovers
 
 
@@ -69,6 +70,13 @@ class SchedulerState:
         """True if the victim is always the request that was admitted last."""
         self.leaves_uncomputed = config.leaves_uncomputed
         self.speculates = config.num_speculative_tokens > 0
+        decisions = config.decisions
+        self.goes_on_after_own_preemption = decisions.goes_on_after_own_preemption
+        self.passes_over_unschedulable = decisions.passes_over_unschedulable
+        self.registers_late = config.async_scheduling or (self.speculates and decisions.registers_drafted)
+        """True if blocks get their keys from the result of the step that fills them, and not before."""
+        is_held = decisions.holds_prefills and config.prefill_schedule_interval > 1
+        self.cadence = PrefillCadence(config.prefill_schedule_interval) if is_held else None
         self.is_pipelined = config.pipeline_parallel_size > 1
         self.pauses = policy.pauses and self.quota is not None
         self.lockstep_enabled = lockstep_enabled and not (self.speculates or self.is_pipelined or self.pauses)

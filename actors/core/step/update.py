@@ -48,7 +48,7 @@ def update(state: SchedulerState, result: StepResult) -> list[Finish]:
     else:
         ended = _append(state, result.tokens, record.dropped)
     _offload(state, record)
-    if state.config.async_scheduling:
+    if state.registers_late:
         _register(state, samplers, last_step)
     if result.failed:
         failed = _fail(state, result.failed, record.dropped)
@@ -170,7 +170,7 @@ def _fail(state: SchedulerState, failed: Failures, dropped: set[str]) -> list[tu
 
 
 def _register(state: SchedulerState, samplers: list[Request], step: int) -> None:
-    """Register full blocks: under async scheduling a token is known, and a block has a key, only now."""
+    """Register full blocks: under async scheduling, or of drafts, a token is known only now."""
     lockstep = state.lockstep
     filling = lockstep.due_to_fill(step)
     touched = sorted(samplers + filling, key=admission_order) if samplers else filling

@@ -96,8 +96,8 @@ def test_a_paused_decode_keeps_its_blocks_and_goes_on_where_it_was() -> None:
     assert world.run().finished == ["even", "odd"]
 
 
-def test_a_paused_prefill_waits_and_so_does_all_behind_a_paused_head() -> None:
-    """A running prompt stands still, a waiting one is not admitted, nor is what waits behind it."""
+def test_a_paused_prefill_waits_and_so_does_a_paused_head() -> None:
+    """A running prompt stands still, a waiting one is not admitted."""
     world = World(f"{HERE}:PausesOdd", {"max_num_batched_tokens": 4})
     for name in ("even", "odd", "odd-too"):
         world.add(name, 8, 2)
@@ -111,6 +111,41 @@ def test_a_paused_prefill_waits_and_so_does_all_behind_a_paused_head() -> None:
         assert world.blocked is not None and world.blocked.reason == "quota"
         assert world.state.view.num_computed_tokens(world.state.requests["odd"]) == 3
     assert world.run().finished == ["even", "odd", "odd-too"]
+
+
+@pytest.mark.parametrize("version", ["0.32", "0.33"])
+def test_whoever_waits_behind_a_paused_head_is_admitted_from_033_on(version: str) -> None:
+    """As vLLM does: the head keeps its place, and is admitted when it is no longer paused."""
+    world = World(f"{HERE}:PausesOdd", {"engine_version": version})
+    world.add("even", 4, 9)
+    for _ in range(3):
+        world.step()
+    for name in ("odd", "even-too", "odd-too", "even-three"):
+        world.add(name, 8, 2)
+    world.step()
+    assert list(world.state.running) == (
+        ["even"] if version == "0.32" else ["even", "even-too", "even-three"]
+    )
+    assert world.blocked == ("odd", "quota")
+    waiting = [request.request_id for request in world.state.waiting]
+    assert waiting == (
+        ["odd", "even-too", "odd-too", "even-three"] if version == "0.32" else ["odd", "odd-too"]
+    )
+    world.run()
+    assert world.admissions[-2:] == (["odd-too", "even-three"] if version == "0.32" else ["odd", "odd-too"])
+
+
+def test_what_a_request_behind_a_paused_head_lacks_is_said() -> None:
+    """Not that the policy pauses the head, which keeps nobody waiting."""
+    world = World(f"{HERE}:PausesOdd", {"max_num_seqs": 2})
+    world.add("even", 4, 9)
+    for _ in range(3):
+        world.step()
+    for name in ("odd", "even-too", "even-three"):
+        world.add(name, 8, 5)
+    world.step()
+    assert list(world.state.running) == ["even", "even-too"]
+    assert world.blocked == ("even-three", "max_num_seqs")
 
 
 def test_a_quota_of_nought_is_refused_unless_the_policy_pauses() -> None:
