@@ -82,6 +82,7 @@ class SampledSteps:
     drafts: tuple[tuple[str, int], ...] = ()
     logprobs: tuple[tuple[str, TokenLogprobs], ...] = ()
     prompt_logprobs: tuple[PromptLogprobs, ...] = ()
+    surplus: tuple[tuple[str, int], ...] = ()
 
     def result(self, step: int, end_times_s: Sequence[float]) -> StepResult:
         """Return the backend's answer to a batch."""
@@ -95,6 +96,7 @@ class SampledSteps:
             self.prompt_logprobs,
             self.accepted,
             self.drafts,
+            surplus=self.surplus,
         )
 
 

@@ -186,7 +186,7 @@ class Speculated(TokenSource):
     def sample(self, num_steps: int) -> SampledSteps:
         """The tokens of the step, as named or counted, and new drafts."""
         verified, idle = dict(self._batch.drafts), frozenset(self._batch.idle)
-        tokens, ended, accepted, drafts = [], [], [], []
+        tokens, ended, accepted, drafts, surplus = [], [], [], [], []
         for name, num_before in self._decoding.items():
             if name in idle:
                 continue
@@ -194,7 +194,9 @@ class Speculated(TokenSource):
             gained = 1 + min(verified.get(name, 0), kept)
             length = self._future.length(name)
             if length is not None and num_before + gained >= length:
-                gained = max(length - num_before, 1)
+                sampled, gained = gained, max(length - num_before, 1)
+                if sampled > gained:
+                    surplus.append((name, sampled - gained))
                 ended.append(name)
             self._decoding[name] = num_after = num_before + gained
             tokens += [(name, self._future.token(name, index)) for index in range(num_before, num_after)]
@@ -205,7 +207,13 @@ class Speculated(TokenSource):
                 if num_drafts:
                     drafts.append((name, num_drafts))
         named = [(name, token) for name, token in tokens if token is not None]
-        return SampledSteps(tuple(named) if named else None, tuple(ended), tuple(accepted), tuple(drafts))
+        return SampledSteps(
+            tuple(named) if named else None,
+            tuple(ended),
+            tuple(accepted),
+            tuple(drafts),
+            surplus=tuple(surplus),
+        )
 
     def _leave(self, request_id: str) -> None:
         for notes in (self._prefilling, self._decoding, self._key, self._accepts):

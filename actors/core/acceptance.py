@@ -1,4 +1,9 @@
-"""Accepted and rejected drafts, counted as vLLM's `spec_decode` metrics count them."""
+"""Accepted and rejected drafts, counted as vLLM's `spec_decode` metrics count them.
+
+vLLM counts what the sampler accepted, before an end token or a limit cuts the answer
+(`Scheduler.update_from_output`): drafts behind the end of an answer count as accepted, though nobody gets
+them. Rates would else depend on the lengths of answers.
+"""
 
 from collections.abc import Sequence
 
@@ -18,10 +23,16 @@ class Acceptance:
         self.num_accepted_tokens = 0
         self.accepted_per_position: list[int] = []
 
-    def add(self, drafts: Sequence[tuple[str, int]], accepted: Sequence[tuple[str, int]]) -> None:
-        """Count the drafts that a step verified, and how many it accepted of each request that goes on."""
-        verified, positions = dict(drafts), self.accepted_per_position
-        for name, count in accepted:
+    def add(
+        self,
+        drafts: Sequence[tuple[str, int]],
+        accepted: Sequence[tuple[str, int]],
+        surplus: Sequence[tuple[str, int]] = (),
+    ) -> None:
+        """Count the drafts that a step verified and accepted; `surplus` lie behind the ends of answers."""
+        verified, positions, further = dict(drafts), self.accepted_per_position, dict(surplus)
+        for name, kept in accepted:
+            count = kept + further.get(name, 0)
             self.num_drafts += 1
             self.num_draft_tokens += verified[name]
             self.num_accepted_tokens += count

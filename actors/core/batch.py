@@ -109,8 +109,9 @@ class StepResult:
     whose token in the last step was the end token.
 
     A request with drafts in the batch has a pair for each accepted one and for the token after them, in
-    order; where tokens are only counted, `accepted` pairs it with the number of accepted ones. `drafts` pairs
-    decoding requests with the number of drafts that the backend now keeps for the next step that has them.
+    order; where tokens are only counted, `accepted` pairs it with the number of accepted ones, and `surplus`
+    with those that were accepted behind the end of its answer, if any. `drafts` pairs decoding requests with
+    the number of drafts that the backend now keeps for the next step that has them.
 
     `failed` pairs each request that cannot go on with the reason, in words for its client: the last step
     computed it like the others but gave it no token. It ends alone. The backend keeps it in the decoding set
@@ -129,6 +130,7 @@ class StepResult:
     accepted: tuple[tuple[str, int], ...] = ()
     drafts: tuple[tuple[str, int], ...] = ()
     vectors: tuple[tuple[str, bytes], ...] = ()
+    surplus: tuple[tuple[str, int], ...] = ()
 
     @property
     def num_steps(self) -> int:

@@ -300,6 +300,7 @@ class Scheduler(Actor[ToScheduler]):
             logprobs=result.logprobs,
             prompt_logprobs=result.prompt_logprobs,
             accepted=result.accepted,
+            surplus=result.surplus,
             ranks=state.waiting.take_ranks(),
             kv_events=state.kv.take_events(planned.batch, bool(finished)),
             vectors=result.vectors,

@@ -64,7 +64,8 @@ class StepOutput:
     `ranks` are those that the policy gave to requests which began to wait, were next, or were admitted.
     `logprobs`, `prompt_logprobs` and `vectors` are the StepResult's.
     `accepted` pairs each request whose drafts were verified with the number of accepted ones, each of which
-    is a token beside the one that it got; in `tokens` those of one request stand in order.
+    is a token beside the one that it got; in `tokens` those of one request stand in order. `surplus` pairs
+    requests with the drafts that were accepted behind the ends of their answers.
     `kv_events` are recorded if a router asks for them, and come with steps that do more than decode on.
     """
 
@@ -89,6 +90,7 @@ class StepOutput:
     num_taken_blocks: int = 0
     num_free_blocks_held: int | None = None
     num_freed_blocks: int = 0
+    surplus: tuple[tuple[str, int], ...] = ()
 
     @property
     def step(self) -> int:

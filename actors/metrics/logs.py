@@ -111,7 +111,7 @@ class AcceptanceLog(Actor[Heard]):
         if not isinstance(message, StepOutput):
             return
         if message.accepted:
-            self._counts.add(message.batch.drafts, message.accepted)
+            self._counts.add(message.batch.drafts, message.accepted, message.surplus)
         is_idle = not (message.num_running or message.num_waiting)
         if is_idle or now_s() >= self._said_s + EVERY_S:
             self._say()

@@ -114,7 +114,7 @@ class Metrics(Actor[Heard | SayThroughput]):
             engine.busy_s += end_s - output.start_s
             engine.step_tokens.observe(batch.num_tokens, len(output.end_times_s))
         if output.accepted:
-            engine.drafts.add(batch.drafts, output.accepted)
+            engine.drafts.add(batch.drafts, output.accepted, output.surplus)
         self._tokens(engine, output, end_s)
         for finish in output.finished:
             self._end(engine, finish, end_s)

@@ -331,7 +331,7 @@ class History:
         if (request := self._running(drafted.request_id, "verifies drafts of")) is not None:
             # Accepted drafts are tokens besides the one that the step gives anyway.
             name, num_accepted = drafted.request_id, drafted.num_accepted
-            request.drafts.add([(name, drafted.num_drafts)], [(name, num_accepted)])
+            request.drafts.add([(name, drafted.num_drafts)], [(name, drafted.num_sampled)])
             request.spans[-1].num_computed_tokens += num_accepted
             request.spans[-1].num_output_tokens += num_accepted
 

@@ -168,7 +168,7 @@ def _step(row: Row) -> JournalStep:
         ended=_each(row, "ended", 3, ended),
         blocked=blocked,
         ranks=_each(row, "ranks", 2, lambda name, rank: (_text(name), _rank(rank))),
-        drafts=_each(row, "drafts", 3, lambda a, b, c: Drafted(_text(a), _count(b), _count(c))),
+        drafts=_drafts(row),
         num_free_blocks_planned=None if planned_free is None else _count(planned_free),
     )
 
@@ -179,6 +179,15 @@ def _rank(value: Any) -> Rank:
     if type(value) is str and value in ("inf", "-inf"):
         return float(value)
     return _text(value) if type(value) is str else _time(value)
+
+
+def _drafts(row: Row) -> tuple[Drafted, ...]:
+    """Read the drafts of a step; a fourth number is there for those behind the end of an answer."""
+    found = []
+    for item in _list(row.get("drafts", [])):
+        name, *counts = _parts(item, 4 if len(_list(item)) == 4 else 3)
+        found.append(Drafted(_text(name), *map(_count, counts)))
+    return tuple(found)
 
 
 def _admitted(name: Any, num_tokens: Any, num_hit_tokens: Any, resumed: Any) -> Admitted:

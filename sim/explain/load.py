@@ -91,7 +91,7 @@ def measured_drafts(path: Path, num_tokens: int) -> dict[str, tuple[Rates, Rates
         if num_decodes > 0:
             found[name] = (
                 _rates([each.num_drafts for each in own], num_decodes, num_tokens),
-                _rates([each.num_accepted for each in own], num_decodes, num_tokens),
+                _rates([each.num_sampled for each in own], num_decodes, num_tokens),
             )
     return found
 

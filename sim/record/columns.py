@@ -275,7 +275,7 @@ class Groups:
             held,
             after,
             batch.num_draft_tokens,
-            sum([count for _, count in output.accepted]) if output.accepted else 0,
+            sum([count for _, count in (*output.accepted, *output.surplus)]) if output.accepted else 0,
             num_first,
             num_other,
             num_last,

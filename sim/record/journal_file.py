@@ -177,8 +177,11 @@ def _step_line(output: StepOutput, origin_s: float) -> str:
     if batch.chunks:
         row["chunks"] = [(c.request_id, c.num_tokens, int(c.samples)) for c in batch.chunks]
     if batch.drafts:
-        accepted = dict(output.accepted)
-        row["drafts"] = [(name, count, accepted.get(name, 0)) for name, count in batch.drafts]
+        accepted, surplus = dict(output.accepted), dict(output.surplus)
+        row["drafts"] = [
+            (name, count, accepted.get(name, 0), *((surplus[name],) if name in surplus else ()))
+            for name, count in batch.drafts
+        ]
     if batch.idle:
         row["idle"] = batch.idle
     if batch.preempted:

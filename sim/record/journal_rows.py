@@ -123,11 +123,20 @@ class JournalEnd(NamedTuple):
 
 
 class Drafted(NamedTuple):
-    """Some drafts of a decoding request were verified, and some of them accepted."""
+    """Some drafts of a decoding request were verified, and some of them accepted.
+
+    Beside the accepted ones, `num_surplus` were accepted behind the end of its answer.
+    """
 
     request_id: str
     num_drafts: int
     num_accepted: int
+    num_surplus: int = 0
+
+    @property
+    def num_sampled(self) -> int:
+        """The drafts that the sampler accepted, whether or not the answer had ended before them."""
+        return self.num_accepted + self.num_surplus
 
 
 class JournalStep(NamedTuple):

@@ -382,7 +382,7 @@ def add_drafts(
 ) -> None:
     """An accepted draft comes at the same instant as the token after it: between the two there is no time."""
     steps.num_batched_tokens += output.batch.num_draft_tokens
-    acceptance.add(output.batch.drafts, output.accepted)
+    acceptance.add(output.batch.drafts, output.accepted, output.surplus)
     for name, count in output.accepted:
         request = live.get(name)
         if request is not None and count:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from actors.core.acceptance import Acceptance
 from actors.core.batch import Finish, StepResult
 from actors.core.config import ConfigError, SchedulerConfig
 from actors.core.step.plan import plan
@@ -211,3 +212,26 @@ def test_a_rejected_draft_fills_no_block() -> None:
     state.abort(("a",))
     state.add(submit("b", (5, 6, 7, 8, 11, 12, 13, 14, 99)))
     assert plan(state)[0].admitted[0].num_computed_tokens == 4
+
+
+def test_drafts_accepted_behind_the_end_of_an_answer_are_counted() -> None:
+    """As vLLM counts them, before an end token or a limit cuts the answer; nobody gets their tokens."""
+    for fields, tokens in (({}, (11, EOS, 13, 14)), ({"max_tokens": 3}, (11, 12, 13, 14))):
+        state = decoding(4, **fields)
+        batch, _ = plan(state)
+        taken = cut(state, StepResult(batch.step, (0.0,), tuple(("a", token) for token in tokens)))
+        assert taken.tokens == tuple(("a", token) for token in tokens[:2])
+        assert (taken.accepted, taken.surplus) == ((("a", 1),), (("a", 2),))
+        counts = Acceptance()
+        counts.add(batch.drafts, taken.accepted, taken.surplus)
+        assert counts.num_accepted_tokens == len(tokens) - 1
+        assert counts.accepted_per_position == [1, 1, 1, 0]
+        assert [finish.request_id for finish in update(state, taken)] == ["a"]
+
+
+def test_counted_drafts_behind_a_limit_are_counted_too() -> None:
+    """A backend that only counts says what it accepted; the scheduler's limit cuts the answer."""
+    state = decoding(4, max_tokens=3)
+    batch, _ = plan(state)
+    taken = cut(state, StepResult(batch.step, (0.0,), accepted=(("a", 4),)))
+    assert (taken.accepted, taken.surplus) == ((("a", 1),), (("a", 3),))

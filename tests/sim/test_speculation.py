@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -261,3 +262,41 @@ def play(
         listeners=[journal],
         vocabulary=vocabulary,
     )
+
+
+def answers(path: Path, count: int, num_tokens: int) -> str:
+    """Write a trace of equal requests that never wait for each other."""
+    rows = "".join(f"{0.2 * number:.1f},64,{num_tokens}\n" for number in range(count))
+    path.write_text(f"arrived_at,num_prefill_tokens,num_decode_tokens\n{rows}")
+    return str(path)
+
+
+def drafted(trace: str, acceptance: object, *options: str) -> dict[str, Any]:
+    asked = {"method": "ngram", "num_speculative_tokens": 4, "acceptance": acceptance}
+    given = ("--num-gpu-blocks", "9000", "--speculative-config", json.dumps(asked), "--json")
+    ended = sundog("replay", trace, *given, *options)
+    assert ended.returncode == 0, ended.stderr
+    found: dict[str, Any] = json.loads(ended.stdout)
+    return found
+
+
+def test_rates_of_acceptance_do_not_depend_on_the_lengths_of_answers(tmp_path: Path) -> None:
+    """The sampler accepts drafts before the answer is cut: 0.8 is 0.8, also in answers of 6 tokens."""
+    short = answers(tmp_path / "short.csv", 1500, 6)
+    figures = drafted(short, 0.8, "--out", str(tmp_path / "run"))["speculation"]
+    assert figures["rates_by_position"] == pytest.approx([0.8, 0.64, 0.512, 0.4096], abs=0.03)
+    assert figures["mean_length"] == pytest.approx(1 + 0.8 + 0.64 + 0.512 + 0.4096, abs=0.1)
+    said = json.loads(sundog("explain", str(tmp_path / "run"), "--json").stdout)["speculation"]
+    assert said == figures
+    steps = pq.read_table(tmp_path / "run" / "steps.parquet")
+    assert sum(steps["num_accepted"].to_pylist()) == figures["num_accepted_tokens"]
+    always = drafted(answers(tmp_path / "three.csv", 20, 3), 1.0)["speculation"]
+    assert always["rates_by_position"] == [1.0] * 4 and always["acceptance_rate"] == 1.0
+
+
+def test_a_record_of_short_answers_predicts_long_ones(tmp_path: Path) -> None:
+    """Its rates are those of the drafts: TPOT is what the rates themselves give."""
+    drafted(answers(tmp_path / "short.csv", 1500, 6), 0.8, "--out", str(tmp_path / "run"))
+    long = answers(tmp_path / "long.csv", 200, 300)
+    given, record = drafted(long, 0.8), drafted(long, str(tmp_path / "run"))
+    assert record["tpot_s"]["mean"] == pytest.approx(given["tpot_s"]["mean"], rel=0.05)

@@ -10,6 +10,7 @@ request that is preempted loses its drafts. Law: tokens, ends and the order of e
 without drafts, only in fewer steps.
 """
 
+from collections import Counter
 from dataclasses import replace
 
 from actors.core.batch import Finish, StepResult
@@ -184,19 +185,22 @@ def cut(state: SchedulerState, result: StepResult) -> StepResult:
     """The result of the oldest step without what lies behind the end of a request; call it before `update`.
 
     `accepted` of what is returned pairs each request whose drafts were verified, and that was not dropped
-    meanwhile, with the number of accepted ones. O(tokens that came).
+    meanwhile, with the number of accepted ones; `surplus` has the accepted ones behind its end. O(tokens that
+    came).
     """
     record = state.lockstep.in_flight[0]
     if not record.drafted:
         return result
     if result.tokens is None:
         return _cut_counts(state, record, result)
-    requests, counts, ended = state.requests, dict[str, int](), set[str]()
+    requests, counts, ended, surplus = state.requests, dict[str, int](), set[str](), Counter[str]()
     tokens: list[tuple[str, int]] = []
     for name, token in result.tokens:
         if name not in record.drafted or name in record.dropped:
             tokens.append((name, token))
-        elif name not in ended:
+        elif name in ended:
+            surplus[name] += 1
+        else:
             count = counts[name] = counts.get(name, 0) + 1
             tokens.append((name, token))
             request = requests[name]
@@ -204,12 +208,12 @@ def cut(state: SchedulerState, result: StepResult) -> StepResult:
                 ended.add(name)
     accepted = tuple((name, count - 1) for name, count in counts.items())
     _check_accepted(record, accepted)
-    return replace(result, tokens=tuple(tokens), accepted=accepted)
+    return replace(result, tokens=tuple(tokens), accepted=accepted, surplus=tuple(surplus.items()))
 
 
 def _cut_counts(state: SchedulerState, record: InFlight, result: StepResult) -> StepResult:
     """Cut a result of counted tokens at limits: a request that its limit ends first has met no end token."""
-    accepted, late = [], set[str]()
+    accepted, late, surplus = [], set[str](), Counter(dict(result.surplus))
     _check_accepted(record, result.accepted)
     for name, count in result.accepted:
         if name not in record.dropped:
@@ -217,9 +221,11 @@ def _cut_counts(state: SchedulerState, record: InFlight, result: StepResult) -> 
             most = request.length_limit - request.num_tokens - 1
             if count > most:
                 late.add(name)
+                surplus[name] += count - most
             accepted.append((name, min(count, most)))
     ended = tuple(name for name in result.ended if name not in late)
-    return replace(result, ended=ended, accepted=tuple(accepted))
+    kept = tuple((name, count) for name, count in surplus.items() if name not in record.dropped)
+    return replace(result, ended=ended, accepted=tuple(accepted), surplus=kept)
 
 
 def _check_accepted(record: InFlight, accepted: Counts) -> None:
