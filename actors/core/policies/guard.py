@@ -6,6 +6,7 @@ fallback: then the policy alone ends, and the queue is ranked again.
 """
 
 import copy
+import logging
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Final, Generic, Self, TypeVar, cast
 
@@ -41,6 +42,9 @@ SLOW_S: Final = 1.0
 """The seconds from which a call is slow: every stream stands still while a policy thinks."""
 MOST_SLOW_CALLS: Final = 3
 """A single slow call may be the machine's fault."""
+MANY_RANKS: Final = 1_000_000
+"""The number of times from which a dynamic rank is said to be slow, by all replicas together."""
+log = logging.getLogger("sundog.policy")
 ANY = BaseException
 """Anything that a user's code raises: an `exit()` or a KeyboardInterrupt in it ends the policy, not the
 server, and says where it was. A policy is called between two awaits, so no cancellation passes through it."""
@@ -120,6 +124,17 @@ class GuardedPolicy(Guard[Policy], Policy):
 
     word = "policy"
 
+    def __init__(self, inner: Policy, name: str) -> None:
+        super().__init__(inner, name)
+        self._num_asked = [0]
+        """How often a dynamic rank was asked for; replicas count together."""
+
+    def for_replica(self) -> Self:
+        """Return a copy for one replica, which shares nothing but the count of ranks."""
+        twin = super().for_replica()
+        twin._num_asked = self._num_asked
+        return twin
+
     def show(self, view: View) -> None:
         """Learn what to show of the state; the scheduler whose policy it is calls this once."""
         self._view = cast(View, PolicyView(view))
@@ -175,6 +190,16 @@ class GuardedPolicy(Guard[Policy], Policy):
         return answers + [instead(request, view) for request in requests[len(answers) :]]
 
     def rank(self, request: Request, view: View) -> RankValue | Rank:
+        if self.is_dynamic:
+            self._num_asked[0] += 1
+            if self._num_asked[0] == MANY_RANKS:
+                log.warning(
+                    "policy %s: its rank has been asked for %s times, as it is_dynamic: leave that out, and"
+                    " return Rank(value, per_s=…) for a rank that moves with the time, or Rank(value,"
+                    " until_s=…), and each is asked for only when it is due (docs/policies.md)",
+                    self.name,
+                    f"{MANY_RANKS:,}",
+                )
         return self._ask("rank", request, view, self._as_rank)
 
     def rank_key(self, request: Request, view: View) -> object:
