@@ -8,8 +8,8 @@ from actors.core.config import ConfigError, HostMemory
 from actors.core.engine_version import NEWEST
 from actors.messages import Capacity
 from sim.cost.composed import Pipeline, WithDrafts
+from sim.cost.cost_file import read_cost
 from sim.cost.overhead import MOST_TOKENS, NO_OVERHEAD, HostOverhead, WithOverhead, largest_graph
-from sim.cost.profile import read_cost
 from sim.cost.roofline import LINK_EFFICIENCY, Roofline
 from sim.cost.sampler import Sampler
 from sim.cost.work import CostModel

@@ -19,7 +19,6 @@ from sim.cost.composed import InStep, in_step, scaled
 from sim.cost.doubt import FRONT_END_DOUBT, step_doubt
 from sim.cost.overhead import NO_OVERHEAD, WithOverhead
 from sim.cost.overhead import host_overhead as fitted_overhead
-from sim.cost.profile import front_end_s
 from sim.cost.work import CostModel
 from sim.figures.totals import RunTerms
 from sim.hardware.formats import dtype_name, kv_dtype_name
@@ -126,7 +125,11 @@ class Simulated:
         _check_memory(config.replicas, capacity.num_blocks)
         plans_ahead = bool(engine.async_scheduling) or engine.drafts_ahead
         overhead = fitted_overhead(plans_ahead) if target.host_overhead else NO_OVERHEAD
-        front_s = front_end_s(target.cost) if target.cost.endswith(".toml") else None
+        front_s = None
+        if target.cost.endswith(".toml"):
+            from sim.cost.profile import front_end_s
+
+            front_s = front_end_s(target.cost)
         kernels = hardware.cost(overhead)
         cost = in_step(scaled(kernels, target.step_scale), hardware.data_parallel_size)
         num_gpus = config.replicas * engine.tensor_parallel_size * engine.pipeline_parallel_size

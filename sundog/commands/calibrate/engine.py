@@ -26,7 +26,8 @@ from actors.messages import Batch, Capacity, Interrupt, Load
 from runtime.kv_transfer.port import MovesKv
 from runtime.serve import RealModel, torch_backends
 from runtime.worker.hop_probe import measured_hops
-from sim.cost.profile import ENGINE, HOPS, HOST, MEASURED, HostShare, MeasuredEngine, write_cost
+from sim.cost.cost_file import HOST, MEASURED, write_cost
+from sim.cost.profile import ENGINE, HOPS, HostShare, MeasuredEngine
 from sim.figures.fit_engine import BUSY, EngineFitted, Limits, Prober, fit_engine
 from sim.figures.metrics import Summary
 from sim.show.comparison import LATENCIES

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sim.cost.calibrated import InRange
+from sim.cost.cost_file import DRIFT, HOST, LOADS_ERROR, MEASURED, write_cost
 from sim.cost.overhead import NO_OVERHEAD, WithOverhead
-from sim.cost.profile import DRIFT, HOST, LOADS_ERROR, MEASURED, write_cost
 from sim.figures.fit_requests import Fitted, Observed, fit_requests, read_observed
 from sim.figures.metrics import Summary
 from sim.figures.validate.records import asked_in

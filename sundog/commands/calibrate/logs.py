@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 def from_steps(log: Path, output: Path) -> None:
     """Fit to forward-pass metrics, one step a line."""
-    from sim.cost.profile import write_cost
+    from sim.cost.cost_file import write_cost
     from sim.figures.fit_log import fit_steps
 
     model, measured, error, num_steps = fit_steps(log)

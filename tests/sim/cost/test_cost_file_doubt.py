@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from sim.cost.calibrated import Calibrated, ObservedRange
+from sim.cost.cost_file import MEASURED, read_cost, write_cost
 from sim.cost.doubt import CALIBRATED, step_doubt
-from sim.cost.profile import MEASURED, read_cost, write_cost
 
 COST = Calibrated(1e-3, 1e-5, 1e-8, 0.0, 0.0)
 

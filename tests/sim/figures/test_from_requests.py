@@ -11,8 +11,9 @@ from click.testing import CliRunner
 from actors.core.config import ConfigError
 from actors.messages import Capacity
 from sim.cost.calibrated import Calibrated, InRange
+from sim.cost.cost_file import read_cost, write_cost
 from sim.cost.overhead import host_overhead
-from sim.cost.profile import front_end_s, read_cost, write_cost
+from sim.cost.profile import front_end_s
 from sim.cost.work import StepWork
 from sim.figures.fit_requests import Observed, fit_requests
 from sim.figures.metrics import request_times

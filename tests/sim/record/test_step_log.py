@@ -11,7 +11,7 @@ import pytest
 from actors.config import EngineConfig, SchedulerConfig
 from actors.messages import Capacity
 from sim.cost.calibrated import InRange
-from sim.cost.profile import read_cost
+from sim.cost.cost_file import read_cost
 from sim.record.journal import Journal, observations
 from sim.record.step_log import Sizes, StepLog
 from sim.replay import replay
