@@ -83,6 +83,7 @@ def run_data(found: Findings) -> dict[str, Any]:
     return {
         "num_requests": found.num_requests,
         "num_unfinished": found.num_unfinished,
+        **({"unanswered": dict(sorted(found.unanswered.items()))} if found.unanswered else {}),
         **({"refusals": dict(sorted(found.refusals.items()))} if found.refusals else {}),
         "num_steps": found.num_steps,
         "spent": found.spent_s,

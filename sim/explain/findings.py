@@ -141,12 +141,18 @@ class Preemptions:
     """All tokens that the run computed."""
 
 
+UNANSWERED = ("abort", "error", "refused")
+"""Reasons of ends without an answer."""
+
+
 @dataclass(slots=True)
 class Findings:
     """The run as a whole; times in the record's unit."""
 
     num_requests: int
     num_unfinished: int
+    unanswered: Counter[str]
+    """Requests that ended without an answer, by the reason: `abort`, `error`, `refused`."""
     refusals: Counter[str]
     """Requests that the policy refused, by its reason."""
     num_steps: int
@@ -172,6 +178,7 @@ def findings(history: History, top: int) -> Findings:
         num_requests=len(requests),
         refusals=Counter(request.refusal for request in requests if request.refusal is not None),
         num_unfinished=sum(request.reason is None for request in requests),
+        unanswered=Counter(request.reason for request in requests if request.reason in UNANSWERED),
         num_steps=sum(queue.num_steps for queue in history.queues.values()),
         spent_s=spent_s,
         causes=found,

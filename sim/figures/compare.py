@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sim.figures.intervals import Floats, Interval, difference, quantile_difference, run_interval
+from sim.record.rows import finished
 from sim.record.run_directory import Run
 
 LATENCIES = ("ttft_s", "tpot_s", "e2e_s", "queueing_s")
@@ -49,7 +50,8 @@ class Moved(NamedTuple):
 class Comparison(NamedTuple):
     """The comparison of two runs; if it `is_paired`, they met the same requests, compared one by one.
 
-    `num_finished` counts those that finished in the first, the second, and both: these alone are compared.
+    Latencies are of finished requests: the life of one that was given up is no latency. `num_finished` counts
+    those that finished in the first, the second, and both: these alone are compared.
     `of_each` counts the requests of either run, and those of them that finished.
     """
 
@@ -78,11 +80,11 @@ def compare(first: Run, second: Run) -> Comparison:
         for name in names
         if first.config.get(name) != second.config.get(name)
     }
-    finished = None if rows is None else _num_finished(a["e2e_s"], b["e2e_s"], rows)
+    in_both = None if rows is None else _num_finished(a["e2e_s"], b["e2e_s"], rows)
     of_each = _counts(a["e2e_s"]), _counts(b["e2e_s"])
     num_failed = first.summary.get("num_failed", 0), second.summary.get("num_failed", 0)
     return Comparison(
-        settings, is_paired, len(a["e2e_s"]), figures, gained, lost, finished, of_each, num_failed
+        settings, is_paired, len(a["e2e_s"]), figures, gained, lost, in_both, of_each, num_failed
     )
 
 
@@ -107,6 +109,9 @@ def _columns(run: Run) -> Columns:
     for name, ends in STAGES.items():
         begin_s, end_s = (table[each].to_numpy().astype(np.float64) for each in ends)
         columns[name] = end_s - begin_s
+    lost = ~finished(table["reason"].to_pylist())
+    for name in (*LATENCIES, *STAGES):
+        columns[name][lost] = np.nan
     columns["request_id"] = table["request_id"].to_pylist()
     columns["tenant"] = np.array(table["tenant"].to_pylist(), dtype=object)
     for name in ("num_prompt_tokens", "num_output_tokens"):

@@ -13,7 +13,6 @@ Times are seconds, per request unless said otherwise:
 """
 
 import json
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -23,8 +22,10 @@ import numpy as np
 
 from sim.figures.distribution import AT_ONCE, Distribution, Part, distribution, distribution_of
 from sim.figures.engine import HostFigures, ReplicaFigures, Replicas, SpeculationFigures, engine_figures
+from sim.figures.load import saturation
 from sim.figures.tenants import NO_TENANTS, TenantFigures, Tenants, tenants_of
-from sim.figures.totals import NO_TERMS, RequestTotals, RunTerms, percentiles, saturation
+from sim.figures.totals import NO_TERMS, Paid, RequestTotals, RunTerms
+from sim.figures.verdict import verdicts
 from sim.fleet.figures import FleetFigures
 from sim.record.client_record import ClientRecord
 from sim.record.columns import Columns, StepColumns
@@ -139,20 +140,26 @@ class ClientFigures:
 
 @dataclass(frozen=True, slots=True)
 class ObjectiveFigures:
-    """An objective of a run, the value that it limits (None where nothing finished), and if it held."""
+    """An objective of a run, the value that it limits, and if it held.
+
+    `num_unanswered` requests got no answer, and count as infinite (`sim.figures.verdict`). The value is None
+    where it is infinite by these, or no request has one.
+    """
 
     objective: str
     value_s: float | None
     is_held: bool
+    num_unanswered: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """The figures of a run; seconds, tokens and fractions. A distribution of nothing is None.
 
-    Throughput counts finished requests over the span from the first arrival to the last finish.
-    `saturation` is requests in the server over those it can run at once, on average; from 1 on the
-    queue grows as long as the load lasts. Goodput counts those that met every limit they have, their own
+    Throughput counts finished requests, and tokens of finished requests, over `duration_s`: from the first
+    arrival until the last request has ended, in whichever way, and the last step. `saturation` is the load
+    over what can be served (`sim.figures.load`); from 1 on the queue grows as long as the load lasts. Goodput
+    counts requests that met every limit they have, their own
     or else that of `RunTerms`, of all that arrived. `busy_fraction` is of all replicas' time until the last
     step ended. `fairness` is Jain's index of what tenants were served while they waited beside others,
     `slowdown_fairness` that of their slowdowns (`sim.figures.tenants`); None where it cannot be told.
@@ -162,7 +169,8 @@ class Summary:
     Of several `replicas` the JSON has each; `imbalance` is what the busiest computed over the mean.
     `refusals` counts those that were refused by the reason; the JSON has it only where there are any.
     `num_cut` counts finished answers that the context or the KV cache ended early, and is in the JSON only
-    where there are any: a replayed request has no other limit on its length.
+    where there are any: a replayed request has no other limit on its length. `lost_output_tokens` went out
+    to requests that did not finish, and are in the JSON where there are any.
     `remarks` say what the cost of steps rests on where that is not measured kernels of this very
     model; the JSON has them only where there are any. A run that only `client`s saw has None for what only
     engines know.
@@ -213,6 +221,7 @@ class Summary:
     client: ClientFigures | None = None
     refusals: dict[str, int] = field(default_factory=dict)
     num_cut: int = 0
+    lost_output_tokens: int = 0
     objectives: tuple[ObjectiveFigures, ...] = ()
     fleet: FleetFigures | None = None
     """The figures of a fleet whose engines are not all alike (`sim.fleet`)."""
@@ -227,8 +236,8 @@ class Summary:
             del figures["replicas"], figures["imbalance"]
         if self.fleet is not None and self.fleet.moves is None:
             del figures["fleet"]["moves"]
-        names = ("remarks", "refusals", "num_cut", "objectives", "speculation", "client", "fleet", "host")
-        for name in (*names, "program_s"):
+        names = ("remarks", "refusals", "num_cut", "lost_output_tokens", "objectives", "speculation")
+        for name in (*names, "client", "fleet", "host", "program_s"):
             if not figures[name]:
                 del figures[name]
         return json.dumps(figures, indent=2, allow_nan=False)
@@ -250,8 +259,9 @@ def summarize(recorder: Recorder, terms: RunTerms = NO_TERMS, source: Source | N
     terms, fleet = paid_terms(terms, recorder), _fleet(recorder)
     totals, tenants = _summed(source, terms, front_s, replicas)
     blocks = sum(recorder.own_blocks) - recorder.num_replicas + 1
+    last_step_s = max(each.last_end_s for each in recorder.steps)
     return replace(
-        _seen(totals, tenants, terms, source, front_s),
+        _seen(totals, tenants, terms, source, front_s, last_step_s),
         **engine_figures(recorder, totals.first_arrival_s),
         num_refused=recorder.refusals.total,
         num_cut=totals.num_cut,
@@ -262,7 +272,7 @@ def summarize(recorder: Recorder, terms: RunTerms = NO_TERMS, source: Source | N
         num_preemptions=totals.num_preemptions,
         recomputed_tokens=totals.recomputed_tokens,
         saturation=saturation(
-            lambda: ((rows, rows.is_done) for rows in source.requests()),
+            lambda: ((rows, np.ones(len(rows.is_done), dtype=bool)) for rows in source.requests()),
             *(terms.max_num_running, blocks, terms.block_size),
         ),
         replicas=tuple(replicas.figures()) if recorder.num_replicas > 1 else (),
@@ -306,13 +316,18 @@ def summarize_client(record: ClientRecord, terms: RunTerms = NO_TERMS) -> Summar
 
 
 def _seen(
-    totals: RequestTotals, tenants: Tenants, terms: RunTerms, source: Source, front_s: float
+    totals: RequestTotals,
+    tenants: Tenants,
+    terms: RunTerms,
+    source: Source,
+    front_s: float,
+    last_step_s: float | None = None,
 ) -> Summary:
     """Return the figures that follow from the requests alone."""
     over: dict[str, Any] = {**distributions(source, front_s, totals.num_requests)}
-    duration_s = totals.last_finish_s - totals.first_arrival_s if totals.num_finished else 0.0
+    duration_s, output_tokens = totals.duration_s(last_step_s), totals.output_tokens
     per_s = 1 / duration_s if duration_s else 0.0
-    gpu_s, output_tokens = duration_s * terms.num_gpus, totals.output_tokens
+    paid = Paid.of(terms, duration_s, output_tokens)
     return Summary(
         num_requests=totals.num_requests,
         num_finished=totals.num_finished,
@@ -327,16 +342,13 @@ def _seen(
         itl_s=distribution_of(source.intervals),
         **over,
         goodput_requests_per_s=None if totals.num_met is None else totals.num_met * per_s,
-        slo_attainment=None if totals.num_met is None else totals.num_met / max(totals.num_requests, 1),
+        slo_attainment=totals.attainment,
         fairness=tenants.fairness,
         slowdown_fairness=tenants.slowdown_fairness,
         tenants=tenants.figures,
-        energy_j_per_output_token=_per_token(terms.gpu_power_w, gpu_s, output_tokens),
-        cost_per_million_output_tokens=_per_token(
-            None if terms.price_per_gpu_h is None else terms.price_per_gpu_h / 3600 * 1e6,
-            gpu_s,
-            output_tokens,
-        ),
+        energy_j_per_output_token=paid.energy_j_per_output_token,
+        cost_per_million_output_tokens=paid.cost_per_million_output_tokens,
+        lost_output_tokens=totals.lost_output_tokens,
     )
 
 
@@ -362,14 +374,8 @@ def _objectives(source: Source, terms: RunTerms, front_end_s: float) -> tuple[Ob
     if not terms.objectives:
         return ()
     rows = joined(list(source.requests()))
-    found = percentiles((each.metric for each in terms.objectives), rows, latencies(rows, front_end_s))
+    found = verdicts(terms.objectives, rows, latencies(rows, front_end_s))
     return tuple(
-        ObjectiveFigures(
-            each.text, None if math.isnan(value := found[each.metric.name]) else value, value <= each.below_s
-        )
-        for each in terms.objectives
+        ObjectiveFigures(each.objective.text, each.known_s, each.is_held, each.num_unanswered)
+        for each in found
     )
-
-
-def _per_token(rate_per_s: float | None, gpu_s: float, num_tokens: int) -> float | None:
-    return None if rate_per_s is None or not num_tokens else rate_per_s * gpu_s / num_tokens

@@ -1,12 +1,12 @@
-"""Sums over all requests of a run, the terms that the run is held against, and how near it is to
-saturation.
+"""Sums over all requests of a run, the terms that the run is held against, and what its GPUs cost.
+
+Law: a run lasts from its first arrival until its last request has ended, in whichever way, and no GPU works
+any more: throughput, energy and cost are over all this time.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import chain
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,9 +66,12 @@ class RequestTotals:
     num_cut: int = 0
     num_met: int | None = None
     first_arrival_s: float = math.inf
-    last_finish_s: float = -math.inf
+    last_end_s: float = -math.inf
+    """The last instant at which a request arrived, or ended in whichever way."""
     prompt_tokens: int = 0
     output_tokens: int = 0
+    lost_output_tokens: int = 0
+    """Tokens that went out to requests which did not finish."""
     admitted_tokens: int = 0
     hit_tokens: int = 0
     num_preemptions: int = 0
@@ -88,92 +91,47 @@ class RequestTotals:
         if met is not None:
             self.num_met = (self.num_met or 0) + int(met.sum())
         self.first_arrival_s = min(self.first_arrival_s, float(rows.arrival_s.min()))
-        if done.any():
-            self.last_finish_s = max(self.last_finish_s, float(rows.finish_s[done].max()))
+        ended_s = np.where(np.isnan(rows.finish_s), rows.arrival_s, rows.finish_s)
+        self.last_end_s = max(self.last_end_s, float(ended_s.max()))
         self.prompt_tokens += int(rows.num_prompt_tokens[done].sum())
         self.output_tokens += int(rows.num_output_tokens[done].sum())
+        self.lost_output_tokens += int(rows.num_output_tokens[~done].sum())
         self.admitted_tokens += int(rows.num_prompt_tokens[rows.replica >= 0].sum())
         self.hit_tokens += int(rows.prefix_hit_tokens.sum())
         self.num_preemptions += int(rows.num_preemptions.sum())
         self.recomputed_tokens += int(rows.recomputed_tokens.sum())
 
+    @property
+    def attainment(self) -> float | None:
+        """The share of all requests that met every limit; None if there are no limits."""
+        return None if self.num_met is None else self.num_met / max(self.num_requests, 1)
 
-KNEE = 0.85
-"""The saturation from which small errors of step time become large ones of waiting time."""
-Regime = Literal["below the knee", "near the knee", "beyond the knee"]
-Parts = Callable[[], Iterator[tuple[Rows, NDArray[np.bool_]]]]
-"""Requests in parts, and which of them count, all of which finished."""
-
-
-def regime_of(saturation: float) -> Regime:
-    """Return the regime: requests wait briefly, perhaps long, or ever longer while the load lasts."""
-    if saturation < KNEE:
-        return "below the knee"
-    return "near the knee" if saturation < 1 else "beyond the knee"
+    def duration_s(self, last_step_s: float | None = None) -> float:
+        """The time from the first arrival to the end of the last request or, if later, of the last step."""
+        if not self.num_requests:
+            return 0.0
+        until_s = self.last_end_s if last_step_s is None else max(self.last_end_s, last_step_s)
+        return until_s - self.first_arrival_s
 
 
-def of_capacity(saturation: float) -> str:
-    """Return the saturation in words; a share of 978 % says less than 9.8 times."""
-    share = f"{saturation:.0%} of" if saturation < 1 else f"{saturation:,.1f} times"
-    return f"{share} what can run at once" if saturation < 1 else f"{share} what can be served"
+@dataclass(frozen=True, slots=True)
+class Paid:
+    """What the GPUs of a run took: in all, and per output token of finished requests if there are any."""
 
+    gpu_s: float
+    energy_j_per_output_token: float | None
+    cost_per_million_output_tokens: float | None
 
-def saturation(parts: Parts, max_num_running: int | None, num_blocks: int, block_size: int) -> float | None:
-    """Mean requests in the server over how many it can run, by the scarcer of running slots and blocks.
+    @classmethod
+    def of(cls, terms: RunTerms, duration_s: float, num_tokens: int) -> "Paid":
+        """All GPUs are paid for all the time; of a fleet that scaled, those that there were in the mean."""
+        gpu_s = duration_s * terms.num_gpus
 
-    By Little's law; None without requests, or where it is not known how many may run. Where TTFT grows all
-    the time, requests pile up however many slots are free: then it is 1 and what TTFT grows by in a second,
-    if that is more. Requests are taken to hold the blocks of their prompts and half of their answers; prompts
-    that hit the prefix cache share blocks, which this leaves out.
-    Sums are exact, so that it does not matter how the requests are cut into parts.
-    """
-    if max_num_running is None:
-        return None
-    spans: list[tuple[float, float]] = []
-    spent, held, arrivals, ttfts = list[Floats](), list[Floats](), list[Floats](), list[Floats]()
-    for rows, chosen in parts():
-        if chosen.any():
-            arrival_s = rows.arrival_s[chosen]
-            spans.append((float(arrival_s.min()), float(arrival_s.max())))
-            spent.append(_spent_s(rows)[chosen])
-            held.append(_held_token_s(rows)[chosen])
-            arrivals.append(arrival_s)
-            ttfts.append(rows.first_token_s[chosen] - arrival_s)
-    spent_s = _total(spent)
-    if not spent_s:
-        return None
-    span_s = max(last for _, last in spans) - min(first for first, _ in spans)
-    held_blocks = max(_total(held) / spent_s / block_size, 1.0)
-    share = spent_s / (span_s or 1.0) / min(max_num_running, (num_blocks - 1) / held_blocks)
-    growth = _growth(np.concatenate(arrivals), np.concatenate(ttfts))
-    return max(share, 1 + growth) if growth >= PILES else share
+        def each(rate_per_s: float | None) -> float | None:
+            return None if rate_per_s is None or not num_tokens else rate_per_s * gpu_s / num_tokens
 
-
-PILES = 0.1
-"""Seconds of TTFT for each second of load, from which on requests pile up."""
-
-
-def _growth(arrival_s: Floats, ttft_s: Floats) -> float:
-    """The slope of TTFT over time, by least squares; 0 where nothing is known of it."""
-    known = ~np.isnan(ttft_s)
-    off_s = arrival_s[known] - arrival_s[known].mean() if known.any() else np.zeros(1)
-    spread = float((off_s * off_s).sum())
-    return float((off_s * ttft_s[known]).sum() / spread) if spread > 0 else 0.0
-
-
-def _total(parts: list[Floats]) -> float:
-    return math.fsum(chain.from_iterable(part.tolist() for part in parts))
-
-
-def _spent_s(rows: Rows) -> Floats:
-    spent: Floats = rows.finish_s - rows.arrival_s
-    return spent
-
-
-def _held_token_s(rows: Rows) -> Floats:
-    held = rows.num_prompt_tokens - rows.prefix_hit_tokens + rows.num_output_tokens / 2
-    product: Floats = held * _spent_s(rows)
-    return product
+        price = terms.price_per_gpu_h
+        return cls(gpu_s, each(terms.gpu_power_w), each(None if price is None else price / 3600 * 1e6))
 
 
 def percentiles(metrics: Iterable[Metric], rows: Rows, times: RequestTimes) -> dict[str, float]:

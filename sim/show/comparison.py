@@ -37,12 +37,12 @@ def print_comparison(found: Comparison, names: tuple[str, str], console: Console
         console.print("The settings are the same.")
     console.print(_requests(found, names), markup=False)
     if found.num_finished is not None and min(found.num_finished) < found.num_requests:
-        first, second, both = found.num_finished
-        console.print(
-            f"{first:,} finished in {names[0]}, {second:,} in {names[1]}, {both:,} in both: these alone are"
-            " compared",
-            markup=False,
+        *each, both = found.num_finished
+        counts = (
+            f"{num:,} of {found.num_requests:,} finished in {name}"
+            for num, name in zip(each, names, strict=True)
         )
+        console.print(f"{', '.join(counts)}, {both:,} in both: these alone are compared", markup=False)
     if any(found.num_failed):
         first, second = found.num_failed
         console.print(f"{first:,} failed in {names[0]}, {second:,} in {names[1]}", markup=False)

@@ -13,6 +13,8 @@ from sim.show import words
 from sim.show.console import print_table, table_of
 
 NOBODY: Mapping[str, int] = {}
+NAMED = {"abort": "given up", "error": "failed", "refused": "refused"}
+"""Ends without an answer in words."""
 MOST_REQUESTS = 5
 """The most requests that are shown of those preempted most often, and of those that caused it."""
 
@@ -20,8 +22,9 @@ MOST_REQUESTS = 5
 def print_run(console: Console, title: str, found: Findings, at_door: Mapping[str, int] = NOBODY) -> None:
     """The page of a run; `at_door` counts, by reason, requests that no engine heard of."""
     unfinished = f", {found.num_unfinished:,} unfinished" if found.num_unfinished else ""
+    lost = "".join(f", {count:,} {NAMED[reason]}" for reason, count in sorted(found.unanswered.items()))
     console.print(
-        f"{title}: {words.count(found.num_requests, 'request')}{unfinished},"
+        f"{title}: {words.count(found.num_requests, 'request')}{lost}{unfinished},"
         f" {words.count(found.num_steps, 'step')}",
         style="bold",
         markup=False,

@@ -8,9 +8,9 @@ from rich.table import Table
 
 from sim.figures.distribution import Distribution
 from sim.figures.engine import ReplicaFigures
+from sim.figures.load import KNEE, of_capacity, regime_of
 from sim.figures.metrics import ClientFigures, Summary
 from sim.figures.tenants import TenantFigures
-from sim.figures.totals import KNEE, of_capacity, regime_of
 from sim.show import words
 from sim.show.console import console_for, print_table, table_of
 from sim.show.fleet_table import print_fleet
@@ -39,6 +39,10 @@ def print_summary(
     if title:
         console.print(title, style="bold", markup=False)
     print_table(console, _latencies(summary))
+    if num_lost := summary.num_requests - summary.num_finished:
+        itl = ", but for ITL" if summary.itl_s is not None else ""
+        finished = f"Latencies are of the {summary.num_finished:,} finished requests"
+        console.print(f"{finished}; {num_lost:,} that got no answer are left out{itl}", markup=False)
     if summary.tenants:
         print_table(console, _tenants(summary.tenants))
     if summary.fleet is not None:
@@ -132,12 +136,13 @@ def _rough(value_s: float) -> str:
 
 
 def _regime(summary: Summary, saturation: float, doubt: float | None) -> str:
-    """Return the regime in words; what was refused is no load, so that a busy door is not an idle server."""
-    regime = _regime_of_served(summary, saturation, doubt)
-    if not summary.num_refused:
-        return regime
-    share = summary.num_refused / max(summary.num_requests, 1)
-    return f"{regime}; of those taken alone: {share:.0%} were refused"
+    """Return the regime in words; a run of which requests are lost is never below the knee."""
+    if not (num_lost := summary.num_requests - summary.num_finished):
+        return _regime_of_served(summary, saturation, doubt)
+    lost = f"{num_lost:,} of {words.count(summary.num_requests, 'request')} got no answer"
+    if saturation < KNEE:
+        return f"not judged: {lost}, and the others say nothing of these"
+    return f"{_regime_of_served(summary, saturation, doubt)}; {lost}"
 
 
 def _regime_of_served(summary: Summary, saturation: float, doubt: float | None) -> str:
@@ -167,22 +172,23 @@ def _totals(summary: Summary, doubt: float | None) -> Table:
     for reason, count in list(summary.refusals.items())[:MOST_REASONS]:
         table.add_row("", escape(f"{count:,} refused: {words.shortened(reason)}"))
     steps = "" if summary.num_steps is None else f" in {summary.num_steps:,} steps"
-    duration = f"{summary.duration_s:,.3f} s" if summary.num_finished else "- (no request finished)"
-    table.add_row("duration", f"{duration}{steps}")
+    table.add_row("duration", f"{summary.duration_s:,.3f} s{steps}")
     table.add_row(
         "throughput",
         f"{summary.requests_per_s:,.3f} requests/s, {summary.output_tokens_per_s:,.1f} output"
         f" tokens/s, {summary.total_tokens_per_s:,.1f} tokens/s",
     )
+    if summary.lost_output_tokens:
+        table.add_row(
+            "", f"{summary.lost_output_tokens:,} output tokens of requests that did not finish left out"
+        )
     if summary.goodput_requests_per_s is not None and summary.slo_attainment is not None:
         table.add_row(
             "goodput",
             f"{summary.goodput_requests_per_s:,.3f} requests/s,"
             f" {summary.slo_attainment:.1%} within the limits",
         )
-    for each in summary.objectives:
-        value = "nothing finished" if each.value_s is None else f"{_ms(each.value_s)} ms"
-        table.add_row("held" if each.is_held else "missed", escape(f"{each.objective}: {value}"))
+    _objectives(table, summary)
     _engines(table, summary, doubt)
     if summary.client is not None:
         _client(table, summary.client)
@@ -201,6 +207,16 @@ def _totals(summary: Summary, doubt: float | None) -> Table:
             energy += f", {summary.cost_per_million_output_tokens:,.4f} per million of them"
         table.add_row("energy, cost" if "per million" in energy else "energy", energy)
     return table
+
+
+def _objectives(table: Table, summary: Summary) -> None:
+    """Add which objectives the run holds; requests without an answer hold none."""
+    for each in summary.objectives:
+        value = "no request has a value" if each.value_s is None else f"{_ms(each.value_s)} ms"
+        if each.num_unanswered:
+            value = "infinite" if each.value_s is None else value
+            value += f"; {words.count(each.num_unanswered, 'request')} without an answer counted as infinite"
+        table.add_row("held" if each.is_held else "missed", escape(f"{each.objective}: {value}"))
 
 
 def _engines(table: Table, summary: Summary, doubt: float | None) -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import click
 
@@ -63,12 +64,15 @@ def capacity(
     num_seeds = 1 if shared.is_fixed({}) else asked.replications
     with runs_progress("trials") as on_progress, fleets(shared, asked.jobs, on_progress, asked.on) as made:
         found = largest_loads(made, engine.replicas, num_seeds, asked.resolution)
-    factors, rates = (mean_interval(np.array(each), asked.confidence) for each in zip(*found, strict=True))
-    is_most = any(factor == MOST_LOAD for factor, _ in found)
+    every = ([each.factor for each in found], [each.requests_per_s for each in found])
+    factors, rates = (mean_interval(np.array(each), asked.confidence) for each in every)
+    is_most = any(each.factor == MOST_LOAD for each in found)
+    lost = max(found, key=lambda each: each.num_unanswered)
     if asked.as_json:
-        plain: dict[str, list[float | None] | bool] = {
-            "factors": [f for f, _ in found],
-            "requests_per_s": [r for _, r in found],
+        plain: dict[str, Any] = {
+            "factors": [each.factor for each in found],
+            "requests_per_s": [each.requests_per_s for each in found],
+            "unanswered": [each.num_unanswered for each in found],
             "is_most_tried": is_most,
         }
         for name, value in (("factor", factors), ("rate", rates)):
@@ -92,3 +96,8 @@ def capacity(
         f" {factors.mean:.3g}{spread(factors.half_width)} times this load ({draws})."
         + (f" No draw is tried at more than {MOST_LOAD:g} times its load." if is_most else "")
     )
+    if lost.num_unanswered:
+        click.echo(
+            f"There {lost.num_unanswered:,} of {lost.num_requests:,} requests get no answer, for which the"
+            " objectives leave room."
+        )

@@ -167,7 +167,7 @@ def _played(
 def _warn(simulated: "Simulated", summary: "Summary") -> None:
     """Say where the prediction stands on thin ground."""
     from sim.cost.doubt import outside_measured
-    from sim.figures.totals import KNEE, of_capacity
+    from sim.figures.load import KNEE, of_capacity
 
     for text in simulated.remarks:
         remark(text)
@@ -181,4 +181,5 @@ def _warn(simulated: "Simulated", summary: "Summary") -> None:
         )
     if summary.saturation is not None and summary.saturation >= KNEE:
         share = of_capacity(summary.saturation)
-        remark(f"the load is {share}: a small error in step time moves waiting a lot here")
+        grows = "waiting grows as long as it lasts" if summary.saturation >= 1 else "near the knee"
+        remark(f"the load is {share}: {grows}, and a small error in step time moves waiting a lot here")

@@ -12,6 +12,8 @@ import numpy as np
 from actors.config import ConfigError
 from sim.figures.named import Metric
 from sim.figures.sweep.cells import Cell
+from sim.figures.verdict import judged
+from sim.record.rows import finished
 from sundog.ends import writing
 from sundog.options.row import picture_format
 
@@ -118,8 +120,9 @@ class RunPlots:
         self._requests = requests
 
     def cdf(self, column: str = "ttft_s", by: str | None = None) -> Plot:
-        """Draw which share of the finished requests has at most so much of a column: `ttft_s`, `e2e_s`, ….
+        """Draw which share of all requests has at most so much of a column: `ttft_s`, `e2e_s`, ….
 
+        A curve ends at the share that was answered: a request that was given up or refused has no latency.
         With `by`, as `tenant`, there is a line for each value of another column. Raises ConfigError.
         """
         table = self._requests
@@ -127,13 +130,15 @@ class RunPlots:
             if name not in table.column_names:
                 raise ConfigError(f"there is no column {name}: there are {', '.join(table.column_names)}")
         values = table[column].to_numpy(zero_copy_only=False).astype(np.float64)
+        is_done = finished(table["reason"].to_pylist())
         owners = np.array([""] * len(values) if by is None else [str(v) for v in table[by].to_pylist()])
         with _drawn(xlabel=_named(column), ylabel="share of requests", ylim=(0, 1)) as (plot, axes):
             for owner in dict.fromkeys(owners.tolist()):
-                own = np.sort(values[(owners == owner) & ~np.isnan(values)])
-                share = np.arange(1, len(own) + 1) / max(len(own), 1)
+                known, num_unanswered = judged(values, owners == owner, is_done)
+                own = np.sort(known)
+                share = np.arange(1, len(own) + 1) / max(len(own) + num_unanswered, 1)
                 axes.step(own, share, where="post", label=owner or None)
-            if _is_wide(values[~np.isnan(values)]):
+            if _is_wide(values[is_done & ~np.isnan(values)]):
                 axes.set_xscale("log")
         return plot
 

@@ -6,7 +6,7 @@ Law: every figure is that of trials. Nothing here extrapolates.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actors.config import ConfigError
 from sundog.planning.pools import PoolsCandidate, smaller_by_one
@@ -201,9 +201,16 @@ def resized(made: "Fleets", fleet: Candidate, window_s: float) -> Resized | None
     return Resized(window_s, span_s, tuple(0 if i in empty else each for i, each in enumerate(high)))
 
 
-def largest_loads(
-    made: "Fleets", num_replicas: int, num_seeds: int, precision: float
-) -> list[tuple[float, float]]:
+class LargestLoad(NamedTuple):
+    """The largest load of a draw, and how many of its requests get no answer there."""
+
+    factor: float
+    requests_per_s: float
+    num_unanswered: int
+    num_requests: int
+
+
+def largest_loads(made: "Fleets", num_replicas: int, num_seeds: int, precision: float) -> "list[LargestLoad]":
     """Find the largest factor of load of each draw, and the requests a second that it stands for.
 
     The draws are searched side by side: a round is a trial of each one that is not yet known. Raises
@@ -211,7 +218,8 @@ def largest_loads(
     """
     searches = [capacity_search(precision) for _ in range(num_seeds)]
     asked: dict[int, Any] = {seed: next(search) for seed, search in enumerate(searches)}
-    found: dict[int, tuple[float, float]] = {}
+    found: dict[int, LargestLoad] = {}
+    unanswered: dict[int, int] = {}
     while asked:
         trials = [FleetTrial({}, num_replicas, seed, load) for seed, load in asked.items()]
         for trial, result in zip(trials, made.results(trials), strict=True):
@@ -222,6 +230,8 @@ def largest_loads(
                     "all requests arrive at once, so that there is no load to raise: give a trace of more"
                     " instants, or --request-rate"
                 )
+            if result.is_held:
+                unanswered[trial.seed] = result.num_unfinished
             try:
                 asked[trial.seed] = searches[trial.seed].send(result.is_held)
             except StopIteration as end:
@@ -229,6 +239,7 @@ def largest_loads(
                 if not factor and result.turned_away is not None:
                     raise ConfigError(f"no load holds: {result.turned_away}") from None
                 per_s = result.num_requests / (result.span_s * trial.load)
-                found[trial.seed] = factor, factor * per_s
+                lost = unanswered.get(trial.seed, 0), result.num_requests
+                found[trial.seed] = LargestLoad(factor, factor * per_s, *lost)
                 del asked[trial.seed]
     return [found[seed] for seed in range(num_seeds)]

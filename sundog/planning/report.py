@@ -46,13 +46,18 @@ def why(result: "TrialResult", objectives: "Sequence[Objective]") -> str:
     if result.is_lost_early:
         return f"{_missed(result, objectives)} lost after {result.share:.0%} of the requests"
     missed = [
-        f"{each.text} is {result.values[each.metric.name]:.3g} s"
+        f"{each.text} is {'infinite' if math.isinf(value) else f'{value:.3g} s'}"
         for each in objectives
-        if not result.values.get(each.metric.name, 0.0) <= each.below_s
+        if not (value := result.values.get(each.metric.name, 0.0)) <= each.below_s
     ]
     if result.num_unfinished:
-        missed.append(f"{result.num_unfinished:,} requests did not finish")
+        missed.append(_unanswered(result))
     return "; ".join(missed) or "holds each draw, and its interval reaches beyond the limit"
+
+
+def _unanswered(result: "TrialResult") -> str:
+    """Say how many requests of a trial got no answer."""
+    return f"{result.num_unfinished:,} of {result.num_requests:,} requests got no answer"
 
 
 def _missed(result: "TrialResult", objectives: "Sequence[Objective]") -> str:
@@ -127,6 +132,10 @@ def _lines(
         spread = "" if math.isnan(interval.half_width) else f" ± {interval.half_width:.3g}"
         draws = f"{len(held)} draws" if len(held) > 1 else "one draw, so that there is no interval"
         yield f"  {each.text}: {interval.mean:.3g}{spread} s ({draws})"
+    for result in sorted(held, key=lambda each: -each.num_unfinished)[:1]:
+        if result.num_unfinished:
+            why_not = "" if result.turned_away is None else f" ({result.turned_away})"
+            yield f"  {_unanswered(result)}{why_not}, for which the objectives leave room."
     hours = sum(each.span_s for each in held) / 3600
     if has_prices and hours:
         per_token = [
@@ -189,6 +198,7 @@ def to_json(advice: "Advice", objectives: "Sequence[Objective]", confidence: flo
         "has_prices": has_prices,
         "winner": fleet(winner, None if winner is None else winner.holding),
         "objectives": [],
+        "unanswered": [result.num_unfinished for result in held],
         "spare_replicas": 0 if winner is None else winner.spare,
         "headroom": advice.headroom,
         "headroom_is_most_tried": advice.headroom == MOST_LOAD,
@@ -215,7 +225,8 @@ def to_json(advice: "Advice", objectives: "Sequence[Objective]", confidence: flo
         candidate, count, result = advice.cheaper
         found["next_cheaper"] = (fleet(candidate, count) or {}) | {
             "why": why(result, objectives),
-            "values_s": result.values,
+            "values_s": {n: None if math.isinf(v) else v for n, v in result.values.items()},
+            "unanswered": result.num_unfinished,
         }
     for one in advice.candidates:
         found["candidates"].append(

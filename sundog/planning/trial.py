@@ -37,7 +37,9 @@ class FleetTrial(NamedTuple):
 class TrialResult:
     """The outcome of a trial. `values` are the objectives' metrics in seconds, by name.
 
-    `share` is the part of the requests that had ended when it was lost, 1 if it went on to the end. `refused`
+    They are infinite where too many requests got no answer (`sim.figures.verdict`). If a trial `was_stopped`
+    because it could not hold any more, they are those of the requests that were answered by then. `share` is
+    the part of all requests that were answered, `num_unfinished` counts the others. `refused`
     says in one line why a fleet cannot run at all, `no_traffic` why no fleet can, and `turned_away` how many
     requests this one refused, and why.
     """
@@ -46,6 +48,7 @@ class TrialResult:
     values: dict[str, float]
     share: float = 1.0
     num_unfinished: int = 0
+    was_stopped: bool = False
     num_requests: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
@@ -58,7 +61,7 @@ class TrialResult:
     @property
     def is_lost_early(self) -> bool:
         """True if the trial ended when it could not hold any more, before its last request."""
-        return self.share < 1 and self.num_unfinished > 0
+        return self.was_stopped
 
 
 def refusal(reason: str) -> TrialResult:
@@ -82,6 +85,7 @@ class TrialRunner(CellRunner):
     def _tried(self, trial: FleetTrial) -> TrialResult:
         from sim.figures.sweep.losing import loses
         from sim.figures.totals import percentiles
+        from sim.figures.verdict import all_held, verdicts
         from sim.record.rows import Rows, latencies
         from sim.record.sink import Unkept
         from sim.show.words import count
@@ -102,25 +106,33 @@ class TrialRunner(CellRunner):
         played = worst(requests, trial.at_means) if trial.is_alone else requests
         simulated = Simulated.of(run.engine, run.target)
         terms = simulated.terms(plan.terms)
-        question = loses(terms.objectives, requests, simulated.front_end_s)
-        recorder = self._replayed(run, played, simulated, Unkept(), None if trial.to_the_end else question)
+        # Faults may bring requests that the traffic does not have: no part of a run says what all allow.
+        is_whole = trial.to_the_end or run.target.faults not in (None, "none")
+        question = None if is_whole else loses(terms.objectives, requests, simulated.front_end_s)
+        recorder = self._replayed(run, played, simulated, Unkept(), question)
         rows = Rows.of(recorder.columns)
-        values = percentiles(
-            (each.metric for each in terms.objectives), rows, latencies(rows, simulated.front_end_s)
-        )
+        times = latencies(rows, simulated.front_end_s)
+        found = verdicts(terms.objectives, rows, times)
+        values = {each.objective.metric.name: each.value_s for each in found}
         done = int(rows.is_done.sum())
-        unfinished = len(played) - done
+        unfinished = max(len(rows.reason), len(played)) - done
+        was_stopped = len(rows.reason) < len(played) or None in rows.reason
+        if (
+            was_stopped
+        ):  # Requests under way may yet have had an answer: those that ended say what was missed.
+            values = percentiles((each.metric for each in terms.objectives), rows, times)
         if trial.is_alone and not trial.at_means:
             held = not loses(terms.objectives, requests, simulated.front_end_s, every=1)(recorder)
         else:
-            held = all(values[each.metric.name] <= each.below_s for each in terms.objectives)
+            held = not was_stopped and all_held(found)
         refusals = recorder.refusals.counts.items()
         turned_away = [f"{count(number, 'request')} refused: {reason}" for reason, number in refusals]
         return TrialResult(
-            is_held=not unfinished and held,
+            is_held=held,
             values={name: value for name, value in values.items() if not math.isnan(value)},
             share=done / len(played) if unfinished else 1.0,
             num_unfinished=unfinished,
+            was_stopped=was_stopped,
             num_requests=len(requests),
             prompt_tokens=int(rows.num_prompt_tokens.sum()),
             output_tokens=int(rows.num_output_tokens.sum()),

@@ -30,8 +30,9 @@ def loses(
 ) -> Callable[[Recorder], bool]:
     """Return a question whether what is known of the requests makes an objective impossible.
 
-    It is exact: a run that is stopped would have missed it at the end. Mean latencies are lost when their sum
-    so far is more than all requests may take together. A request that waits counts with the time that it has
+    It is exact: a run that is stopped would have missed it at the end. What ended without an answer has
+    missed every objective (`sim.figures.verdict`). Mean latencies are lost when their sum so far is more than
+    all requests may take together. A request that waits counts with the time that it has
     waited. The question looks at all requests when it is asked for the `every`th time.
     """
     tenants = [row.tenant for row in requests]
@@ -57,16 +58,16 @@ def _is_lost(objective: Objective, count: int, rows: Rows, front_end_s: float) -
     """True if the rows so far make an objective over `count` requests impossible."""
     metric, limit_s = objective.metric, objective.below_s
     values = getattr(latencies(rows, front_end_s), metric.figure)
+    has_ended = np.array([reason is not None for reason in rows.reason], dtype=bool)
     if metric.figure in EARLY:
-        # A first token is final, and what it waited for; one that is awaited has waited until now at least.
+        # One that is awaited has waited until now at least.
         now_s = np.nanmax([rows.arrival_s.max(), *map(_latest, (rows.first_token_s, rows.finish_s))])
-        awaits = np.isnan(values) & np.isnan(rows.finish_s)
-        values = np.where(awaits, now_s - rows.arrival_s, values)
+        values = np.where(np.isnan(values) & ~has_ended, now_s - rows.arrival_s, values)
     else:
-        values = values[rows.is_done]
+        values = np.where(has_ended, values, np.nan)
+    values = np.where(has_ended & ~rows.is_done, np.inf, values)
     if metric.tenant is not None:
-        own = np.array(rows.tenant, dtype=object) == metric.tenant
-        values = values[own if metric.figure in EARLY else own[rows.is_done]]
+        values = values[np.array(rows.tenant, dtype=object) == metric.tenant]
     if metric.percent is None:
         return float(np.nansum(values)) > limit_s * count
     return int((values > limit_s).sum()) > most_above(metric.percent, count)

@@ -26,11 +26,13 @@ from numpy.typing import NDArray
 
 from sim.figures.engine import Replicas
 from sim.figures.intervals import FEWEST, drifts, find_warm_up
+from sim.figures.load import saturation
 from sim.figures.metrics import paid_terms
 from sim.figures.named import LATENCIES, NAMES, PERCENT, PROGRAM, TENANT, WHOLE, Metric
 from sim.figures.sweep.cells import FailedRun, Job, Measures
 from sim.figures.tenants import tenants_of
-from sim.figures.totals import RequestTotals, RunTerms, part_of, percentiles, saturation
+from sim.figures.totals import Paid, RequestTotals, RunTerms, part_of, percentiles
+from sim.figures.verdict import all_held, verdicts
 from sim.fleet.figures import ScalingFigures
 from sim.record.columns import StepColumns
 from sim.record.recorder import Recorder
@@ -330,8 +332,8 @@ def measure(
 ) -> Measures:
     """A run without these requests: latencies of finished ones, and figures of all together.
 
-    Time is counted from the first arrival that is kept to the last finish, that of engines to the end of the
-    last step: without a warm-up every figure is the one that `replay` prints. All are NaN if a warm-up leaves
+    Time is counted from the first arrival that is kept until the last request and the last step have ended:
+    without a warm-up every figure is the one that `replay` prints. All are NaN if a warm-up leaves
     fewer than `FEWEST` finished requests.
     """
     kept = run.kept(left_out)
@@ -357,12 +359,10 @@ def measure(
     tenants = tenants_of(rows, met, run.front_end_s)
     whole["fairness"], whole["slowdown_fairness"] = tenants.fairness, tenants.slowdown_fairness
     sizes = run.terms.max_num_running, run.num_blocks * run.num_replicas + 1, run.terms.block_size
-    whole["saturation"] = saturation(lambda: iter([(rows, done)]), *sizes)
+    whole["saturation"] = saturation(lambda: iter([(rows, np.ones(len(done), dtype=bool))]), *sizes)
     objectives = run.terms.objectives
     found |= percentiles([*metrics, *(each.metric for each in objectives)], rows, times)
-    whole["slo_held"] = None
-    if objectives:
-        whole["slo_held"] = float(all(found[each.metric.name] <= each.below_s for each in objectives))
+    whole["slo_held"] = float(all_held(verdicts(objectives, rows, times))) if objectives else None
     for name in WHOLE:
         value = whole[name]
         found[name] = math.nan if value is None else float(value)
@@ -374,31 +374,30 @@ def measure(
 
 def _whole(run: Played, totals: RequestTotals, replicas: Replicas, first: int) -> dict[str, float | None]:
     """Return what the kept requests and the time since the first of them add up to."""
-    span_s = totals.last_finish_s - totals.first_arrival_s if totals.num_finished else 0.0
-    per_s, terms = 1 / span_s if span_s else 0.0, run.terms
+    span_s, terms = totals.duration_s(run.last_end_s), run.terms
+    per_s = 1 / span_s if span_s else 0.0
     engines_s = (run.last_end_s - totals.first_arrival_s) * run.num_replicas
     per_engine_s = 1 / engines_s if engines_s > 0 else 0.0
     busy_s = float(run.busy_s[-1] - run.busy_s[first])
     block_seconds = float(run.block_seconds[-1] - run.block_seconds[first])
-    price, tokens = terms.price_per_gpu_h, totals.output_tokens
+    tokens = totals.output_tokens
+    paid = Paid.of(terms, span_s, tokens)
     return {
         "output_tokens_per_s": tokens * per_s,
         "requests_per_s": totals.num_finished * per_s,
         "prefix_hit_rate": totals.hit_tokens / max(totals.admitted_tokens, 1),
-        "slo_attainment": None if totals.num_met is None else totals.num_met / max(totals.num_requests, 1),
+        "slo_attainment": totals.attainment,
         "goodput_requests_per_s": None if totals.num_met is None else totals.num_met * per_s,
         "busy_fraction": busy_s * per_engine_s,
         "kv_use_mean": block_seconds * per_engine_s / run.num_blocks,
         "num_preemptions": float(totals.num_preemptions),
         "recompute_tax": totals.recomputed_tokens / max(totals.prompt_tokens + tokens, 1),
         "imbalance": replicas.imbalance,
-        "gpu_hours": span_s * terms.num_gpus / 3600,
+        "gpu_hours": paid.gpu_s / 3600,
         "num_finished": float(totals.num_finished),
         "num_aborted": float(totals.num_aborted),
         "num_refused": float(totals.num_refused),
         "num_failed": float(totals.num_failed),
         "finished_fraction": totals.num_finished / totals.num_requests if totals.num_requests else None,
-        "cost_per_million_output_tokens": None
-        if price is None or not tokens
-        else price / 3600 * 1e6 * span_s * terms.num_gpus / tokens,
+        "cost_per_million_output_tokens": paid.cost_per_million_output_tokens,
     }

@@ -20,8 +20,8 @@ from sim.cost.doubt import FRONT_END_DOUBT, step_doubt
 from sim.cost.overhead import HostOverhead
 from sim.cost.work import CostModel
 from sim.figures.distribution import distribution
+from sim.figures.load import KNEE, Regime, regime_of, saturation
 from sim.figures.metrics import request_times
-from sim.figures.totals import KNEE, Regime, regime_of, saturation
 from sim.figures.validate.measured import THROUGHPUT, Figures, Floats, MeasuredServer, Stage
 from sim.hardware.formats import dtype_name, kv_dtype_name
 from sim.hardware.gpu import load_gpu
@@ -182,7 +182,7 @@ def span(runs: Sequence[Figures]) -> tuple[Figures, Figures]:
 class Prediction:
     """Seconds by the names of `Stage.figures`, and the distance to saturation.
 
-    `saturation` is the mean number of requests in the server over how many it can run at once;
+    `saturation` is the load over what the server can serve (`sim.figures.load`);
     from 1 on the queue grows as long as the load lasts; `highest_saturation` is that with steps
     longer by `doubt`. `low` and `high` bound the same figures, with steps shorter and longer by
     `doubt` and by what chance does to that many requests.
@@ -290,8 +290,13 @@ def _played(server: MeasuredServer, deployment: Deployment, cost: CostModel, fro
 def _rows(recorder: Recorder, stage: Stage) -> NDArray[np.bool_]:
     """Finished requests of the stage."""
     done = np.array([reason in ("stop", "length") for reason in recorder.columns.reason])
+    rows: NDArray[np.bool_] = done & _of_stage(recorder, stage)
+    return rows
+
+
+def _of_stage(recorder: Recorder, stage: Stage) -> NDArray[np.bool_]:
     number = np.array([int(name) for name in recorder.columns.request_id])
-    rows: NDArray[np.bool_] = done & (number >= stage.first) & (number < stage.stop)
+    rows: NDArray[np.bool_] = (number >= stage.first) & (number < stage.stop)
     return rows
 
 
@@ -309,7 +314,7 @@ def _measured(recorder: Recorder, stage: Stage) -> dict[str, Floats]:
 
 
 def _saturation(recorder: Recorder, stage: Stage, deployment: Deployment) -> float:
-    part = Rows.of(recorder.columns), _rows(recorder, stage)
+    part = Rows.of(recorder.columns), _of_stage(recorder, stage)
     running, blocks = deployment.max_num_running, deployment.num_blocks
     block_size = deployment.config.scheduler.block_size
     return saturation(lambda: iter([part]), running, blocks, block_size) or 0.0

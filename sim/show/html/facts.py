@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sim.files.run_files import JOURNAL
+from sim.record.rows import finished
 from sim.record.run_directory import Run
 
 WORST = 10
@@ -63,7 +64,7 @@ ROWS: tuple[tuple[str, tuple[str, ...], str, int], ...] = (
     ("within the limits", ("slo_attainment",), "%", 1),
     ("engines busy", ("busy_fraction",), "%", 0),
     ("tokens per step", ("tokens_per_step",), "n", 0),
-    ("saturation", ("saturation",), "×", 0),
+    ("load over what can be served", ("saturation",), "×", 0),
     ("KV blocks in use, mean", ("kv_use_mean",), "%", 0),
     ("KV blocks in use, most", ("kv_use_max",), "%", 0),
     ("prefix hit rate", ("prefix_hit_rate",), "%", 0),
@@ -75,7 +76,8 @@ ROWS: tuple[tuple[str, tuple[str, ...], str, int], ...] = (
     ("J per output token, at most", ("energy_j_per_output_token",), "n", -1),
     ("cost per million output tokens", ("cost_per_million_output_tokens",), "n", -1),
     ("busiest replica over the mean", ("imbalance",), "n", -1),
-    ("requests finished", ("num_finished",), "n", 0),
+    ("requests", ("num_requests",), "n", 0),
+    ("requests finished", ("num_finished",), "n", 1),
     ("requests aborted", ("num_aborted",), "n", 0),
     ("requests refused", ("num_refused",), "n", 0),
     ("requests failed", ("num_failed",), "n", -1),
@@ -99,7 +101,22 @@ def figures(runs: Sequence[Run]) -> list[Figure]:
             first = shown[known.index(max(known) if sense > 0 else min(known))]
             best = tuple(number for number, words in enumerate(shown) if words == first)
         rows.append(Figure(name, shown, best))
-    return rows
+    return rows + _objectives(runs)
+
+
+def _objectives(runs: Sequence[Run]) -> list[Figure]:
+    """Each objective of a run, and if it held; what got no answer holds none."""
+    texts = dict.fromkeys(each["objective"] for run in runs for each in run.summary.get("objectives", ()))
+    found = []
+    for text in texts:
+        held = [
+            next((each for each in run.summary.get("objectives", ()) if each["objective"] == text), None)
+            for run in runs
+        ]
+        words = ["–" if each is None else "held" if each["is_held"] else "missed" for each in held]
+        best = tuple(number for number, word in enumerate(words) if word == "held")
+        found.append(Figure(text, words, best if len({*words}) > 1 else ()))
+    return found
 
 
 def _at(summary: dict[str, Any], path: tuple[str, ...]) -> float | None:
@@ -115,7 +132,7 @@ def _shown(value: float | None, unit: str) -> str:
     if unit == "s":
         return seconds(value)
     if unit == "×" and value >= 1:
-        return f"{value:,.1f} times what can be served"
+        return f"{value:,.1f} times"
     if unit in "%×":
         return f"{value:.1%}"
     return f"{value:,.0f}" if value == int(value) or value >= 1000 else f"{value:,.3g}"
@@ -132,14 +149,19 @@ def settings(runs: Sequence[Run]) -> list[Setting]:
 
 
 def worst(run: Run) -> list[Cells]:
-    """The requests that waited longest for their first token, with the cause if the run kept a journal."""
-    rows = [row for row in run.requests().to_pylist() if row["ttft_s"] is not None]
-    rows.sort(key=lambda row: (-row["ttft_s"], row["request_id"]))
+    """The requests that waited longest for their first token, with the cause if the run kept a journal.
+
+    Those that ended without one waited until then.
+    """
+    rows = [row for row in run.requests().to_pylist() if _wait_s(row) is not None]
+    rows.sort(key=lambda row: (-(_wait_s(row) or 0.0), row["request_id"]))
     causes = _causes(run, [row["request_id"] for row in rows[:WORST]])
     return [
         {
             "request": row["request_id"],
-            "TTFT": seconds(row["ttft_s"]),
+            "TTFT": seconds(row["ttft_s"])
+            if row["ttft_s"] is not None
+            else f"none in {seconds(_wait_s(row))}",
             "queueing": seconds(row["queueing_s"]),
             "prompt": f"{row['num_prompt_tokens']:,}",
             "output": f"{row['num_output_tokens']:,}",
@@ -148,6 +170,11 @@ def worst(run: Run) -> list[Cells]:
         }
         for row in rows[:WORST]
     ]
+
+
+def _wait_s(row: dict[str, Any]) -> float | None:
+    wait_s: float | None = row["e2e_s"] if row["ttft_s"] is None else row["ttft_s"]
+    return wait_s
 
 
 def _causes(run: Run, request_ids: Sequence[str]) -> dict[str, str]:
@@ -203,16 +230,19 @@ def _run_of(name: str, runs: Sequence[Run]) -> Cells:
 
 
 def _tenant(run: Run, name: str, rows: Sequence[dict[str, Any]]) -> Cells:
-    """The service that a tenant received in a run."""
+    """The service that a tenant received in a run; latencies are of its finished requests."""
     begun = [row for row in rows if row["ttft_s"] is not None]
+    done = [
+        row for row, is_done in zip(rows, finished([row["reason"] for row in rows]), strict=True) if is_done
+    ]
     return {
         "requests": len(rows),
         "finished": _shown(_at(run.summary, ("tenants", name, "num_finished")), "n"),
         "tokens": f"{sum(row['num_prompt_tokens'] + row['num_output_tokens'] for row in begun):,}",
         "within the limits": _shown(_at(run.summary, ("tenants", name, "slo_attainment")), "%"),
-        "TTFT, median": _percentile(rows, "ttft_s", 50),
-        "TTFT, p99": _percentile(rows, "ttft_s", 99),
-        "E2E, p99": _percentile(rows, "e2e_s", 99),
+        "TTFT, median": _percentile(done, "ttft_s", 50),
+        "TTFT, p99": _percentile(done, "ttft_s", 99),
+        "E2E, p99": _percentile(done, "e2e_s", 99),
     }
 
 

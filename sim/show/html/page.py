@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from actors.core.config import ConfigError
 from sim.explain.history import History
 from sim.explain.instants import Instants, Json
+from sim.figures.verdict import finite_percentiles, judged
 from sim.files.run_files import write_whole
+from sim.record.rows import finished
 from sim.record.run_directory import Run
 from sim.show.html.facts import figures, replicas, settings, tenants, worst
 
@@ -38,7 +40,8 @@ PERCENTS = np.concatenate((np.linspace(0, 90, 91), np.linspace(90.5, 99, 18), [9
 class Series:
     """A run ready to be drawn: cumulative distributions, and timelines of `time_s`.
 
-    `cdfs` gives for each latency seconds at `PERCENTS`, None of nothing; `limits_s` the SLOs, if few.
+    `cdfs` gives for each latency seconds at the `PERCENTS` of all requests, as far as they were answered;
+    `limits_s` the SLOs, if few.
     Timelines are per bucket: means over time but for `waiting`, which is the most, so that no queue
     hides between points. What clients cannot know is None.
     """
@@ -154,9 +157,11 @@ def _floats(table: "pa.Table", name: str) -> Floats:
 
 
 def _cdf(requests: "pa.Table", name: str) -> list[float] | None:
-    values = _floats(requests, name)
-    values = values[~np.isnan(values)]
-    return _rounded(np.percentile(values, PERCENTS)) if len(values) else None
+    """The finite percentiles: a curve ends at the share of the requests that got an answer."""
+    is_done = finished(requests["reason"].to_pylist())
+    values, num_unanswered = judged(_floats(requests, name), np.ones(len(is_done), dtype=bool), is_done)
+    found = finite_percentiles(values, num_unanswered, PERCENTS) if len(values) else values
+    return _rounded(found) if len(found) else None
 
 
 def _most(steps: "pa.Table", bucket: NDArray[Any]) -> Floats:

@@ -1,0 +1,84 @@
+"""Verdicts on a run: which objectives it holds, over every request that arrived.
+
+Law: a request without an answer (given up, refused, cancelled, failed, not ended) has missed every objective.
+In a percentile it counts as infinite, and so does a mean of which it is part. Percentiles of finished
+requests alone would praise the run that gives up the requests which wait longest.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.figures.named import Objective
+from sim.record.rows import Floats, RequestTimes, Rows
+
+
+class Verdict(NamedTuple):
+    """An objective and the value that it limits, in seconds: infinite where too many have no answer.
+
+    NaN if no request has such a value, which holds no objective. `num_unanswered` are counted as infinite.
+    """
+
+    objective: Objective
+    value_s: float
+    num_unanswered: int
+
+    @property
+    def is_held(self) -> bool:
+        """True if the value is within the limit."""
+        return self.value_s <= self.objective.below_s
+
+    @property
+    def known_s(self) -> float | None:
+        """The value if it is a number of seconds; else None."""
+        return self.value_s if math.isfinite(self.value_s) else None
+
+
+def verdicts(objectives: Iterable[Objective], rows: Rows, times: RequestTimes) -> list[Verdict]:
+    """Return the verdict of each objective."""
+    owner = np.array(rows.tenant, dtype=object)
+    found = []
+    for each in objectives:
+        own = np.ones(len(rows.is_done), dtype=bool)
+        if each.metric.tenant is not None:
+            own = owner == each.metric.tenant
+        values, missing = judged(getattr(times, each.metric.figure), own, rows.is_done)
+        found.append(Verdict(each, with_infinite(values, missing, each.metric.percent), missing))
+    return found
+
+
+def judged(values: Floats, own: NDArray[np.bool_], is_done: NDArray[np.bool_]) -> tuple[Floats, int]:
+    """Return the values of the finished requests among `own`, and how many of these have no answer."""
+    known = values[own & is_done]
+    return known[~np.isnan(known)], int((own & ~is_done).sum())
+
+
+def with_infinite(values: Floats, num_infinite: int, percent: float | None) -> float:
+    """A percentile, or with None the mean, of values and so many infinite ones; NaN of nothing."""
+    count = len(values) + num_infinite
+    if not count:
+        return math.nan
+    if percent is None:
+        return math.inf if num_infinite else float(values.mean())
+    known = finite_percentiles(values, num_infinite, np.array([percent]))
+    return float(known[0]) if len(known) else math.inf
+
+
+def finite_percentiles(values: Floats, num_infinite: int, percents: Floats) -> Floats:
+    """Rising percentiles of values and so many infinite ones, up to the last that is finite."""
+    count = len(values) + num_infinite
+    # numpy interpolates between two ranks: the upper one counts if it has any weight.
+    is_finite = np.ceil(percents / 100 * (count - 1)) < len(values)
+    if not is_finite.any():
+        return np.array([])
+    above = np.full(num_infinite, values.max())  # of no weight, and numpy cannot multiply infinity by 0
+    found: Floats = np.percentile(np.append(values, above), percents[is_finite])
+    return found
+
+
+def all_held(found: Iterable[Verdict]) -> bool:
+    """True if a run holds every objective."""
+    return all(each.is_held for each in found)

@@ -1,0 +1,223 @@
+"""Every request that arrived is in every verdict, and every second that a GPU worked is in every price.
+
+Over random runs whose requests are given up, refused, cancelled, failed or asked again: `replay` says of a
+run what `sweep`, `plan` and `capacity` say of it. `SUNDOG_FUZZ` multiplies the runs.
+"""
+
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sim.figures.metrics import Summary, summarize
+from sim.figures.named import Metric
+from sim.figures.sweep.cells import FailedRun
+from sim.figures.sweep.played import StepSpans, measure
+from sim.record.recorder import Recorder
+from sim.record.rows import Rows, latencies
+from sim.trace.read import read_trace
+from sundog.builds.replayed import play
+from sundog.builds.simulated import Simulated
+from sundog.library.functions import records_of
+from sundog.planning.trial import FleetTrial, TrialRunner
+from sundog.sweeps.cell import CellRunner, Plan
+from sundog.sweeps.source import workload_of
+from tests.core.traces import num_cases
+
+RUNS = 32
+ANSWERED = ("stop", "length")
+
+
+class Judged:
+    """A random run, played once for `replay` and once each for the commands that search."""
+
+    def __init__(self, seed: int, folder: Path) -> None:
+        rng = random.Random(seed)
+        trace = folder / f"trace{seed}.csv"
+        self.count = rng.randint(2, 40)
+        trace.write_text(some_requests(rng, self.count))
+        options: dict[str, Any] = {"gpu": "h100", "num_gpu_blocks": rng.choice([200, 2000])}
+        options |= {"max_model_len": 2048, "max_num_seqs": rng.choice([1, 2, 8]), "gpu_price_per_h": 3.6}
+        options |= {"replicas": rng.choice([1, 1, 2]), "async_scheduling": rng.random() < 0.5, "seed": seed}
+        if rng.random() < 0.6:
+            options["client_timeout"] = rng.choice([0.05, 0.5, 2.0])
+        if rng.random() < 0.3:
+            options["max_waiting"] = rng.choice([1, 4, 12])
+        if rng.random() < 0.5:
+            options["faults"] = str(folder / f"faults{seed}.toml")
+            Path(options["faults"]).write_text(some_faults(rng, options["replicas"]))
+        self.limits = {f"{kind}({figure})": 10 ** rng.uniform(-2, 1) for kind, figure in some_figures(rng)}
+        options["slo"] = ",".join(
+            [
+                *(f"{name}<{limit}" for name, limit in self.limits.items()),
+                *(["ttft=0.2"] * (rng.random() < 0.5)),
+            ]
+        )
+        target, reading, load, terms, engine = records_of(options)
+        self.engine = engine
+        self.plan = Plan(workload_of(str(trace), reading), str(trace), engine, target, load, terms)
+        self.simulated = Simulated.of(engine, target)
+        self.terms = self.simulated.terms(terms)
+        self.recorder = play(self.simulated, read_trace(str(trace)), load, engine.seed)
+        self.summary = summarize(self.recorder, self.terms)
+        self.is_attempted_again = "retries" in (
+            Path(options["faults"]).read_text() if "faults" in options else ""
+        )
+
+
+def some_requests(rng: random.Random, count: int) -> str:
+    """Requests over some seconds, a few of which are too long to be served, in the CSV of Vidur."""
+    arrivals_s = sorted(rng.choice([0.0, rng.uniform(0, rng.choice([0.1, 5.0]))]) for _ in range(count))
+    lines = []
+    for arrival_s in arrivals_s:
+        prompt = rng.choice([16, 300, 900, 3000 if rng.random() < 0.1 else 64])
+        lines.append(f"{arrival_s},{prompt},{rng.choice([1, 8, 120, 600])}")
+    return "\n".join(["arrived_at,num_prefill_tokens,num_decode_tokens", *lines, ""])
+
+
+def some_faults(rng: random.Random, replicas: int) -> str:
+    every = [
+        f'kind = "dead-engine"\nat_s = {rng.uniform(0, 3)}\nreplica = {rng.randrange(replicas)}\ndown_s = 1',
+        f'kind = "cancellations"\nat_s = {rng.uniform(0, 3)}\nrate = {rng.uniform(0.1, 1)}',
+        f'kind = "straggler"\nat_s = 0.5\nfor_s = 1\nreplica = {rng.randrange(replicas)}\nfactor = 3',
+        "kind = 'retries'\nattempts = 2\nwait_s = 0.1",
+    ]
+    return "\n".join(f"[[fault]]\n{text}" for text in rng.sample(every, rng.randint(1, 3)))
+
+
+def some_figures(rng: random.Random) -> list[tuple[str, str]]:
+    figures = ("ttft", "tpot", "e2e", "queueing")
+    return [(rng.choice(["mean", "p50", "p90", "p99.9"]), figure) for figure in rng.sample(figures, 2)]
+
+
+def held_by_hand(name: str, limit_s: float, rows: Rows, front_end_s: float) -> bool:
+    """Rank all values, the missing ones above the others, and look at the two ranks about the percentile."""
+    kind, _, figure = name.rstrip(")").partition("(")
+    values = getattr(latencies(rows, front_end_s), f"{figure}_s").tolist()
+    ranked = []
+    for value, reason in zip(values, rows.reason, strict=True):
+        if reason not in ANSWERED:
+            ranked.append(math.inf)
+        elif not math.isnan(value):
+            ranked.append(value)
+    ranked.sort()
+    if not ranked:
+        return False
+    if kind == "mean":
+        return sum(ranked) / len(ranked) <= limit_s
+    place = float(kind[1:]) / 100 * (len(ranked) - 1)
+    low, high = ranked[math.floor(place)], ranked[math.ceil(place)]
+    if low == high or math.isinf(high):
+        return high <= limit_s
+    return low + (high - low) * (place - math.floor(place)) <= limit_s
+
+
+def busy_s(recorder: Recorder) -> float:
+    """The time in which steps ran, each replica's overlaps once."""
+    return float(sum(StepSpans.of(each).busy_before(np.array([np.inf]))[0] for each in recorder.steps))
+
+
+def check(seed: int, folder: Path) -> set[str | None]:
+    run = Judged(seed, folder)
+    rows, summary = Rows.of(run.recorder.columns), run.summary
+    _check_counts(run, rows)
+    by_hand = {n: held_by_hand(n, limit, rows, run.recorder.front_end_s) for n, limit in run.limits.items()}
+    said = {each.objective.partition("<")[0]: each.is_held for each in summary.objectives}
+    assert said == by_hand, seed
+    _check_price(run, rows)
+    _check_sweep(run)
+    held = all(by_hand.values())
+    trials = TrialRunner(run.plan)
+    for to_the_end in (False, True):
+        trial = trials.trial(FleetTrial({}, run.engine.replicas, to_the_end=to_the_end))
+        assert trial.bug is None and trial.refused is None, (seed, trial)
+        assert trial.is_held == held, (seed, to_the_end, trial, summary.objectives)
+    assert trial.num_unfinished == summary.num_requests - summary.num_finished, seed
+    return set(rows.reason)
+
+
+def _check_counts(run: Judged, rows: Rows) -> None:
+    """What came is the trace, and what clients asked again; each request has one end."""
+    summary = run.summary
+    first = [name for name in run.recorder.columns.request_id if "~" not in name]
+    assert len(first) == run.count and (run.is_attempted_again or summary.num_requests == run.count)
+    num_failed = list(rows.reason).count("error")
+    parts = (summary.num_finished, summary.num_aborted, summary.num_refused, num_failed)
+    assert sum(parts) == summary.num_requests == len(rows.reason)
+    assert sum(summary.refusals.values()) == summary.num_refused
+    tokens = sum(
+        n for n, reason in zip(rows.num_output_tokens, rows.reason, strict=True) if reason in ANSWERED
+    )
+    assert tokens == summary.output_tokens
+    assert summary.output_tokens + summary.lost_output_tokens == int(rows.num_output_tokens.sum())
+
+
+def _check_price(run: Judged, rows: Rows) -> None:
+    """Steps fit into the duration of all replicas, and so does every request; the price is of all of it."""
+    summary, first_s = run.summary, float(rows.arrival_s.min())
+    assert busy_s(run.recorder) <= summary.duration_s * run.engine.replicas * (1 + 1e-9)
+    ends_s = [end for end in rows.finish_s.tolist() if not math.isnan(end)]
+    assert summary.duration_s >= max([*ends_s, *rows.arrival_s.tolist()]) - first_s - 1e-9
+    assert summary.duration_s >= max(each.last_end_s for each in run.recorder.steps) - first_s - 1e-9
+    if summary.output_tokens:
+        price = 3.6 / 3600 * summary.duration_s * run.engine.replicas / summary.output_tokens * 1e6
+        assert summary.cost_per_million_output_tokens == pytest.approx(price)
+        assert summary.output_tokens_per_s * summary.duration_s == pytest.approx(summary.output_tokens)
+
+
+def _check_sweep(run: Judged) -> None:
+    """Without a warm-up a cell of a sweep has the figures of the replay."""
+    played = CellRunner(run.plan)(({}, 0))
+    assert not isinstance(played, FailedRun), played
+    found = measure(played, set(), metrics=[Metric.parse("ttft_s.p95")])
+    summary: Summary = run.summary
+    assert found["slo_held"] == float(all(each.is_held for each in summary.objectives))
+    for name in (
+        "requests_per_s",
+        "output_tokens_per_s",
+        "slo_attainment",
+        "goodput_requests_per_s",
+        "busy_fraction",
+        "saturation",
+        "cost_per_million_output_tokens",
+    ):
+        value = getattr(summary, name)
+        assert math.isnan(found[name]) if value is None else found[name] == pytest.approx(value), name
+    assert found["finished_fraction"] == pytest.approx(summary.num_finished / summary.num_requests)
+    assert found["gpu_hours"] == pytest.approx(summary.duration_s * run.engine.replicas / 3600)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_every_request_that_arrived_is_in_every_verdict_and_every_second_in_every_price(
+    part: int, tmp_path: Path
+) -> None:
+    seen: set[str | None] = set()
+    for seed in range(part, num_cases(RUNS), 4):
+        seen |= check(seed, tmp_path)
+    assert "stop" in seen and len(seen) > 1, "some requests get no answer"
+
+
+@pytest.mark.parametrize("rate_per_s", [2.0, 40.0])
+def test_a_trace_that_is_replayed_twice_in_a_row_has_the_same_load(rate_per_s: float, tmp_path: Path) -> None:
+    """To a tenth, at half and at several times what the engine can serve."""
+    rng = random.Random(5)
+    arrivals_s, now_s = [], 0.0
+    for _ in range(150):
+        arrivals_s.append(now_s)
+        now_s += rng.expovariate(rate_per_s)
+    rows = [f"{arrival_s},300,60" for arrival_s in arrivals_s]
+    again = [f"{arrival_s + now_s},300,60" for arrival_s in arrivals_s]
+    found = []
+    for name, lines in (("once", rows), ("twice", [*rows, *again])):
+        trace = tmp_path / f"{name}.csv"
+        trace.write_text("\n".join(["arrived_at,num_prefill_tokens,num_decode_tokens", *lines, ""]))
+        target, _, load, terms, engine = records_of({"gpu": "h100", "max_num_seqs": 2, "max_model_len": 2048})
+        simulated = Simulated.of(engine, target)
+        recorder = play(simulated, read_trace(str(trace)), load, 0)
+        found.append(summarize(recorder, simulated.terms(terms)).saturation)
+    once, twice = found
+    assert once is not None and twice == pytest.approx(once, rel=0.1)
+    assert (once > 1) == (rate_per_s > 10)
