@@ -1,7 +1,7 @@
 """The findings of a whole run: the worst waits with their causes, preemptions, and what would help."""
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -141,8 +141,8 @@ class Preemptions:
     """All tokens that the run computed."""
 
 
-UNANSWERED = ("abort", "error", "refused")
-"""Reasons of ends without an answer."""
+UNANSWERED = {"refused": "refused", "abort": "given up", "error": "failed"}
+"""Reasons of ends without an answer, and what they say of a request."""
 
 
 @dataclass(slots=True)
@@ -278,11 +278,17 @@ def suggestions(history: History, found: Causes, preemptions: Preemptions, spent
     return said
 
 
-def beside_refusals(suggested: Sequence[str], num_refused: int) -> list[str]:
-    """The suggestions where requests were refused: that the others hardly waited is no praise."""
-    if not num_refused:
+def beside_losses(suggested: Sequence[str], lost: Mapping[str, int]) -> list[str]:
+    """The suggestions where requests got no answer: that the others hardly waited is no praise.
+
+    `lost` counts them by what befell them: refused, given up, failed.
+    """
+    counts = [
+        f"{count:,} were {what}" if what != "failed" else f"{count:,} failed" for what, count in lost.items()
+    ]
+    if not counts:
         return list(suggested)
-    taken = f"Those that were taken hardly waited, and {num_refused:,} were refused"
+    taken = f"Those that were taken hardly waited, and {' and '.join(counts)}"
     return [taken + text.removeprefix(NOTHING) if text.startswith(NOTHING) else text for text in suggested]
 
 

@@ -7,14 +7,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sim.explain.findings import Findings, WorstWait
+from sim.explain.findings import UNANSWERED, Findings, WorstWait
 from sim.figures.engine import SpeculationFigures
 from sim.show import words
 from sim.show.console import print_table, table_of
 
 NOBODY: Mapping[str, int] = {}
-NAMED = {"abort": "given up", "error": "failed", "refused": "refused"}
-"""Ends without an answer in words."""
 MOST_REQUESTS = 5
 """The most requests that are shown of those preempted most often, and of those that caused it."""
 
@@ -22,7 +20,7 @@ MOST_REQUESTS = 5
 def print_run(console: Console, title: str, found: Findings, at_door: Mapping[str, int] = NOBODY) -> None:
     """The page of a run; `at_door` counts, by reason, requests that no engine heard of."""
     unfinished = f", {found.num_unfinished:,} unfinished" if found.num_unfinished else ""
-    lost = "".join(f", {count:,} {NAMED[reason]}" for reason, count in sorted(found.unanswered.items()))
+    lost = "".join(f", {count:,} {UNANSWERED[reason]}" for reason, count in sorted(found.unanswered.items()))
     console.print(
         f"{title}: {words.count(found.num_requests, 'request')}{lost}{unfinished},"
         f" {words.count(found.num_steps, 'step')}",

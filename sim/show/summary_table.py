@@ -135,12 +135,13 @@ def _rough(value_s: float) -> str:
     return f"~{float(f'{value_s * 1e3:.2g}'):,g}" if value_s else "0"
 
 
-def _regime(summary: Summary, saturation: float, doubt: float | None) -> str:
+def _regime(summary: Summary, doubt: float | None) -> str | None:
     """Return the regime in words; a run of which requests are lost is never below the knee."""
+    saturation = summary.saturation
     if not (num_lost := summary.num_requests - summary.num_finished):
-        return _regime_of_served(summary, saturation, doubt)
+        return None if saturation is None else _regime_of_served(summary, saturation, doubt)
     lost = f"{num_lost:,} of {words.count(summary.num_requests, 'request')} got no answer"
-    if saturation < KNEE:
+    if saturation is None or saturation < KNEE:
         return f"not judged: {lost}, and the others say nothing of these"
     return f"{_regime_of_served(summary, saturation, doubt)}; {lost}"
 
@@ -228,7 +229,8 @@ def _engines(table: Table, summary: Summary, doubt: float | None) -> None:
         )
     if summary.saturation is not None:
         table.add_row("saturation", of_capacity(summary.saturation))
-        table.add_row("regime", _regime(summary, summary.saturation, doubt))
+    if summary.client is None and (regime := _regime(summary, doubt)) is not None:
+        table.add_row("regime", regime)
     if summary.kv_use_mean is not None:
         table.add_row("KV blocks in use", f"mean {summary.kv_use_mean:.1%}, max {summary.kv_use_max:.1%}")
     if summary.prefix_hit_tokens is not None:

@@ -1,6 +1,7 @@
 """`sundog explain`: a record in, a page or JSON out."""
 
 import json
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -91,7 +92,7 @@ def _run(history: "History", name: str, asked: ExplainOptions, told: dict[str, i
     from dataclasses import replace
 
     from sim.explain.data import run_data
-    from sim.explain.findings import beside_refusals, findings
+    from sim.explain.findings import UNANSWERED, beside_losses, findings
     from sim.record.columns import kind_of
     from sim.show.console import console_for
     from sim.show.explained_run import print_run
@@ -99,8 +100,9 @@ def _run(history: "History", name: str, asked: ExplainOptions, told: dict[str, i
     found = findings(history, asked.top)
     by_policy = set(map(kind_of, found.refusals))
     at_door = {reason: count for reason, count in told.items() if kind_of(reason) not in by_policy}
-    num_refused = sum(at_door.values()) + found.refusals.total()
-    found = replace(found, suggestions=beside_refusals(found.suggestions, num_refused))
+    counts = found.unanswered + Counter({"refused": sum(at_door.values())})
+    lost = {what: counts[reason] for reason, what in UNANSWERED.items() if counts[reason]}
+    found = replace(found, suggestions=beside_losses(found.suggestions, lost))
     if asked.as_json:
         more = {"refused_at_the_door": at_door} if at_door else {}
         click.echo(json.dumps(run_data(found) | more, indent=1))
