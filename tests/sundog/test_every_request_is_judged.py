@@ -144,8 +144,7 @@ def _check_counts(run: Judged, rows: Rows) -> None:
     summary = run.summary
     first = [name for name in run.recorder.columns.request_id if "~" not in name]
     assert len(first) == run.count and (run.is_attempted_again or summary.num_requests == run.count)
-    num_failed = list(rows.reason).count("error")
-    parts = (summary.num_finished, summary.num_aborted, summary.num_refused, num_failed)
+    parts = (summary.num_finished, summary.num_aborted, summary.num_refused, summary.num_failed)
     assert sum(parts) == summary.num_requests == len(rows.reason)
     assert sum(summary.refusals.values()) == summary.num_refused
     tokens = sum(
