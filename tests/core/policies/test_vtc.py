@@ -5,6 +5,9 @@ from itertools import combinations
 
 import pytest
 
+from actors.core.queue.lockstep import Lockstep
+from actors.core.queue.tenant_service import TenantService
+from actors.core.request import Request, Submit
 from tests.core.drive import Driven
 from tests.core.policies.world import World, policy_trace
 from tests.core.traces import num_cases
@@ -116,3 +119,18 @@ def _num_outputs(row: dict[str, list[int]], config: dict[str, int]) -> int:
         if ends or token in row["stop_token_ids"]:
             return position + 1
     return limit
+
+
+def test_a_tenant_that_was_served_more_than_all_who_wait_is_not_set_back() -> None:
+    """Being lifted never lowers a counter: who was served 10 tokens comes behind one that was served none."""
+    service = TenantService((1.0, 2.0), Lockstep(4))
+    served, poor = (Request(Submit(n, 0.0, 10, 5, tenant=n), 64) for n in ("served", "poor"))
+    service.enter(poor)
+    service.enter(served)
+    service.admit(served)
+    service.leave(served)
+    assert (service.of("served"), service.of("poor")) == (10.0, 0.0)
+    service.enter(served)
+    assert (service.of("served"), service.of("poor")) == (10.0, 0.0)
+    service.sample(served)
+    assert service.of("served") == 12.0
