@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from actors.config import EngineConfig, SchedulerConfig
-from actors.messages import Abort, Cancel, Capacity, EngineDown, Released, Undelivered
+from actors.messages import Abort, Cancel, Capacity, Done, Drain, EngineDown, Released, Undelivered
 from actors.policy_file import find_router
 from sim.figures.metrics import summarize
 from sim.replay import replay
@@ -55,6 +55,57 @@ async def test_a_held_request_that_is_aborted_ends_once_and_goes_nowhere() -> No
     router.handle(EngineDown(1, "gone", None))
     lost = [name for report in reports.told for name in report.request_ids]
     assert sorted(lost) == ["a", "b", "c", "d", "e", "f", "g"]
+
+
+@pytest.mark.plain
+async def test_what_is_held_while_all_replicas_are_drained_waits_for_an_undrain() -> None:
+    """Nobody is asked for a replica while there is none to choose."""
+    router, wires, reports = holding()
+    for replica in (0, 1):
+        router.handle(Drain(replica))
+    router.handle(Released(("a", "b", "c", "d")))
+    assert [names(wire) for wire in wires] == [["a", "c"], ["b", "d"]] and not reports.told
+    router.handle(Drain(1, is_draining=False))
+    assert [names(wire) for wire in wires] == [["a", "c"], ["b", "d", "e", "f"]]
+
+
+@pytest.mark.plain
+async def test_the_policy_sees_how_many_are_held_when_some_have_left() -> None:
+    """An abort takes one, and each that is placed another."""
+    router, _, _ = holding()
+    fleet = router._fleets["both"]
+    assert fleet.num_held == 3
+    router.handle(Abort(("f",), "abort"))
+    assert fleet.num_held == 2
+    router.handle(Released(("a",)))
+    assert fleet.num_held == 1
+
+
+@pytest.mark.plain
+async def test_what_is_held_when_one_replica_is_dead_waits_for_the_other_to_be_undrained() -> None:
+    """It is reported only when no replica will ever be up."""
+    router, wires, reports = holding()
+    router.handle(Drain(1))
+    router.handle(EngineDown(0, "gone", None))
+    held = [name for report in reports.told for name in report.request_ids]
+    assert sorted(held) == ["a", "c"]
+    router.handle(Released(("b", "d")))
+    router.handle(Drain(1, is_draining=False))
+    assert names(wires[1]) == ["b", "d", "e", "f"]
+
+
+async def test_a_served_request_that_is_held_while_all_is_drained_is_answered_after_an_undrain() -> None:
+    """The server lives, refuses new requests, and keeps those that it has taken."""
+    async with served(router=find_router(HOLDS), replicas=2, max_num_seqs=9) as (_, client):
+        answers = [await ask(client, name, 5) for name in "abcdef"]
+        drains = [client.request(Drain(replica)) for replica in (0, 1)]
+        ends = [await read(answer) for answer in answers[:4]]
+        assert [end.num_tokens for end in ends] == [5] * 4
+        await trio.sleep(1.0)
+        assert (await health(client)).status == "draining"
+        assert await client.ask(Drain(0, is_draining=False)) == Done()
+        assert [(await read(answer)).num_tokens for answer in answers[4:]] == [5, 5]
+        assert len(drains) == 2
 
 
 def test_every_held_request_of_a_replay_ends_once() -> None:

@@ -143,6 +143,60 @@ def test_until_its_end_is_noticed_an_engine_is_sent_requests_and_answers_none() 
         drawn_faults(FaultFile(fault=(late,)), 1, 0, has_links=False)
 
 
+@pytest.mark.parametrize("decode_runs", [True, False], ids=["runs", "steps"])
+def test_the_steps_that_had_ended_when_an_engine_was_killed_have_given_their_tokens(
+    decode_runs: bool,
+) -> None:
+    """As many as ended by then where nothing fails; the step under way gives none."""
+    row = TraceRequest("alone", 0.0, 40, 200)
+    config, plan = fleet(("both",), decode_runs=decode_runs)
+    ends = list(played([row], config, plan).steps[0].end_s)
+    at_s = (ends[20] + ends[21]) / 2
+    dead = DeadEngine(kind="dead-engine", at_s=at_s, replica=0, down_s=1.0, notice_s=0.1)
+    columns = played([row], config, replace(plan, faults=(dead,))).columns
+    first = ends.index(columns.first_token_s[0])
+    assert (columns.reason, columns.num_output_tokens[0]) == (["error"], 21 - first)
+
+
+def test_an_engine_is_up_again_so_long_after_its_death_however_late_that_was_noticed() -> None:
+    """Its start begins when it dies; what comes while nobody has noticed waits for it."""
+    rows = [TraceRequest("first", 0.0, 40, 4), TraceRequest("waits", 1.05, 40, 4)]
+    config, plan = fleet(("both",))
+    alone = played(rows[:1], config, plan).columns
+    for notice_s in (0.1, 0.3, 0.5):
+        dead = DeadEngine(kind="dead-engine", at_s=1.0, replica=0, down_s=0.5, notice_s=notice_s)
+        columns = played(rows, config, replace(plan, faults=(dead,))).columns
+        assert columns.first_token_s[1] == pytest.approx(1.5 + alone.first_token_s[0], abs=1e-8)
+
+
+def test_faults_that_overlap_keep_an_engine_down_until_the_last_of_them_ends() -> None:
+    """The one that came later, or the one that lasts longer; neither ends the other."""
+    rows = [TraceRequest("waits", 0.05, 40, 4)]
+    config, plan = fleet(("both",))
+    takes_s = played(rows, config, plan).columns.first_token_s[0] - 0.05
+    for at_s, down_s, up_s in ((0.3, 0.1, 1.0), (0.3, 2.0, 2.3), (0.03, 0.1, 1.0), (0.03, 1.5, 1.53)):
+        first = DeadEngine(kind="dead-engine", at_s=0.0, replica=0, down_s=1.0, notice_s=0.1)
+        second = DeadEngine(kind="dead-engine", at_s=at_s, replica=0, down_s=down_s, notice_s=0.01)
+        recorder = played(rows, config, replace(plan, faults=(first, second)))
+        assert recorder.columns.first_token_s[0] == pytest.approx(up_s + takes_s, abs=1e-8)
+        figures = summarize(recorder).fleet
+        assert isinstance(figures, FleetFigures)
+        assert [(fault.at_s, fault.num_again) for fault in figures.faults] == [(0.0, 1), (at_s, 0)]
+
+
+def test_slow_links_and_stragglers_that_overlap_multiply_and_end_one_by_one() -> None:
+    """A transfer at a half of a half, then at a half, then at full rate."""
+    row = TraceRequest("moves", 0.0, 64, 4)
+    config, plan = fleet(("prefill", "decode"), rate=64.0)
+    begin_s = played([row], config, plan).columns.first_token_s[0] - 1.0
+    first = SlowLink(kind="slow-link", at_s=0.0, for_s=3.0, replica=0, part=0.5)
+    second = SlowLink(kind="slow-link", at_s=0.0, for_s=1.0, replica=0, part=0.5)
+    found = played([row], config, replace(plan, faults=(first, second))).columns.first_token_s[0]
+    prefill_s = played([row], config, plan).steps[0].end_s[0]
+    moved = (1.0 - prefill_s) / 4  # in the first second, of the second that it takes at full rate
+    assert found - begin_s == pytest.approx(1.0 + (1.0 - moved) / 0.5 - prefill_s, abs=1e-6)
+
+
 def test_a_straggler_takes_longer_by_its_factor_and_a_spike_multiplies_requests() -> None:
     """From the next step on, whether or not steps are one run."""
     row = TraceRequest("slow", 0.0, 20, 200)
