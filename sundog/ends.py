@@ -33,7 +33,7 @@ from actors.config import ConfigError
 from sundog import fast, terminated
 
 EXTRAS = {
-    "serve": ("h11", "httptools", "httpx", "jiter", "quart", "quart_trio", "tokenizers", "werkzeug"),
+    "serve": ("httpx", "hypercorn", "jiter", "quart", "quart_trio", "tokenizers", "werkzeug"),
     "structured": ("llguidance",),
     "kv-events": ("msgspec", "zmq"),
     "otel": ("opentelemetry",),

@@ -1,15 +1,13 @@
 """The HTTP surface, OpenAI-compatible: everything that enters or leaves the graph over a socket.
 
 `routes/` holds a file for each family of routes, `bodies/` what clients may send, `answers/` what they get,
-`errors.py` what they get instead, `exposition/` what operators are shown, `edge/` all that adapts Quart and
-Hypercorn.
+`errors.py` what they get instead, `exposition/` what operators are shown.
 """
 
 from actors.api.app import create_app
 from actors.api.context import ServedModel
 from actors.api.in_flight import LLM
 from actors.http.listener import PortInUse, reserved
-from actors.http.server import HttpSettings, serve_http
-from actors.http.tls import Tls
+from actors.http.server import HttpSettings, Tls, serve_http
 
 __all__ = ["LLM", "HttpSettings", "PortInUse", "ServedModel", "Tls", "create_app", "reserved", "serve_http"]

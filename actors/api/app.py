@@ -19,6 +19,7 @@ from actors.api.in_flight import LLM, AnswerControl, AnswersInFlight
 from actors.api.keys import ApiKeys, check_key
 from actors.api.limits import ConcurrencyLimits, LocalLimits
 from actors.api.live import LiveEvents
+from actors.api.responses import text_response
 from actors.api.routes.admin import admin_routes, lora_routes
 from actors.api.routes.completions import chat_routes, completions_routes
 from actors.api.routes.operations import metrics_routes, models_routes, operations_routes
@@ -27,7 +28,7 @@ from actors.api.routes.tokenize import tokenize_routes
 from actors.api.routes.translated import messages_routes, responses_routes
 from actors.api.routes.vectors import embeddings_routes, scoring_routes
 from actors.front.codec import TextCodec
-from actors.http.quart_app import ApiApp, current_request, new_app, text_response
+from actors.http.quart_app import ApiApp, current_request, new_app
 from actors.http.server import USUAL, HttpSettings
 
 METHODS = "GET, POST, PUT, DELETE, OPTIONS"
@@ -137,13 +138,13 @@ def create_app(
     `http` says how many headers a request may have, and whose pages may call. Operators work at `control`,
     and `limits` count the answers of each key.
     """
-    app = new_app(__name__)
+    app = new_app(__name__, max_body_bytes, body_timeout_s)
     errors.install(app, spell)
     exposition = exposition or OwnExposition(CollectorRegistry())
     count_requests(app, exposition.count)
     if spans is not None:
         spans.install(app)
-    app.before_request(_check_head(http.max_headers, body_timeout_s))
+    app.before_request(_check_head(http.max_headers, http.max_head_bytes, body_timeout_s))
     if http.allowed_origins:
         Cors(http.allowed_origins).install(app)
     if keys is not None:
@@ -168,7 +169,7 @@ def _read_body(max_bytes: int, timeout_s: float) -> Callable[[], Awaitable[None]
     async def read_body() -> None:
         request = current_request()
         try:
-            await request.read_body(max_bytes, timeout_s)
+            await request.read_body()
         except RequestEntityTooLarge:
             await request.drop_body(min(LINGER_S, timeout_s))
             raise ApiError(413, f"The body is larger than {max_bytes} bytes: send less at once.") from None
@@ -178,12 +179,19 @@ def _read_body(max_bytes: int, timeout_s: float) -> Callable[[], Awaitable[None]
     return read_body
 
 
-def _check_head(most: int, timeout_s: float) -> Callable[[], Awaitable[None]]:
+def _check_head(most: int, most_bytes: int, timeout_s: float) -> Callable[[], Awaitable[None]]:
     async def check() -> None:
         request = current_request()
-        if (count := len(tuple(request.scope["headers"]))) > most:
-            await request.drop_body(min(LINGER_S, timeout_s))
-            raise ApiError(431, f"The request has {count} headers: send at most {most}.")
+        headers = tuple(request.scope["headers"])
+        if len(headers) > most:
+            message = f"The request has {len(headers)} headers: send at most {most}."
+        # Hypercorn counts only what has come of a head that is not whole.
+        elif sum([len(name) + len(value) for name, value in headers]) > most_bytes:
+            message = f"The request's headers are longer than {most_bytes} bytes: send less."
+        else:
+            return
+        await request.drop_body(min(LINGER_S, timeout_s))
+        raise ApiError(431, message)
 
     return check
 

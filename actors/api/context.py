@@ -97,13 +97,15 @@ class AnswerFormats:
     """The way in which the model writes calls and reasoning: names of parsers, None where it does not.
 
     Without `auto_tools` only calls that a client requires are looked for. With `thought` a grammar holds from
-    the end of the reasoning on, and its tokens are counted.
+    the end of the reasoning on, and its tokens are counted. A streamed choice is sent by `stream_interval`
+    tokens, but for its first token and its last tokens.
     """
 
     tool_call_parser: str | None = None
     auto_tools: bool = False
     reasoning_parser: str | None = None
     thought: ThoughtMarks | None = None
+    stream_interval: int = 1
 
 
 PLAIN_ANSWERS = AnswerFormats()

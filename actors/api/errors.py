@@ -16,7 +16,7 @@ from http import HTTPStatus
 from quart import Quart, Response, request
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 
-from actors.http.quart_app import json_response
+from actors.api.responses import json_response
 from actors.kernel.actor import ActorDied
 from actors.messages import Refused
 

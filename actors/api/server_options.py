@@ -7,7 +7,7 @@ from actors.api.app import MAX_BODY_BYTES
 from actors.api.context import PLAIN_ANSWERS, AnswerFormats
 from actors.api.keys import ApiKeys
 from actors.config import ConfigError
-from actors.http.listener import check_address
+from actors.http.listener import listen
 from actors.http.server import USUAL, HttpSettings
 
 
@@ -52,9 +52,8 @@ class ServerOptions:
 
     def check_address(self) -> None:
         """Raise ConfigError if a server could not listen there now: before a model is loaded, say."""
-        if self.http.tls is not None:
-            self.http.tls.context()
-        check_address(self.host, self.port)
+        self.http.config()
+        listen(self.host, self.port, 1, 1.0).close()
 
     def check_traces(self) -> None:
         """Raise ConfigError if spans are asked for and could be sent nowhere."""

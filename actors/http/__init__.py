@@ -1,11 +1,9 @@
-"""The HTTP protocols: sockets, TLS, HTTP/1.1, and the one seam to Quart.
+"""What adapts Hypercorn, which serves HTTP/1.1 and HTTP/2 on Trio, and Quart, which routes.
 
-`serve_http` serves any ASGI app on Trio; `quart_app` makes Quart one that suits it. Nothing outside this room
-imports a library that carries HTTP.
+`serve_http` listens, serves and stops; `quart_app` makes the app and carries its answers.
 """
 
 from actors.http.listener import PortInUse, reserved
-from actors.http.server import HttpSettings, serve_http
-from actors.http.tls import Tls
+from actors.http.server import HttpSettings, Tls, serve_http
 
 __all__ = ["HttpSettings", "PortInUse", "Tls", "reserved", "serve_http"]

@@ -1,22 +1,15 @@
-"""The listening socket: opening it, and accepting even when descriptors run out."""
+"""The listening socket, the descriptors that it needs, and the sockets accepted from it."""
 
 import errno
-import logging
+import os
 import resource
 import socket
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-
-import trio
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 from actors.core.config import ConfigError
 
-log = logging.getLogger("sundog.api")
-
-FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 ENOUGH_DESCRIPTORS = 65_536
-WAIT_S = 0.1
-REMARK_EVERY_S = 60.0
 
 
 class PortInUse(ConfigError):
@@ -31,53 +24,26 @@ def raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def accept_for_ever(
-    listener: trio.SocketListener,
-    serve: Callable[[trio.SocketStream], Awaitable[object]],
-    nursery: trio.Nursery,
-    make_room: Callable[[], bool],
-) -> None:
-    """Serve every connection in a task of `nursery`; the listener is closed in the end.
-
-    When no descriptor is left, `make_room` closes an idle connection; if there is none, new
-    connections wait in the backlog.
-    """
-    remark_at_s = trio.current_time()
-    async with listener:
-        while True:
-            try:
-                # Without a free descriptor Linux refuses even if no client is waiting: check for one first.
-                await trio.lowlevel.wait_readable(listener.socket)
-                stream = await listener.accept()
-            except OSError as error:
-                if error.errno not in FULL:
-                    raise
-                if trio.current_time() >= remark_at_s:
-                    remark_at_s = trio.current_time() + REMARK_EVERY_S
-                    log.warning("no file descriptor is left (%s): raise `ulimit -n`", error.strerror)
-                await trio.sleep(0 if make_room() else WAIT_S)
-            else:
-                nursery.start_soon(serve, stream)
-
-
 def listen(
     host: str, port: int, backlog: int, stalled_client_s: float, *, shares_port: bool = False
-) -> trio.SocketListener:
-    """A listening socket whose connections inherit the limit on clients that do not read.
+) -> socket.socket:
+    """Return a listening socket whose connections inherit the limit on clients that do not read.
 
     The kernel deals connections out to all that `shares_port`. Raises ConfigError that names the option to
     change.
     """
-    listening = _bound(host, port, backlog, shares_port=shares_port)
+    if not 0 <= port <= 65535:
+        raise ConfigError(f"--port is {port}: it must be 0 to 65535")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        address = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)[0][4]
+        listening = socket.create_server(address, family=family, backlog=backlog, reuse_port=shares_port)
+    except (OSError, UnicodeError) as error:
+        is_in_use = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+        raise (PortInUse if is_in_use else ConfigError)(_why_not(host, port, error)) from None
     if hasattr(socket, "TCP_USER_TIMEOUT"):
-        milliseconds = int(stalled_client_s * 1000)
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
-    return trio.SocketListener(trio.socket.from_stdlib_socket(listening))
-
-
-def check_address(host: str, port: int) -> None:
-    """Raise the ConfigError of `listen` if a server could not listen there now."""
-    _bound(host, port, 1).close()
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(stalled_client_s * 1000))
+    return listening
 
 
 @contextmanager
@@ -86,7 +52,7 @@ def reserved(host: str, port: int) -> Iterator[int]:
 
     Raises like `listen`, also if other processes share it already.
     """
-    with _bound(host, port, 1) as alone:
+    with listen(host, port, 1, 1.0) as alone:
         family, name = alone.family, alone.getsockname()
     with socket.socket(family) as holding:
         holding.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -97,16 +63,16 @@ def reserved(host: str, port: int) -> Iterator[int]:
         yield int(name[1])
 
 
-def _bound(host: str, port: int, backlog: int, *, shares_port: bool = False) -> socket.socket:
-    if not 0 <= port <= 65535:
-        raise ConfigError(f"--port is {port}: it must be 0 to 65535")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        address = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)[0][4]
-        return socket.create_server(address, family=family, backlog=backlog, reuse_port=shares_port)
-    except (OSError, UnicodeError) as error:
-        is_in_use = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
-        raise (PortInUse if is_in_use else ConfigError)(_why_not(host, port, error)) from None
+def cut_connections(port: int) -> None:
+    """Shut every connection down that this process has accepted at `port`, whatever waits for its client."""
+    for name in os.listdir("/dev/fd"):
+        with suppress(OSError):
+            each = socket.socket(fileno=int(name))
+            try:
+                if each.family != socket.AF_UNIX and each.getsockname()[1] == port and each.getpeername():
+                    each.shutdown(socket.SHUT_RDWR)
+            finally:
+                each.detach()  # its owner closes it
 
 
 def _why_not(host: str, port: int, error: OSError | UnicodeError) -> str:

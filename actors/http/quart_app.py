@@ -1,146 +1,186 @@
-"""Quart on this room's server: an app without files or timers, its requests and its kinds of answer.
+"""The app: Quart without files or timers, its requests, and the one way of its answers to Hypercorn.
 
-Quart is entered by its public seam, `asgi_http_class`. quart-trio's class runs a nursery with two tasks
-for each request, one of which waits for its client's leaving; here the app's task is cancelled from outside.
+Hypercorn and quart-trio are entered by a public seam, the class of connections. Laws:
+
+- A client's leaving ends what is computed for it, and never a `send` that is under way; the last event of a
+  body is sent in any case. Else Hypercorn keeps connections whose clients sent further requests and left.
+- What is new in a stream while its last piece is written goes out in one piece.
 """
 
-import json
-from collections.abc import AsyncGenerator, Mapping
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
-from math import inf
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, Protocol, cast
 
 import trio
-from quart import Response, request
+from quart import request
 from quart.wrappers.base import BaseRequestWebsocket
 from quart_trio import QuartTrio
+from quart_trio.asgi import TrioASGIHTTPConnection
 from quart_trio.wrappers import TrioRequest, TrioResponse
-from werkzeug.datastructures import Headers
-from werkzeug.exceptions import RequestEntityTooLarge, RequestTimeout
 from werkzeug.routing import MapAdapter
 
 from actors.core.request import TraceHeaders
-from actors.http.exchange import ABORT, BEGAN, BODY, Receive, RequestBody, Send
-from actors.http.http1 import FEED
-from actors.http.streams import Feed
 
-if TYPE_CHECKING:
-    from hypercorn.typing import HTTPScope
-
-
-class ApiRequest(TrioRequest):
-    """A request whose body is read once, and that knows when it ends."""
-
-    at_end: ExitStack
-    """Closed when the request is over; its callbacks are synchronous, for they may run in a cancellation."""
-    client: Any = None
-    """The client whose key it carries, where keys are asked for."""
-    trace_headers: TraceHeaders = ()
-    """Headers of the span of this answer, where answers are traced."""
-    receive: Receive
-    began_s: float
-    """The instant at which its headers had arrived, by `time.perf_counter`."""
-    _read: bytes | None = None
-    _is_whole = False
-
-    async def read_body(self, most: int | None = None, within_s: float = inf) -> bytes:
-        """Return the whole body; raises 413 if it is too large and 408 if it takes too long."""
-        if self._read is None:
-            if most is not None and (self.content_length or 0) > most:
-                raise RequestEntityTooLarge
-            body = bytearray()
-            with trio.move_on_after(self._time_for_body(within_s)) as waiting:
-                while not self._is_whole:
-                    body += await self._piece()
-                    if most is not None and len(body) > most:
-                        raise RequestEntityTooLarge
-            if waiting.cancelled_caught:
-                raise RequestTimeout
-            self._read = bytes(body)
-        return self._read
-
-    async def drop_body(self, within_s: float) -> None:
-        """Let the body arrive for a while: most clients read an answer only after they have sent it all."""
-        with trio.move_on_after(self._time_for_body(within_s)):
-            while not self._is_whole:
-                await self._piece()
-
-    def _time_for_body(self, within_s: float) -> float:
-        """Return `within_s`, or infinity where all has come: no timer is begun then."""
-        body: RequestBody = self.scope["state"][BODY]
-        return inf if body.is_whole else within_s
-
-    async def _piece(self) -> bytes:
-        event = await self.receive()
-        self._is_whole = not event["more_body"]
-        piece: bytes = event["body"]
-        return piece
-
-    def abort(self) -> None:
-        """End the connection at once, whatever is still to be said."""
-        self.scope["state"][ABORT]()
+Event = Mapping[str, Any]
+"""An event of ASGI, by its keys."""
+Receive = Callable[[], Awaitable[Event]]
+Send = Callable[[Event], Awaitable[None]]
 
 
-def current_request() -> ApiRequest:
-    """Return the request that the running handler serves."""
-    return request._get_current_object()  # type: ignore[attr-defined, no-any-return]  # a proxy
+class Feed(Protocol):
+    """A body that comes piece by piece, and whose writer never waits for its reader."""
+
+    is_over: bool
+    """True once all of it has been taken."""
+
+    def watch(self, on_unread: Callable[[], None]) -> None:
+        """Have this called whenever there is something to take; at once if there is."""
+        ...
+
+    def take(self) -> bytes:
+        """Return what is new; empty if nothing is. Never raises."""
+        ...
 
 
 class FedResponse(TrioResponse):
-    """A streamed answer whose body is a feed; `actors.http.streams` writes it past Quart where it may."""
+    """A streamed answer whose body is a feed."""
 
     feed: Feed
 
 
-class AsgiRequest:
-    """Runs one request of ASGI's through Quart, and its answer past it where it is a feed."""
+class ApiRequest(TrioRequest):
+    """A request that knows when it ends, and when its client leaves."""
 
-    def __init__(self, app: QuartTrio, scope: dict[str, Any]) -> None:
-        self._app, self._scope = app, scope
+    client: Any = None
+    """The client whose key it carries, where keys are asked for."""
+    trace_headers: TraceHeaders = ()
+    """Headers of the span of this answer, where answers are traced."""
+    is_cut = has_left = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.began_s = time.perf_counter()
+        self.at_end = ExitStack()
+        """Closed when the request is over; its callbacks are synchronous: they may run in a cancellation."""
+        self.has_whole_body = trio.Event()
+        self.waiting = trio.CancelScope()
+        """What the client's leaving cancels: the handler, or the wait for the next piece of its answer."""
+        self.news = trio.Event()
+
+    async def read_body(self) -> bytes:
+        """Return the whole body; raises 413 if it is too large and 408 if it takes too long."""
+        return cast(bytes, await self.get_data(as_text=False))
+
+    async def drop_body(self, within_s: float) -> None:
+        """Let the body arrive for a while: most clients read an answer only after they have sent it all."""
+        with trio.move_on_after(within_s):
+            await self.has_whole_body.wait()
+
+    def abort(self) -> None:
+        """End the connection in the middle of the answer."""
+        self.is_cut = True
+
+    def leave(self) -> None:
+        """Note that the client has left."""
+        self.has_left = True
+        self.waiting.cancel()
+        self.news.set()
+
+
+def current_request() -> ApiRequest:
+    """Return the request that the running handler serves."""
+    return cast(Any, request)._get_current_object()  # type: ignore[no-any-return]  # a proxy
+
+
+class Connection(TrioASGIHTTPConnection):
+    """Runs one request through Quart and sends its answer."""
+
+    def __init__(self, app: QuartTrio, scope: Any) -> None:
+        if not scope["path"].startswith("/"):  # the absolute form, meant for proxies, or none
+            scope["path"] = "/" + scope["path"].partition("://")[2].partition("/")[2]
+        super().__init__(app, scope)
+
+    async def handle_messages(  # type: ignore[override]  # as quart-trio's
+        self, nursery: trio.Nursery, request: Any, receive: Receive
+    ) -> None:
+        """Take the body in, then wait for the client's leaving."""
+        while (event := await receive())["type"] == "http.request":
+            request.body.append(event["body"])
+            if not event["more_body"]:
+                request.body.set_complete()
+                request.has_whole_body.set()
+        request.leave()
+
+    async def handle_request(  # type: ignore[override]  # as quart-trio's
+        self, nursery: trio.Nursery, request: Any, send: Send
+    ) -> None:
+        """Answer the request; Hypercorn cuts the connection of one that has no last event."""
+        with request.at_end:
+            with request.waiting:
+                response = await self.app.handle_request(request)
+            if not request.waiting.cancelled_caught:
+                await _answer(request, response, send)
+        nursery.cancel_scope.cancel()
+
+
+async def _answer(request: ApiRequest, response: Any, send: Send) -> None:
+    headers = [(name.lower().encode(), value.encode("latin1")) for name, value in response.headers]
+    await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
+    if isinstance(response, FedResponse):
+        await _feed(response.feed, request, send)
+    elif response.content_length is not None:
+        body = await response.get_data(as_text=False)
+        if not request.is_cut:
+            await send({"type": "http.response.body", "body": body})
+    else:
+        await _generate(response, request, send)
+
+
+async def _feed(feed: Feed, request: ApiRequest, send: Send) -> None:
+    request.body.clear()
+    feed.watch(lambda: request.news.set())
+    more = True
+    while more:
+        await request.news.wait()
+        request.news = trio.Event()
+        piece = b"" if request.has_left else feed.take()
+        if request.is_cut:
+            return
+        more = not (feed.is_over or request.has_left)
+        if piece or not more:
+            await send({"type": "http.response.body", "body": piece, "more_body": more})
+
+
+async def _generate(response: Any, request: ApiRequest, send: Send) -> None:
+    async with response.response as pieces:
+        piece: bytes | None = b""
+        while piece is not None:
+            piece = None
+            with trio.CancelScope() as request.waiting:
+                piece = None if request.has_left else await anext(pieces, None)
+            if piece is not None:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+    await send({"type": "http.response.body"})
+
+
+class NoWebsocket:
+    """Turns websockets down; nothing here speaks them."""
+
+    def __init__(self, app: QuartTrio, scope: Any) -> None:
+        """Need nothing of either."""
 
     async def __call__(self, receive: Receive, send: Send) -> None:
-        with ExitStack() as at_end:
-            response = await self._answer(receive, at_end)
-            headers = [(name.lower().encode(), value.encode("latin1")) for name, value in response.headers]
-            await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
-            if isinstance(response, FedResponse):
-                write_feed, feed = self._scope["extensions"].get(FEED), response.feed
-                if write_feed is not None:
-                    del response
-                    self._scope["headers"] = ()  # nothing of the request is kept for as long as it streams
-                    await write_feed(feed)
-                    return
-            if response.content_length is not None:
-                await send({"type": "http.response.body", "body": await response.get_data(as_text=False)})
-                return
-            async with response.response as body:
-                async for piece in body:
-                    await send({"type": "http.response.body", "body": piece, "more_body": True})
-            await send({"type": "http.response.body"})
-
-    async def _answer(self, receive: Receive, at_end: ExitStack) -> Any:
-        scope = self._scope
-        headers = Headers([("Remote-Addr", (scope["client"] or ("<local>",))[0])])
-        for name, value in scope["headers"]:
-            headers.add(name.decode("latin1").title(), value.decode("latin1"))
-        request = ApiRequest(
-            *(scope["method"], scope["scheme"], scope["path"], scope["query_string"], headers),
-            *(scope["root_path"], scope["http_version"], cast("HTTPScope", scope)),
-            send_push_promise=_push_nothing,
-        )
-        request.receive, request.at_end, request.began_s = receive, at_end, scope["state"][BEGAN]
-        return await self._app.handle_request(request)
-
-
-async def _push_nothing(path: str, headers: Headers) -> None:
-    """Push nothing to clients, though the app asks."""
+        await receive()
+        await send({"type": "websocket.close", "code": 1000})
 
 
 class ApiApp(QuartTrio):
     """Quart whose routes do not depend on `Host`."""
 
     request_class = ApiRequest
-    asgi_http_class = AsgiRequest  # type: ignore[assignment]  # called with the same arguments
+    asgi_http_class = Connection  # type: ignore[assignment]  # its methods are as quart-trio's
+    asgi_websocket_class = NoWebsocket  # type: ignore[assignment]  # called with the same arguments
 
     def create_url_adapter(self, request: BaseRequestWebsocket | None) -> MapAdapter | None:
         """Match by method and path alone: Quart raises outside any handler for some hosts."""
@@ -151,55 +191,9 @@ class ApiApp(QuartTrio):
         )
 
 
-def new_app(name: str) -> ApiApp:
+def new_app(name: str, max_body_bytes: int, body_timeout_s: float) -> ApiApp:
     """Return an app without routes."""
     app = ApiApp(name, static_folder=None, template_folder=None)
+    app.config.update(MAX_CONTENT_LENGTH=max_body_bytes, BODY_TIMEOUT=body_timeout_s)
     app.url_map.merge_slashes = False  # or `//health` is redirected
-    app.json.sort_keys = False  # type: ignore[attr-defined]  # the default provider has it
     return app
-
-
-def json_response(
-    body: Mapping[str, object], status: int = 200, headers: Mapping[str, str] | None = None
-) -> Response:
-    """Return `body` as JSON, its keys in their order."""
-    text = json.dumps(body, separators=(",", ":"))
-    return TrioResponse(text, status, dict(headers or {}), content_type="application/json")
-
-
-def text_response(text: bytes, content_type: str) -> Response:
-    """Return an answer that is neither JSON nor a stream."""
-    return TrioResponse(text, 200, content_type=content_type)
-
-
-def event_stream_response(events: AsyncGenerator[bytes, None]) -> Response:
-    """Return a streamed answer that no timer cuts and no proxy buffers."""
-    return _streamed(TrioResponse, events)
-
-
-def fed_response(feed: Feed) -> Response:
-    """Return a streamed answer whose body is a feed."""
-    response = _streamed(FedResponse, _pieces(feed))
-    response.feed = feed
-    return response
-
-
-R = TypeVar("R", bound=TrioResponse)
-
-
-def _streamed(kind: type[R], events: AsyncGenerator[bytes, None]) -> R:
-    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-    response = kind(events, 200, headers, content_type="text/event-stream; charset=utf-8")
-    response.timeout = None
-    return response
-
-
-async def _pieces(feed: Feed) -> AsyncGenerator[bytes, None]:
-    """Yield what a feed brings, for answers that go through Quart."""
-    due = trio.Event()
-    feed.watch(lambda: due.set())
-    while not feed.is_over:
-        await due.wait()
-        due = trio.Event()
-        if piece := feed.take():
-            yield piece

@@ -1,43 +1,84 @@
-"""Listen, serve and stop without dropping an answer or hanging: any ASGI app, on Trio.
-
-The app has no lifespan hooks, so none are run.
-"""
+"""Serve by Hypercorn, and stop without dropping an answer or hanging."""
 
 import logging
+import os
 import ssl
-from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 import trio
+from hypercorn.config import Config
+from hypercorn.trio import serve
+from hypercorn.typing import ASGIFramework
 
-from actors.http.exchange import AsgiApp
-from actors.http.http1 import Exchange, Http1Connection
-from actors.http.listener import accept_for_ever, listen
-from actors.http.streams import WritePass
-from actors.http.tls import Tls
-from actors.http.transport import OpenConnections, Transport
+from actors.core.config import ConfigError
+from actors.http.listener import cut_connections, listen
 
-log = logging.getLogger("sundog.api")
+log = logging.getLogger("sundog.api.http")
+log.setLevel(logging.WARNING)  # the server says itself where it runs
+REMARK_EVERY_S = 60.0
 
-BEGUN_AT_A_TIME = 2
-"""Requests that begin before other tasks have their turn: about a millisecond of them."""
+
+class _Seldom(logging.Filter):
+    """Lets Trio's remark that no descriptor is left pass once a minute; Trio makes ten a second."""
+
+    next_s = 0.0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.created < self.next_s:
+            return False
+        self.next_s = record.created + REMARK_EVERY_S
+        record.msg, record.args, record.exc_info = "no file descriptor is left: raise `ulimit -n`", (), None
+        return True
+
+
+logging.getLogger("trio.serve_listeners").addFilter(_Seldom())
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Files as PEM. `cert_reqs` is what clients' certificates are: 0 not asked for, 1 checked, 2 required."""
+
+    certfile: str
+    keyfile: str | None = None
+    ca_certs: str | None = None
+    cert_reqs: int = 0
+
+    def configure(self, config: Config) -> None:
+        """Have Hypercorn speak TLS; raises ConfigError that names the option and the file."""
+        config.certfile, config.keyfile = self.certfile, self.keyfile or self.certfile
+        config.keyfile_password = ""  # or a key that has one would be asked for on the terminal
+        config.verify_mode = ssl.VerifyMode(self.cert_reqs)
+        key = "" if self.keyfile is None else f" and --ssl-keyfile {self.keyfile}"
+        wrong = "they are no certificate in PEM and the key to it, without a password"
+        _try(config, f"--ssl-certfile {self.certfile}{key}", wrong)
+        config.ca_certs = self.ca_certs
+        _try(config, f"--ssl-ca-certs {self.ca_certs}", "it holds no certificate in PEM")
+
+
+def _try(config: Config, options: str, wrong: str) -> None:
+    try:
+        config.create_ssl_context()
+    except (OSError, ValueError) as error:
+        is_about_file = isinstance(error, OSError) and not isinstance(error, ssl.SSLError)
+        why = error.strerror if isinstance(error, OSError) and is_about_file else wrong
+        raise ConfigError(f"{options}: {why or wrong}") from None
 
 
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
     """The limits and timeouts of connections.
 
-    `backlog` connections may wait to be accepted. An idle connection is kept for `keep_alive_s` (5 s resets
-    pooled clients). A client is dropped that takes nothing of what was sent for `stalled_client_s`, or whose
-    head takes longer than `head_s` from its first byte. A head of more than `max_head_bytes` or `max_headers`
-    is a 431. Pages of `allowed_origins` may call; `*` is all.
+    `backlog` connections may wait to be accepted. A connection on which no whole head has come is kept for
+    `keep_alive_s` (5 s resets pooled clients). A client is dropped that takes nothing of what was sent for
+    `stalled_client_s`, or the grace if that is shorter, or whose TLS greeting takes longer than `greeting_s`.
+    More than `max_head_bytes` or `max_headers` are a 431. Pages of `allowed_origins` may call; `*` is all.
     """
 
     backlog: int = 2048
     keep_alive_s: float = 75.0
     stalled_client_s: float = 60.0
-    head_s: float = 10.0
+    greeting_s: float = 10.0
     max_head_bytes: int = 2**16
     max_headers: int = 256
     allowed_origins: tuple[str, ...] = ()
@@ -45,62 +86,28 @@ class HttpSettings:
 
     def on_clock(self, scale: float) -> "HttpSettings":
         """Return the settings for a clock that runs `scale` times as fast as that on the wall."""
-        return replace(self, keep_alive_s=self.keep_alive_s * scale, head_s=self.head_s * scale)
+        return replace(self, keep_alive_s=self.keep_alive_s * scale, greeting_s=self.greeting_s * scale)
+
+    def config(self) -> Config:
+        """Return Hypercorn's settings; raises ConfigError for certificates that cannot be used."""
+        config = Config()
+        config.keep_alive_timeout, config.ssl_handshake_timeout = self.keep_alive_s, self.greeting_s
+        config.keep_alive_max_requests = 2**31  # over HTTP/2 the last one would cut the answers beside it
+        config.h11_max_incomplete_size = config.h2_max_header_list_size = self.max_head_bytes
+        # Without TLS nothing needs HTTP/2, and its errors end all connections (docs/api.md).
+        config.h2_max_concurrent_streams = 0 if self.tls is None else 1000
+        config.include_server_header = False
+        config.errorlog = log
+        if self.tls is not None:
+            self.tls.configure(config)
+        return config
 
 
 USUAL = HttpSettings()
 
 
-class Server:
-    """The parts that all connections of a server share; `run` the tasks."""
-
-    def __init__(self, app: AsgiApp, settings: HttpSettings) -> None:
-        self._app, self._settings = app, settings
-        self.tls: ssl.SSLContext | None = None if settings.tls is None else settings.tls.context()
-        self._waiting: deque[Exchange] = deque()
-        self._has_waiting = trio.Event()
-        self._writes = WritePass()
-        self.connections = OpenConnections(settings.keep_alive_s)
-
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Write streams and begin requests until cancelled."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._writes.run)
-            task_status.started()
-            while True:
-                await self._has_waiting.wait()
-                for _ in range(min(len(self._waiting), BEGUN_AT_A_TIME)):
-                    nursery.start_soon(self._waiting.popleft().run, self._app)
-                if self._waiting:
-                    await trio.lowlevel.checkpoint()
-                else:
-                    self._has_waiting = trio.Event()
-
-    def begin(self, exchange: Exchange) -> None:
-        """Have a request answered soon: of many that come at once, streams that run are written between."""
-        self._waiting.append(exchange)
-        self._has_waiting.set()
-
-    async def serve(self, stream: trio.SocketStream) -> None:
-        """Serve one connection to its end; never raises an Exception."""
-        transport, settings = Transport(stream, self.tls), self._settings
-        self.connections.add(transport)
-        try:
-            with transport.scope:
-                await transport.greet(settings.head_s)
-                limits = settings.head_s, settings.max_head_bytes
-                await Http1Connection(transport, self.connections, self._writes, *limits).run(self.begin)
-        except (trio.BrokenResourceError, trio.TooSlowError, OSError):
-            pass  # the client has left, or does not speak TLS
-        except Exception:
-            log.exception("a connection failed")
-        finally:
-            self.connections.discard(transport)
-            transport.close()
-
-
 async def serve_http(
-    app: AsgiApp,
+    app: ASGIFramework,
     *,
     host: str,
     port: int,
@@ -118,19 +125,39 @@ async def serve_http(
     bound port through `task_status`; port 0 binds a free one. Processes that `shares_port` have it together.
     Raises ConfigError if it cannot listen or has no certificate.
     """
-    server = Server(app, settings)
-    listener = listen(host, port, settings.backlog, settings.stalled_client_s, shares_port=shares_port)
-    bound_port: int = listener.socket.getsockname()[1]
-    with listener.socket:  # also where a cancel comes before anybody accepts
-        async with trio.open_nursery() as running:
-            await running.start(server.run)
-            async with trio.open_nursery() as serving, trio.open_nursery() as accepting:
-                make_room = server.connections.close_longest_idle
-                accepting.start_soon(accept_for_ever, listener, server.serve, serving, make_room)
-                task_status.started(bound_port)
+    config = settings.config()
+    config.graceful_timeout = grace_s
+    stalled_s = min(settings.stalled_client_s, grace_s)
+    with listen(host, port, settings.backlog, stalled_s, shares_port=shares_port) as listening:
+        bound_port: int = listening.getsockname()[1]
+        async with trio.open_nursery() as nursery:
+            scope, is_stopping = nursery.cancel_scope, False
+            await nursery.start(_cut_when_cancelled, bound_port)
+
+            async def stop() -> None:
+                nonlocal is_stopping
                 await shutdown()
-                running.cancel_scope.deadline = trio.current_time() + grace_s
+                is_stopping = True
+                scope.deadline = min(scope.deadline, trio.current_time() + grace_s)
                 await drain()
-                accepting.cancel_scope.cancel()
-                server.connections.stop()
-            running.cancel_scope.cancel()
+                listening.close()
+
+            task_status.started(bound_port)
+            while not is_stopping:
+                config.bind = [f"fd://{os.dup(listening.fileno())}"]
+                try:
+                    await serve(app, config, shutdown_trigger=stop, mode="asgi")
+                except Exception:
+                    log.exception("Hypercorn failed: connections were lost, and the server goes on")
+            scope.cancel()
+
+
+async def _cut_when_cancelled(
+    port: int, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Cut all connections at the end: Hypercorn shields what it writes to a client that reads nothing."""
+    task_status.started()
+    try:
+        await trio.sleep_forever()
+    finally:
+        cut_connections(port)

@@ -72,7 +72,7 @@ class DeltaStream:
     there is something to `take`, and never waits itself.
     """
 
-    __slots__ = ("_done", "_on_unread", "_task", "_unread")
+    __slots__ = ("_done", "_interval", "_is_due", "_num_unread", "_on_unread", "_task", "_unread")
 
     def __init__(self) -> None:
         self._on_unread: Callable[[], None] | None = None
@@ -80,13 +80,19 @@ class DeltaStream:
         """The deltas that the reader has not taken: joined when it reads, so that a write costs the same."""
         self._done = False
         self._task: trio.lowlevel.Task | None = None
+        self._interval = self._num_unread = 1
+        self._is_due = False
+        """True if what is unread may be taken, by a reader that watches."""
 
     def put(self, delta: Delta) -> None:
         """Add a delta; it merges with what the reader has not taken yet."""
         unread = self._unread
         unread.append(delta)
-        if self._on_unread is not None and len(unread) == 1:
-            self._on_unread()
+        if self._on_unread is not None and not self._is_due:
+            self._num_unread += delta.num_tokens
+            if self._num_unread >= self._interval or delta.finish_reason is not None:
+                self._is_due = True
+                self._on_unread()
         if len(unread) > MOST_UNREAD:
             self._unread = [joined(unread)]
         if self._task is not None:
@@ -108,21 +114,25 @@ class DeltaStream:
             await trio.lowlevel.checkpoint()
         return self._taken()
 
-    def watch(self, on_unread: Callable[[], None]) -> None:
+    def watch(self, on_unread: Callable[[], None], interval: int = 1) -> None:
         """Have this called whenever there is something to take and there was nothing; at once if there is.
 
-        It is called by the writer, in whose stack it must do as good as nothing.
+        There is when `interval` tokens are unread, or the first delta, or the last. It is called by the
+        writer, in whose stack it must do as good as nothing.
         """
         self._on_unread = on_unread
+        self._interval = self._num_unread = interval
         if self._unread:
+            self._is_due = True
             on_unread()
 
     def take(self) -> Delta | None:
-        """Return what is unread, without waiting for it; None if nothing is."""
-        return self._taken() if self._unread else None
+        """Return what there is to take, without waiting for it; None if there is nothing."""
+        return self._taken() if self._unread and (self._is_due or self._on_unread is None) else None
 
     def _taken(self) -> Delta:
         unread, self._unread = self._unread, []
+        self._is_due, self._num_unread = False, 0 if self._interval > 1 else 1
         delta = unread[0] if len(unread) == 1 else joined(unread)
         self._done = delta.finish_reason is not None
         return delta

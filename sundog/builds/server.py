@@ -123,7 +123,12 @@ def _answers(serving: Serving) -> "AnswerFormats":
 
     if serving.enable_auto_tool_choice and serving.tool_call_parser is None:
         raise ConfigError("--enable-auto-tool-choice needs --tool-call-parser: how the model writes calls")
-    return AnswerFormats(serving.tool_call_parser, serving.enable_auto_tool_choice, serving.reasoning_parser)
+    return AnswerFormats(
+        serving.tool_call_parser,
+        serving.enable_auto_tool_choice,
+        serving.reasoning_parser,
+        stream_interval=serving.stream_interval,
+    )
 
 
 def shown_model(served: Served, config: EngineConfig) -> "ServedModel":

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from sundog.options.row import AnyText, OneOf, Parsed, Real, Whole, option
 
 if TYPE_CHECKING:
+    from actors.api import Tls
     from actors.api.server_options import ServerOptions
 
 TLS = "TLS"
@@ -75,23 +76,40 @@ class ConnectionOptions:
         flag="--h11-max-incomplete-event-size",
         section=LIMITS,
     )
-    head_s: float = option(
-        10.0,
+    timeout_keep_alive: float = option(
+        75.0,
         Real(0, 86_400, above=True),
-        "Drop clients whose headers, or TLS greeting, take longer, in seconds.",
-        flag="--limit-head-time",
+        "Close connections that have no request for so long, a request's headers included, in seconds.",
         section=LIMITS,
     )
 
     def of(self, options: "ServerOptions") -> "ServerOptions":
         """A server's options with this door; raises ConfigError for half of what TLS needs."""
-        from actors.api import HttpSettings, Tls
+        from actors.api import HttpSettings
 
         http = HttpSettings(
-            head_s=self.head_s,
+            keep_alive_s=self.timeout_keep_alive,
             max_head_bytes=self.max_head_bytes,
             max_headers=self.max_headers,
             allowed_origins=tuple([each for text in self.allowed_origins for each in parse_origins(text)]),
-            tls=Tls.of(self.ssl_keyfile, self.ssl_certfile, self.ssl_ca_certs, int(self.ssl_cert_reqs)),
+            tls=self._tls(),
         )
         return replace(options, http=http)
+
+    def _tls(self) -> "Tls | None":
+        from actors.api import Tls
+        from actors.config import ConfigError
+
+        cert_reqs = int(self.ssl_cert_reqs)
+        if self.ssl_certfile is None:
+            for name, given in (("--ssl-keyfile", self.ssl_keyfile), ("--ssl-ca-certs", self.ssl_ca_certs)):
+                if given is not None:
+                    raise ConfigError(f"{name} is {given}, but there is no certificate: give --ssl-certfile")
+            if cert_reqs:
+                raise ConfigError(f"--ssl-cert-reqs is {cert_reqs} without TLS: give --ssl-certfile")
+            return None
+        if cert_reqs and self.ssl_ca_certs is None:
+            raise ConfigError(
+                f"--ssl-cert-reqs is {cert_reqs}, but nobody certifies clients: give --ssl-ca-certs"
+            )
+        return Tls(self.ssl_certfile, self.ssl_keyfile, self.ssl_ca_certs, cert_reqs)

@@ -93,6 +93,9 @@ class Serving:
     reasoning_parser: str | None = option(
         None, OneOf(("deepseek_r1", "qwen3")), "How the model writes its reasoning."
     )
+    stream_interval: int = option(
+        1, Whole(1, 2**27), "Send streamed answers by so many tokens; the first, and the last, at once."
+    )
     max_logprobs: int = option(
         20, Whole(-1, 2**27), "Refuse requests for more log probabilities a token; -1 sets no bound."
     )

@@ -104,3 +104,19 @@ async def test_a_second_reader_raises_instead_of_hanging() -> None:
             await anext(stream)
         stream.put(token(1))
     assert got == [1]
+
+
+def test_a_watcher_by_intervals_has_the_first_delta_the_last_and_what_is_enough_between() -> None:
+    """As vLLM's output processor sends: finished, or first, or `stream_interval` tokens since the last."""
+    stream, taken = DeltaStream(), list[int]()
+
+    def take() -> None:
+        delta = stream.take()
+        assert delta is not None
+        taken.append(delta.num_tokens)
+
+    stream.watch(take, 4)
+    for number in range(10):
+        stream.put(Delta("x", (number,), 1, "length" if number == 9 else None))
+        assert stream.take() is None
+    assert taken == [1, 4, 4, 1]

@@ -81,9 +81,12 @@ class AnswerChoice:
         delta, self._first = self._first, None
         return self._taken(await anext(self._stream) if delta is None else delta)
 
-    def watch(self, on_unread: Callable[[], None]) -> None:
-        """Have this called whenever there is something to take and there was nothing; at once if there is."""
-        self._stream.watch(on_unread)
+    def watch(self, on_unread: Callable[[], None], interval: int = 1) -> None:
+        """Have this called whenever there is something to take and there was nothing; at once if there is.
+
+        Of a choice that has begun there is with every `interval` tokens, and at its end.
+        """
+        self._stream.watch(on_unread, interval)
         if self._first is not None:
             on_unread()
 
@@ -172,10 +175,10 @@ class AnswerChoices:
         for choice in self.all:
             choice.cut = num_tokens, cut
 
-    def watch(self, on_unread: Callable[[], None]) -> None:
+    def watch(self, on_unread: Callable[[], None], interval: int = 1) -> None:
         """Have this called whenever a choice has something to take; at once if one has."""
         for choice in self.all:
-            choice.watch(on_unread)
+            choice.watch(on_unread, interval)
 
 
 async def start_choices(

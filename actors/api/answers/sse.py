@@ -109,14 +109,14 @@ class Events:
     Once the body has begun, a failure can only be an event in it.
     """
 
-    def __init__(self, choices: AnswerChoices, writer: EventWriter) -> None:
-        self._choices, self._writer = choices, writer
+    def __init__(self, choices: AnswerChoices, writer: EventWriter, interval: int = 1) -> None:
+        self._choices, self._writer, self._interval = choices, writer, interval
         self._unfinished: Sequence[AnswerChoice] = choices.all
         self.is_over = False
 
     def watch(self, on_unread: Callable[[], None]) -> None:
         """Have this called whenever there is something to take; at once if there is."""
-        self._choices.watch(on_unread)
+        self._choices.watch(on_unread, self._interval)
 
     def take(self) -> bytes:
         """The events of all that is new; empty if nothing is."""

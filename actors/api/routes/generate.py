@@ -18,9 +18,9 @@ from actors.api.emulation import FIELD, no_fault
 from actors.api.errors import BROKEN, ApiError, invalid, retry_after, unavailable
 from actors.api.keys import KeyHolder, owner_of
 from actors.api.limits import LimitReached, Release
+from actors.api.responses import fed_response, json_response
 from actors.core.params.sampling import Adapter, Sampling
-from actors.http.quart_app import ApiRequest, fed_response, json_response
-from actors.http.streams import Feed
+from actors.http.quart_app import ApiRequest, Feed
 from actors.kernel.clock import now_s, sleep_until
 from actors.kernel.stream import Delta, joined
 from actors.messages import CheckHealth, Generate, Reading
@@ -98,7 +98,8 @@ class PendingAnswer:
         writer = ChunkWriter(
             self.shape, self._head(answer_id), choices, views, context.spell, context.fingerprint
         )
-        return Events(choices, writer if shaped is None else TranslatingWriter(writer, shaped))
+        shaping = writer if shaped is None else TranslatingWriter(writer, shaped)
+        return Events(choices, shaping, context.answers.stream_interval)
 
     async def whole(self, answer_id: str, choices: AnswerChoices, wanted: Wanted) -> Json:
         """The whole answer; one choice is read after the other, and what is unread merges in its stream."""

@@ -14,7 +14,7 @@ from actors.api.context import ApiContext, ServedModel, server_version
 from actors.api.errors import retry_after
 from actors.api.exposition import Exposition
 from actors.api.in_flight import RETRY_AFTER_S
-from actors.http.quart_app import json_response, text_response
+from actors.api.responses import json_response, text_response
 from actors.messages import CheckHealth, Health
 
 

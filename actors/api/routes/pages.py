@@ -17,7 +17,8 @@ from actors.api.keys import LIVE, KeyHolder
 from actors.api.live import EVERY_S, LiveEvents
 from actors.api.openapi import document
 from actors.api.own_rows import with_own_rows
-from actors.http.quart_app import current_request, event_stream_response, json_response, text_response
+from actors.api.responses import event_stream_response, json_response, text_response
+from actors.http.quart_app import current_request
 
 HTML = "text/html; charset=utf-8"
 

@@ -20,11 +20,12 @@ from actors.api.bodies.responses import ResponseBody
 from actors.api.context import ApiContext
 from actors.api.errors import ApiError, invalid
 from actors.api.keys import owner_of
+from actors.api.responses import fed_response, json_response
 from actors.api.routes.completions import ChatAnswer
 from actors.api.routes.generate import STORED
 from actors.api.routes.tokenize import apart
 from actors.api.stored import StoredResponse, StoredResponses, size_of
-from actors.http.quart_app import current_request, fed_response, json_response
+from actors.http.quart_app import current_request
 from actors.messages import Cancel
 
 FIELD = re.compile(r"^\w+")

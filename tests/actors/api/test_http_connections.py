@@ -10,7 +10,6 @@ import pytest
 import trio
 
 from actors.api import HttpSettings
-from actors.http.http1 import Http1Connection
 from actors.kernel.actor import ActorDied
 from actors.messages import Refused
 from tests.actors.api.wire import CLOSE, GET, completion
@@ -229,22 +228,3 @@ async def test_a_websocket_is_turned_down(serving: Any) -> None:
             b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
         )
         assert (await stream.receive_some()).startswith(b"HTTP/1.1 403")
-
-
-async def test_a_connection_that_fails_is_dropped_and_logged(
-    serving: Any, exchange: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What goes wrong inside one connection does not leave it, so the others go on."""
-
-    async def failing(*_: object) -> None:
-        raise AssertionError("a bug in the connection")
-
-    async with serving() as site, await site.connect() as stream:
-        assert (await exchange(stream, GET))[0] == 200
-        with monkeypatch.context() as patched:
-            patched.setattr(Http1Connection, "run", failing)
-            async with await site.connect() as other:
-                await other.send_all(GET)
-                assert await read_to_end(other) == b""
-        assert (await exchange(stream, GET))[0] == 200
-    assert "a connection failed" in caplog.text

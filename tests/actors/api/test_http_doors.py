@@ -10,11 +10,15 @@ import httpx
 import pytest
 import trio
 import trustme
+from h2.connection import H2Connection
+from h2.events import ResponseReceived, StreamEnded
 
-from actors.api import HttpSettings
+from actors.api import HttpSettings, Tls
+from actors.api.server_options import ServerOptions
 from actors.core.config import ConfigError
-from actors.http.tls import Tls
-from tests.actors.api.wire import GET, JSON
+from sundog.options.door import ConnectionOptions
+from tests.actors.api.hypercorns import SOON_S, hypercorns
+from tests.actors.api.wire import GET
 from tests.patience import HANGS_S
 
 pytestmark = pytest.mark.wall_clock
@@ -33,8 +37,16 @@ class Certified:
         own.cert_chain_pems[0].write_to_path(self.cert)
         own.private_key_pem.write_to_path(self.key)
         self.trusting = ssl.create_default_context(cafile=self.ca)
+        self.multiplexing = ssl.create_default_context(cafile=self.ca)
+        self.multiplexing.set_alpn_protocols(["h2"])
         self.shown = ssl.create_default_context(cafile=self.ca)
         authority.issue_cert("client@example.org").configure_cert(self.shown)
+
+    async def connect(self, port: int) -> "trio.SSLStream[trio.SocketStream]":
+        """Return a connection that speaks HTTP/2."""
+        return await trio.open_ssl_over_tcp_stream(
+            "127.0.0.1", port, ssl_context=self.multiplexing, https_compatible=True
+        )
 
     def settings(self, **fields: Any) -> HttpSettings:
         return HttpSettings(tls=Tls(self.cert, self.key, self.ca, fields.pop("cert_reqs", 0)), **fields)
@@ -63,9 +75,95 @@ async def test_a_stream_comes_through_tls(serving: Any, certified: Certified) ->
                 assert "".join(words(answer.text)) == "".join(f"w{index} " for index in range(8))
 
 
+async def test_answers_share_a_connection_over_http2(serving: Any, certified: Certified) -> None:
+    """20 at a time; one whose client leaves is cancelled, and the others go on."""
+    async with serving(settings=certified.settings()) as site:
+        site.llm.gap_s = 0.01
+        url = f"https://127.0.0.1:{site.port}"
+        limits = httpx.Limits(max_connections=1)
+        async with httpx.AsyncClient(
+            verify=certified.trusting, base_url=url, http2=True, limits=limits, timeout=HANGS_S
+        ) as client:
+            assert (await client.get("/health")).http_version == "HTTP/2"
+            texts: list[str] = []
+
+            async def ask() -> None:
+                texts.append("".join(words((await client.post("/v1/completions", json=ASKED)).text)))
+
+            async with trio.open_nursery() as nursery:
+                for _ in range(20):
+                    nursery.start_soon(ask)
+            assert texts == ["".join(f"w{index} " for index in range(8))] * 20
+
+
+async def test_a_stream_that_is_reset_is_cancelled(serving: Any, certified: Certified) -> None:
+    """And its connection goes on."""
+    async with serving(settings=certified.settings()) as site:
+        site.llm.may_finish = trio.Event()
+        secured = await certified.connect(site.port)
+        connection, body = H2Connection(), json.dumps(ASKED).encode()
+        connection.initiate_connection()
+        head = [(":method", "POST"), (":scheme", "https"), (":authority", "x"), (":path", "/v1/completions")]
+        for number in (1, 3):
+            connection.send_headers(number, [*head, ("content-type", "application/json")])
+            connection.send_data(number, body, end_stream=True)
+        await secured.send_all(connection.data_to_send())
+        await site.llm.until(lambda llm: len(llm.asked) == 2)
+        connection.reset_stream(1)
+        await secured.send_all(connection.data_to_send())
+        await site.llm.until(lambda llm: len(llm.cancelled) == 1)
+        site.llm.may_finish.set()
+        ended: list[int] = []
+        while not ended:
+            events = connection.receive_data(bytes(await secured.receive_some()))
+            ended = [event.stream_id for event in events if isinstance(event, StreamEnded)]
+        assert ended == [3] and len(site.llm.cancelled) == 1
+        await trio.aclose_forcefully(secured)
+
+
+async def test_without_tls_http2_is_refused(serving: Any) -> None:
+    """A client that begins with it is told to go away, and no other connection is hurt."""
+    async with serving() as site, await site.connect() as other:
+        connection = H2Connection()
+        connection.initiate_connection()
+        path = [(":method", "GET"), (":scheme", "http"), (":authority", "x"), (":path", "/health")]
+        connection.send_headers(1, path, end_stream=True)
+        async with await site.connect() as stream:
+            await stream.send_all(connection.data_to_send())
+            events: list[object] = []
+            with suppress(trio.BrokenResourceError):
+                while data := await stream.receive_some():
+                    events += connection.receive_data(bytes(data))
+        assert not [event for event in events if isinstance(event, ResponseReceived)]
+        await other.send_all(GET)
+        assert (await other.receive_some()).startswith(b"HTTP/1.1 200 ")
+
+
+@hypercorns("CONNECT without a path raises in the connection's task")
+async def test_no_request_over_http2_ends_other_connections(serving: Any, certified: Certified) -> None:
+    """Whatever one client sends, the others go on."""
+    async with serving(settings=certified.settings()) as site:
+        url = f"https://127.0.0.1:{site.port}"
+        site.llm.gap_s = 0.02
+        long = ASKED | {"max_tokens": 200}
+        async with (
+            httpx.AsyncClient(verify=certified.trusting, base_url=url, timeout=SOON_S) as client,
+            client.stream("POST", "/v1/completions", json=long) as streamed,
+        ):
+            pieces = streamed.aiter_raw()
+            await anext(pieces)
+            connection = H2Connection()
+            connection.initiate_connection()
+            connection.send_headers(1, [(":method", "CONNECT"), (":authority", "x")], end_stream=True)
+            secured = await certified.connect(site.port)
+            await secured.send_all(connection.data_to_send())
+            await trio.aclose_forcefully(secured)
+            assert b"".join([piece async for piece in pieces]).endswith(b"[DONE]\n\n")
+
+
 async def test_who_does_not_speak_tls_is_hung_up_on(serving: Any, certified: Certified) -> None:
     """Plain HTTP, noise, a client that trusts somebody else, and one that never greets."""
-    async with serving(settings=certified.settings(head_s=0.2)) as site:
+    async with serving(settings=certified.settings(greeting_s=0.2)) as site:
         for said in (GET, b"\x16\x03\x01\xff\xff" + b"\x00" * 99, b""):
             async with await site.connect() as stream:
                 if said:
@@ -105,15 +203,15 @@ def test_a_certificate_that_is_none_is_refused_by_its_option(certified: Certifie
     ]
     for tls, message in wrong:
         with pytest.raises(ConfigError, match=message):
-            tls.context()
+            HttpSettings(tls=tls).config()
     for half, message in (
-        (("key", None, None, 0), "--ssl-keyfile is key"),
-        ((None, None, "ca", 0), "--ssl-ca-certs is ca"),
-        ((None, None, None, 2), "--ssl-cert-reqs is 2 without TLS"),
-        ((None, "cert", None, 1), "give --ssl-ca-certs"),
+        ({"ssl_keyfile": "key"}, "--ssl-keyfile is key"),
+        ({"ssl_ca_certs": "ca"}, "--ssl-ca-certs is ca"),
+        ({"ssl_cert_reqs": "2"}, "--ssl-cert-reqs is 2 without TLS"),
+        ({"ssl_certfile": "cert", "ssl_cert_reqs": "1"}, "give --ssl-ca-certs"),
     ):
         with pytest.raises(ConfigError, match=message):
-            Tls.of(*half)
+            ConnectionOptions(**half).of(ServerOptions())
 
 
 ORIGIN = "https://app.example.com"
@@ -171,25 +269,7 @@ async def test_too_many_or_too_long_headers_are_refused(serving: Any, exchange: 
             status, _, body = await exchange(stream, many)
             assert status == 431 and "at most 20" in json.loads(body)["error"]["message"]
             assert (await exchange(stream, GET[:-2] + b"A: b\r\n" * 19 + b"\r\n"))[0] == 200
+            status, _, body = await exchange(stream, GET[:-2] + b"A: " + b"b" * 5000 + b"\r\n\r\n")
+            assert status == 431 and "4096 bytes" in json.loads(body)["error"]["message"]
         async with await site.connect() as stream:
             assert (await exchange(stream, GET[:-2] + b"A: " + b"b" * 5000))[0] == 431
-
-
-async def test_a_head_that_has_begun_is_soon_given_up_and_an_idle_connection_is_kept(
-    serving: Any, exchange: Any
-) -> None:
-    """The time is counted from its first byte, on a new connection and after an answer."""
-    async with (
-        serving(settings=HttpSettings(head_s=0.3)) as site,
-        await site.connect() as idle,
-        await site.connect() as slow,
-    ):
-        assert (await exchange(slow, GET))[0] == 200
-        with trio.fail_after(HANGS_S), pytest.raises(trio.BrokenResourceError):
-            for byte in JSON * 100:
-                await slow.send_all(bytes([byte]))
-                await trio.sleep(0.02)
-        await trio.sleep(0.3)
-        assert (await exchange(idle, GET))[0] == 200
-        await trio.sleep(0.6)
-        assert (await exchange(idle, GET))[0] == 200

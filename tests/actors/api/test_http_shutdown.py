@@ -108,7 +108,7 @@ def test_an_address_that_is_not_ours_is_a_setting_that_cannot_work() -> None:
             listen(host, port, 8, 60.0)
 
 
-async def test_both_families_can_be_listened_on() -> None:
+def test_both_families_can_be_listened_on() -> None:
     """A host with a colon is IPv6."""
     if not socket.has_ipv6:
         pytest.skip("no IPv6")
@@ -117,4 +117,4 @@ async def test_both_families_can_be_listened_on() -> None:
             listener = listen(host, 0, 8, 60.0)
         except ConfigError:
             pytest.skip(f"this host has no {host}")
-        await listener.aclose()
+        listener.close()

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from actors.api import HttpSettings
-from actors.http.transport import Transport
+from actors.http.quart_app import Connection
 from tests.actors.api.wire import GET, JSON, completion
 
 pytestmark = pytest.mark.wall_clock
@@ -135,21 +135,24 @@ async def test_slow_clients_do_not_hold_up_the_others(serving: Any, exchange: An
         nursery.cancel_scope.cancel()
 
 
-async def test_a_step_of_a_stream_is_one_write(serving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The head, and a write for each delta; the end, and that of the chunks, leave with the last."""
-    writes: list[bytes] = []
-    plain = Transport.write_now
+async def test_a_step_of_a_stream_is_one_send(serving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the app's: the head, and one for each delta; the end leaves with the last."""
+    sent: list[dict[str, Any]] = []
+    plain = Connection.handle_request
 
-    def counted(transport: Transport, data: bytes) -> int:
-        writes.append(data)
-        return plain(transport, data)
+    async def counted(connection: Connection, nursery: trio.Nursery, request: Any, send: Any) -> None:
+        async def count(event: dict[str, Any]) -> None:
+            sent.append(event)
+            await send(event)
 
-    monkeypatch.setattr(Transport, "write_now", counted)
+        await plain(connection, nursery, request, count)
+
+    monkeypatch.setattr(Connection, "handle_request", counted)
     async with serving() as site, await site.connect() as stream:
         site.llm.gap_s = 0.01
         options = {"stream": True, "max_tokens": 6, "stream_options": {"include_usage": True}}
         await stream.send_all(completion(**options))
         while not (await stream.receive_some()).endswith(b"0\r\n\r\n"):
             pass
-    assert len(writes) == 1 + 6, writes
-    assert b"w5 " in writes[-1] and b"[DONE]" in writes[-1] and writes[-1].endswith(b"\r\n0\r\n\r\n")
+    assert len(sent) == 1 + 6, sent
+    assert b"w5 " in sent[-1]["body"] and b"[DONE]" in sent[-1]["body"] and not sent[-1]["more_body"]

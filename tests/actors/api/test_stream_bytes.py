@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from actors.api.answers.choices import AnswerChoice, AnswerChoices, AskedPrompt, ChoiceView, Wanted
 from actors.api.answers.shapes import COMPLETION, ChatShape, ResponseShape
 from actors.api.answers.sse import SLOT, ChunkWriter, Events
+from actors.api.context import AnswerFormats
 from actors.api.errors import as_vllm
 from actors.core.params.sampling import Sampling
-from actors.http import quart_app
 from actors.kernel.stream import Delta, DeltaStream
 from actors.messages import Generate
 from tests.actors.api.wire import completion, post
@@ -119,17 +119,36 @@ ASKED = [
 
 
 @pytest.mark.wall_clock
-async def test_the_bytes_are_those_that_would_have_gone_through_quart(
-    serving: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Headers, chunks and their framing, for completions and chats."""
+async def test_the_bytes_of_a_stream_are_those_of_its_deltas(serving: Any) -> None:
+    """For completions and chats: joined as they come, or one by one, the events say the same."""
     chat = b'{"messages": [{"role": "user", "content": "x"}], "stream": true, "max_tokens": 3}'
     requests = [completion(stream=True, **fields) for fields in ASKED] + [post(chat, "/v1/chat/completions")]
     async with serving() as site:
+        slow, quick = [], []
+        for gap_s, answers in ((0.002, slow), (0.0, quick)):
+            site.llm.gap_s = gap_s
+            for request in requests:
+                answers.append(text_of(await answered(site, request)))
+        assert slow == quick and all(slow)
+
+
+def text_of(answer: bytes) -> bytes:
+    """All text of the chunks of an answer, which must end well."""
+    assert b"data: [DONE]" in answer and b"transfer-encoding: chunked" in answer.lower()
+    return b"".join(re.findall(rb'"(?:text|content)":"([^"]*)"', answer))
+
+
+@pytest.mark.wall_clock
+async def test_a_stream_is_sent_by_its_interval(serving: Any) -> None:
+    """Each choice by itself: its first token at once, then at least so many, and the rest with its end."""
+    async with serving(answers=AnswerFormats(stream_interval=4)) as site:
         site.llm.gap_s = 0.002
-        direct = [await answered(site, request) for request in requests]
-        monkeypatch.setattr(quart_app, "FEED", "no such extension")
-        assert [await answered(site, request) for request in requests] == direct
+        answer = await answered(site, completion(stream=True, max_tokens=10, n=2))
+        for index in (0, 1):
+            texts = re.findall(rb'"index":%d,"text":"([^"]*)"' % index, answer)
+            assert b"".join(texts) == b"".join(b"w%d " % number for number in range(10))
+            sizes = [text.count(b" ") for text in texts]
+            assert all(size >= 4 for size in sizes[1:-1]) and len(sizes) <= 4, sizes
 
 
 @pytest.mark.wall_clock
