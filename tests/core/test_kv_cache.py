@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from actors.core.blocks.kv_cache import KVCache
 from actors.core.config import HostMemory, SchedulerConfig
 from actors.core.request import Request
@@ -223,3 +225,19 @@ def test_a_block_that_the_host_has_evicted_is_not_given_to_it_again() -> None:
     assert kv.host is not None
     assert kv.host.num_found(first.block_keys, 2, 3, 21.0) == 1
     assert kv.host.num_found(first.block_keys, 0, 3, 21.0) == 0
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_request_that_is_offloaded_whole_has_used_all_its_blocks(is_whole: bool) -> None:
+    """In chunks only the new ones count as used: then its older ones make room before another's."""
+    kv = cache(host_memory=HostMemory(4, load_s=1.0, store_s=1.0))
+    first, other, last = (request(n, tuple(range(at, at + 13))) for n, at in (("a", 0), ("b", 50), ("c", 80)))
+    for each in (first, other, last):
+        admit(kv, each)
+    kv.offload(first, 2, 0.0, is_whole=False)
+    kv.offload(other, 1, 10.0, is_whole=False)
+    kv.offload(first, 3, 20.0, is_whole=is_whole)
+    kv.offload(last, 1, 30.0, is_whole=False)
+    assert kv.host is not None
+    assert kv.host.num_found(first.block_keys, 1, 2, 40.0) == is_whole
+    assert kv.host.num_found(other.block_keys, 0, 1, 40.0) == (not is_whole)

@@ -97,3 +97,17 @@ def test_reused_blocks_are_told_in_the_order_in_which_they_are_reused() -> None:
     assert pool.take(2) == [2, 1]
     told = (KvBlocks(False, ("b",)), KvBlocks(False, ("a",)))
     assert pool.changes.take() == KvEvents((), ("b", "a"), told)
+
+
+def test_what_another_block_holds_already_is_no_news() -> None:
+    """A second request with the same beginning stores its last block alone; nothing goes while one stays."""
+    pool = BlockPool(8)
+    pool.changes = KvChanges()
+    first, second = pool.take(2), pool.take(3)
+    pool.register(first, ["a", "b"], 0, 2)
+    assert pool.changes.take() == KvEvents(("a", "b"), ())
+    pool.register(second, ["a", "b", "c"], 0, 3)
+    assert pool.changes.take() == KvEvents(("c",), ())
+    pool.release(first, 2)
+    assert pool.take(4) == [6, 7, 2, 1]
+    assert pool.changes.take() is None, "the second holds them, too"

@@ -2,7 +2,7 @@
 
 import random
 
-from actors.core.policies import Fcfs, Policy, Priority, Request, View
+from actors.core.policies import Fcfs, Policy, Priority, Rank, Request, View
 from actors.core.queue.waiting import FEW, Alarms, WaitingQueue
 from tests.core.requests import request, scheduler_state
 
@@ -161,3 +161,28 @@ def test_alarms_that_are_obsolete_do_not_stay() -> None:
     assert due == {}
     alarms.take(999.0, due)
     assert list(due) == ["a"]
+
+
+class LaterLast(Policy):
+    """The request `turns` comes last from 7 s on; any other is in the middle."""
+
+    def rank(self, request: Request, view: View) -> Rank | int:
+        if request.request_id != "turns":
+            return 1
+        return Rank(0, until_s=7.0) if view.now_s < 7.0 else 2
+
+
+def test_ranks_are_asked_again_when_the_clock_is_set_back() -> None:
+    """A foreign scheduler's clock may be: what was said of a time that is yet to come counts no more."""
+    state = scheduler_state(LaterLast())
+    queue, view = state.waiting, state.view
+    for name in ("turns", "other"):
+        queue.push(request(name))
+    seen = []
+    for now_s in (0.0, 6.9, 7.0, 10.0, 5.0, 8.0):
+        view.advance(now_s)
+        queue.rerank()
+        first = queue.peek()
+        assert first is not None
+        seen.append(first.request_id)
+    assert seen == ["turns", "turns", "other", "other", "turns", "other"]
