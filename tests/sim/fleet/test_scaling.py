@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from actors.core.scalers import ArrivalTrend, Attainment, Hpa, Keda, ScaledFleet, Scaler
+from actors.messages import Batch, Finish, StepOutput, Submit
 from sim.figures.metrics import summarize
 from sim.fleet.figures import FleetFigures, ScalingFigures
-from sim.fleet.scaling import Scaling
+from sim.fleet.scaling import FleetWatch, Scaling
 from sim.record.recorder import Recorder
 from sim.trace.record import TraceRequest
 from tests.core.traces import num_cases
@@ -110,3 +111,26 @@ def test_whatever_a_scaler_wants_every_request_is_answered_and_runs_are_the_same
                 plan = replace(plan, scaling=Scaling(shipped, 1, 0.3, 0.5))
                 both.append(summarize(played(rows, replace(config, pools=()), plan)).to_json())
             assert both[0] == both[1], (seed, shipped)
+
+
+def test_a_replica_that_still_drains_serves_at_once_when_it_is_ordered_again() -> None:
+    """It has all that a start would bring: what comes next goes to both."""
+    rows = [TraceRequest(f"long-{n}", 0.40 + n / 100, 40, 250) for n in range(2)]
+    rows += [TraceRequest(f"next-{n}", 0.61 + n / 100, 40, 4) for n in range(2)]
+    config, plan = fleet(("both",) * 2)
+    scaling = Scaling(Plan((2, 2, 2, 2, 1, 2)), 1, 0.1, 0.25)
+    recorder = played(rows, replace(config, pools=()), replace(plan, scaling=scaling))
+    columns = recorder.columns
+    assert min(columns.finish_s[:2]) > 0.63, "both are full while the second drains"
+    assert sorted(columns.replica[:2]) == sorted(columns.replica[2:]) == [0, 1]
+
+
+def test_a_request_that_is_handed_over_has_not_ended_for_its_scaler() -> None:
+    """It goes on elsewhere, and is unfinished until that ends it."""
+    watch = FleetWatch(2)
+    watch.handle(Submit("a", 0.0, 4, 4))
+    batch = Batch(1, (), (), (), (), (), (), (), 0)
+    watch.handle(StepOutput(0, batch, 0.0, (0.1,), None, (Finish("a", "handed"),), 0, 0, 8))
+    assert watch.num_unfinished == 1
+    watch.handle(StepOutput(1, batch, 0.1, (0.2,), None, (Finish("a", "length"),), 0, 0, 8))
+    assert watch.num_unfinished == 0
