@@ -153,8 +153,8 @@ async def _feed(feed: Feed, request: ApiRequest, send: Send) -> None:
 
 
 async def _generate(response: Any, request: ApiRequest, send: Send) -> None:
-    async with response.response as pieces:
-        piece: bytes | None = b""
+    async with response.response as body:
+        pieces, piece = aiter(body), cast("bytes | None", b"")
         while piece is not None:
             piece = None
             with trio.CancelScope() as request.waiting:

@@ -87,6 +87,24 @@ async def test_a_wrong_key_is_refused_before_the_body_is_read(serving: Any, leng
         assert (await stream.receive_some()).startswith(b"HTTP/1.1 401 ")
 
 
+async def test_generated_events_end_with_their_client(serving: Any) -> None:
+    """The live page's: they come while it reads, and no task of them is left when it leaves."""
+
+    class Idle:
+        draining = trio.Event()
+
+        async def event(self) -> bytes:
+            return b"data: {}\n\n"
+
+    async with serving(live=Idle()) as site:
+        async with await site.connect() as stream:
+            await stream.send_all(b"GET /dashboard/events HTTP/1.1\r\nHost: x\r\n\r\n")
+            data = b""
+            while data.count(b"data: {}") < 2:
+                data += await stream.receive_some()
+        assert data.startswith(b"HTTP/1.1 200 ")
+
+
 async def test_no_timer_cuts_a_stream(serving: Any) -> None:
     """A stream outlives Quart's RESPONSE_TIMEOUT, whatever it is set to."""
     async with serving() as site:
