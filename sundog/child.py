@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
-from urllib.request import urlopen
 
 from actors.config import ConfigError
 from runtime.host.python import module_command
@@ -46,8 +45,9 @@ def serving(
 
 def counters(url: str) -> dict[str, float]:
     """Read the server's counters at /metrics, summed over its engines."""
-    with urlopen(f"{url}/metrics", timeout=ANSWER_S) as answer:
-        text = answer.read().decode()
+    import httpx  # The server itself, which this module starts too, has no use for it.
+
+    text = httpx.get(f"{url}/metrics", timeout=ANSWER_S).raise_for_status().text
     found: dict[str, float] = defaultdict(float)
     for name, value in re.findall(r"(?m)^([\w:]+)(?:{.*})? (\S+)$", text):
         found[name] += float(value)

@@ -65,6 +65,8 @@ def allowed(file: str, module: str) -> bool:
         return top in {"actors", "trio", "mypy_extensions"}
     if file.startswith("runtime/"):
         served = HTTP if file == "runtime/serve.py" else set()
+        if file.startswith("runtime/load/"):
+            served = {"httpx"}
         return top not in (OURS | HTTP) - {"actors", "runtime"} - served
     if file.startswith("sim/"):
         forbidden = (OURS | HTTP | TORCH) - {"actors", "sim"}

@@ -2,12 +2,14 @@
 
 import json
 from array import array
+from contextlib import aclosing
 from typing import Any
 
+import httpx
 import trio
 
-from runtime.load.http import CONNECTION_LOST, Connection, Head, RequestFailed
 from runtime.load.rows import Outcome
+from runtime.load.server_client import CONNECTION_LOST, RequestFailed, events, whole
 
 CUT, MALFORMED, SAID = "cut stream", "malformed answer", "error in the stream"
 SAYING = ("content", "reasoning_content", "reasoning", "tool_calls")
@@ -16,33 +18,26 @@ MOST_REASON = 200
 MOST_ERROR_BYTES = 1 << 16
 
 
-async def read_answer(connection: Connection, outcome: Outcome, start_s: float) -> None:
-    """Read to the end of the answer. Raises Failed for whatever is not a whole stream."""
-    head = await connection.head()
-    if head.status != 200:
-        await _refusal(connection, head, outcome)
+async def read_answer(response: httpx.Response, outcome: Outcome, start_s: float) -> None:
+    """Read to the end of the answer. Raises RequestFailed for whatever is not a whole stream."""
+    if response.status_code != 200:
+        await _refusal(response, outcome)
         return
-    if not head.headers.get("content-type", "").startswith("text/event-stream"):
-        raise RequestFailed(
-            MALFORMED, f"a {head.headers.get('content-type', 'body of no type')}, and no stream"
-        )
+    kind = response.headers.get("content-type", "body of no type")
+    if not kind.startswith("text/event-stream"):
+        raise RequestFailed(MALFORMED, f"a {kind}, and no stream")
     reader = _AnswerReader(outcome)
-    rest = b""
-    while not reader.is_done:
-        try:
-            data = await connection.data()
-        except RequestFailed as error:
-            raise (error if not outcome.num_chunks else RequestFailed(CUT, error.reason)) from None
-        if not data:
-            break
-        now_s = trio.current_time() - start_s
-        *lines, rest = (rest + data).split(b"\n")
-        for line in lines:
-            if line.startswith(b"data:"):
-                reader.take(line[5:].strip(), now_s)
+    try:
+        async with aclosing(events(response)) as parts:
+            async for part in parts:
+                now_s = trio.current_time() - start_s
+                for event in part:
+                    reader.take(event, now_s)
+    except RequestFailed as error:
+        is_cut = error.kind == CONNECTION_LOST and outcome.num_chunks and not reader.is_done
+        if error.kind != CONNECTION_LOST or not reader.is_done:
+            raise (RequestFailed(CUT, error.reason) if is_cut else error) from None
     reader.finish()
-    while await connection.data():
-        pass
 
 
 class _AnswerReader:
@@ -57,7 +52,9 @@ class _AnswerReader:
         self.is_done = False
 
     def take(self, event: bytes, now_s: float) -> None:
-        """Take in one event of the stream."""
+        """Take in one event of the stream; what follows the last one is passed over."""
+        if self.is_done:
+            return
         if event == b"[DONE]":
             self.is_done = True
             return
@@ -108,23 +105,20 @@ def _count(outcome: Outcome, usage: dict[str, Any]) -> None:
     outcome.num_cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
 
 
-async def _refusal(connection: Connection, head: Head, outcome: Outcome) -> None:
+async def _refusal(response: httpx.Response, outcome: Outcome) -> None:
     """An answer with another status: 429 is a refusal, anything else an error."""
-    body = b""
-    while part := await connection.data():
-        body += part[: MOST_ERROR_BYTES - len(body)]
-    said = said_by(body)
-    if head.status != REFUSED:
-        raise RequestFailed(f"HTTP {head.status}", said)
+    said = said_by(await whole(response, MOST_ERROR_BYTES))
+    if response.status_code != REFUSED:
+        raise RequestFailed(f"HTTP {response.status_code}", said)
     outcome.end, outcome.trouble, outcome.reason = "refused", f"HTTP {REFUSED}", said
     try:
-        outcome.retry_after_s = float(head.headers.get("retry-after", ""))
+        outcome.retry_after_s = float(response.headers.get("retry-after", ""))
     except ValueError:  # none, or a date
         outcome.retry_after_s = None
 
 
 def parsed(text: bytes) -> dict[str, Any]:
-    """A JSON object; raises Failed for anything else."""
+    """A JSON object; raises RequestFailed for anything else."""
     try:
         body = json.loads(text)
     except ValueError:

@@ -6,20 +6,22 @@ A row `after` others waits for their ends, and then for its own pause, as in a r
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 import trio
 
 from runtime.load.answer import read_answer
-from runtime.load.http import NO_CONNECTION, RequestFailed
 from runtime.load.prompts import PromptMaker
 from runtime.load.rows import Outcome, Row
 from runtime.load.server import TargetServer
+from runtime.load.server_client import NO_CONNECTION, RequestFailed
 
 LEAD_S = 0.25
 """The time, in seconds, before it is due at which a request is made ready."""
+CONNECTED = ".send_request_headers.started"
+"""The event of httpx that follows when a request has its connection, and before any of it is sent."""
 GONE_S, FEWEST_FAILURES = 10.0, 5
 """The seconds, and the attempts, without a connection after which a server is gone."""
 
@@ -68,10 +70,13 @@ class Clients(Generic[R]):
         self._failing_since_s: float | None = None
         self._num_failures = 0
 
-    async def play(self, rows: Iterable[R]) -> None:
-        """Ask for all rows, and wait for their ends. Raises ServerGone."""
+    async def play(self, rows: Iterable[R], start_s: float | None = None) -> None:
+        """Ask for all rows, and wait for their ends; from `start_s` of Trio's clock, or at once.
+
+        Raises ServerGone.
+        """
         lead_s = LEAD_S if self._slots is None else 0.0
-        self._start_s = trio.current_time() + lead_s
+        self._start_s = trio.current_time() + lead_s if start_s is None else start_s
         try:
             async with trio.open_nursery() as nursery:
                 for row in rows:
@@ -84,7 +89,7 @@ class Clients(Generic[R]):
                     nursery.start_soon(self._one, row)
         finally:
             with trio.CancelScope(shield=True):
-                await self._server.connections.close()
+                await self._server.client.close()
 
     def _now_s(self) -> float:
         return trio.current_time() - self._start_s
@@ -124,14 +129,19 @@ class Clients(Generic[R]):
 
     async def _ask(self, row: R, body: bytes, outcome: Outcome) -> None:
         """Send it when it is due, and read the answer; what goes wrong is in the outcome."""
-        try:
-            async with self._server.connections.lend() as connection:
+
+        async def at(event: str, info: Mapping[str, object]) -> None:
+            # Through a proxy a CONNECT comes first.
+            is_first = math.isnan(outcome.sent_s) and getattr(info.get("request"), "method", b"") == b"POST"
+            if is_first and event.endswith(CONNECTED):
                 await trio.sleep_until(self._start_s + outcome.due_s)
                 outcome.sent_s = self._now_s()
                 self._listener.due(row, outcome)
-                headers = {**self._server.connections.typed, **headers_of(row)}
-                await connection.send("POST", self._server.path, headers, body)
-                await read_answer(connection, outcome, self._start_s)
+
+        server = self._server
+        try:
+            async with server.client.stream(server.path, body, headers_of(row), trace=at) as response:
+                await read_answer(response, outcome, self._start_s)
         except RequestFailed as error:
             outcome.end, outcome.trouble, outcome.reason = "error", error.kind, error.reason
         self._watch(outcome)
@@ -146,7 +156,7 @@ class Clients(Generic[R]):
             self._failing_since_s = self._now_s()
         lasted_s = self._now_s() - self._failing_since_s
         if lasted_s >= GONE_S and self._num_failures >= FEWEST_FAILURES:
-            url = self._server.connections.site.authority
+            url = self._server.client.authority
             raise ServerGone(
                 f"{url}: {outcome.reason}, for {lasted_s:.0f} s and {self._num_failures} requests:"
                 " the server is gone"

@@ -5,9 +5,11 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
-from runtime.load.answer import CUT, parsed, said_by
-from runtime.load.http import Connection, Connections, RequestFailed
+import httpx
+
+from runtime.load.answer import CUT, MOST_ERROR_BYTES, parsed, said_by
 from runtime.load.server import PATHS
+from runtime.load.server_client import RequestFailed, ServerClient, events, whole
 
 
 class AnswerPart(NamedTuple):
@@ -25,10 +27,11 @@ class Conversation:
         self._system = [] if system is None else [{"role": "system", "content": system}]
         self.turns: list[dict[str, str]] = []
 
-    async def say(self, connections: Connections, text: str) -> AsyncGenerator[AnswerPart, None]:
-        """The answer to `text`, part by part. Raises Failed; what did not begin to be answered was not said.
+    async def say(self, client: ServerClient, text: str) -> AsyncGenerator[AnswerPart, None]:
+        """The answer to `text`, part by part. Raises RequestFailed.
 
-        An answer that its reader leaves is kept as far as it was read, and never with its
+        What did not begin to be answered was not said. An answer that its reader leaves is kept as far as it
+        was read, and never with its
         reasoning: models are given none of earlier turns.
         """
         asked = {"role": "user", "content": text}
@@ -40,35 +43,31 @@ class Conversation:
         }
         answer = ""
         try:
-            async with connections.lend() as connection:
-                data = json.dumps(body).encode()
-                await connection.send("POST", PATHS["chat"], connections.typed, data)
-                async with aclosing(_parts(connection)) as parts:
-                    async for part in parts:
-                        answer += "" if part.is_thought else part.text
-                        yield part
+            async with (
+                client.stream(PATHS["chat"], json.dumps(body).encode()) as response,
+                aclosing(_parts(response)) as parts,
+            ):
+                async for part in parts:
+                    answer += "" if part.is_thought else part.text
+                    yield part
         finally:
             if answer:
                 self.turns += [asked, {"role": "assistant", "content": answer}]
 
 
-async def _parts(connection: Connection) -> AsyncGenerator[AnswerPart, None]:
+async def _parts(response: httpx.Response) -> AsyncGenerator[AnswerPart, None]:
     """The text of an answer, reasoning included, as it comes."""
-    head = await connection.head()
-    if head.status != 200:
-        body = b""
-        while chunk := await connection.data():
-            body += chunk
-        raise RequestFailed(f"HTTP {head.status}", said_by(body))
-    rest, is_done = b"", False
-    while data := await connection.data():
-        *lines, rest = (rest + data).split(b"\n")
-        for line in lines:
-            event = line[5:].strip() if line.startswith(b"data:") else b""
-            is_done = is_done or event == b"[DONE]"
-            if event and not is_done:
-                for part in _parts_of(parsed(event)):
-                    yield part
+    if response.status_code != 200:
+        said = said_by(await whole(response, MOST_ERROR_BYTES))
+        raise RequestFailed(f"HTTP {response.status_code}", said)
+    is_done = False
+    async with aclosing(events(response)) as parts:
+        async for part in parts:
+            for event in part:
+                is_done = is_done or event == b"[DONE]"
+                if event and not is_done:
+                    for text in _parts_of(parsed(event)):
+                        yield text
     if not is_done:
         raise RequestFailed(CUT, "it ended before its answer did")
 

@@ -14,9 +14,9 @@ import trio
 
 from actors.config import ConfigError
 from runtime.load.answer import parsed, read_answer, said_by
-from runtime.load.http import NO_CONNECTION, Connections, RequestFailed
 from runtime.load.prompts import WORDS, Units
 from runtime.load.rows import Outcome
+from runtime.load.server_client import NO_CONNECTION, RequestFailed, ServerClient
 
 Endpoint = Literal["completions", "chat"]
 PATHS: Mapping[Endpoint, str] = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
@@ -38,7 +38,7 @@ NO_KEY = ("HTTP 401", "HTTP 403")
 class TargetServer:
     """The abilities of a server, found out by asking it."""
 
-    connections: Connections
+    client: ServerClient
     model: str
     endpoint: Endpoint
     extras: Mapping[str, Any]
@@ -62,23 +62,23 @@ def _turn(prompt: str | list[int]) -> dict[str, Any]:
 
 
 async def find_server(
-    connections: Connections, model: str | None, endpoint: Endpoint | None, timeout_s: float
+    client: ServerClient, model: str | None, endpoint: Endpoint | None, timeout_s: float
 ) -> TargetServer:
     """Ask the server what it is and takes; raises ConfigError, in one line, where it takes nothing."""
-    with _refusing(connections, timeout_s):
-        return await _found(connections, model or await _model(connections), endpoint)
+    with _refusing(client, timeout_s):
+        return await _found(client, model or await _model(client), endpoint)
 
 
-async def find_model(connections: Connections, timeout_s: float) -> str:
+async def find_model(client: ServerClient, timeout_s: float) -> str:
     """Return the name of the server's first model; raises ConfigError, in one line, if there is none."""
-    with _refusing(connections, timeout_s):
-        return await _model(connections)
+    with _refusing(client, timeout_s):
+        return await _model(client)
 
 
 @contextmanager
-def _refusing(connections: Connections, timeout_s: float) -> Iterator[None]:
+def _refusing(client: ServerClient, timeout_s: float) -> Iterator[None]:
     """Raise a ConfigError of one line for whatever keeps the server from answering."""
-    url = connections.site.authority
+    url = client.authority
     try:
         with trio.fail_after(timeout_s):
             yield
@@ -100,25 +100,25 @@ def _way_out(error: RequestFailed) -> str:
     return "" if knows_models else ": is it a server that speaks OpenAI's API?"
 
 
-async def _model(connections: Connections) -> str:
+async def _model(client: ServerClient) -> str:
     """The first model of the server's list."""
-    head, body = await connections.ask("GET", "/v1/models")
-    if (kind := f"HTTP {head.status}") in NO_KEY:
-        raise RequestFailed(kind, said_by(body))
-    if head.status != 200:
-        raise RequestFailed(f"HTTP {head.status} for /v1/models", "give --model")
-    models = parsed(body).get("data")
+    answer = await client.ask("GET", "/v1/models")
+    if (kind := f"HTTP {answer.status_code}") in NO_KEY:
+        raise RequestFailed(kind, said_by(answer.content))
+    if answer.status_code != 200:
+        raise RequestFailed(f"{kind} for /v1/models", "give --model")
+    models = parsed(answer.content).get("data")
     if not isinstance(models, list) or not models or not isinstance(models[0], dict):
         raise RequestFailed("its /v1/models names no model", "give --model")
     return str(models[0].get("id"))
 
 
-async def _found(connections: Connections, model: str, endpoint: Endpoint | None) -> TargetServer:
+async def _found(client: ServerClient, model: str, endpoint: Endpoint | None) -> TargetServer:
     """The first way of asking that is answered."""
-    ids = await _tokens(connections, model, " ".join(WORDS))
+    ids = await _tokens(client, model, " ".join(WORDS))
     said = ""
     for asked, extras, units in _ways(endpoint, ids):
-        server = TargetServer(connections, model, asked, extras, units)
+        server = TargetServer(client, model, asked, extras, units)
         try:
             found = await _probed(server, SHORT)
         except RequestFailed as error:
@@ -145,9 +145,8 @@ async def _probed(server: TargetServer, num_units: int) -> Outcome:
     units = server.units
     prompt = list(units.ids[:num_units]) if units.ids else " ".join(islice(cycle(units.words), num_units))
     outcome = Outcome(0.0)
-    async with server.connections.lend() as connection:
-        await connection.send("POST", server.path, server.connections.typed, server.body(prompt, 2))
-        await read_answer(connection, outcome, 0.0)
+    async with server.client.stream(server.path, server.body(prompt, 2)) as response:
+        await read_answer(response, outcome, 0.0)
     if outcome.end == "refused":
         raise RequestFailed("HTTP 429", outcome.reason)
     return outcome
@@ -174,12 +173,12 @@ async def _measured(server: TargetServer, short: Outcome) -> TargetServer:
     return replace(server, units=units, remarks=tuple(remarks))
 
 
-async def _tokens(connections: Connections, model: str, text: str) -> list[int]:
+async def _tokens(client: ServerClient, model: str, text: str) -> list[int]:
     """The different tokens of a text, as vLLM's /tokenize answers; none where there is no such route."""
     body = {"model": model, "prompt": text, "add_special_tokens": False}
-    head, answer = await connections.ask("POST", "/tokenize", json.dumps(body).encode())
+    answer = await client.ask("POST", "/tokenize", json.dumps(body).encode())
     try:
-        ids = parsed(answer).get("tokens") if head.status == 200 else None
+        ids = parsed(answer.content).get("tokens") if answer.status_code == 200 else None
     except RequestFailed:
         return []
     is_list = isinstance(ids, list) and all(type(each) is int for each in ids)

@@ -111,6 +111,8 @@ def _read(source: Source, front_end_s: float, names: Sequence[str]) -> Iterator[
 class ClientFigures:
     """`lateness_s` is how much later than due requests were sent: the client's own doing, and part of TTFT.
 
+    So is a lack of processors: `cpu_mean` is the share of a core that its `num_processes` had each, in the
+    mean, `cpu_most` that of the busiest one in its busiest seconds. From some 0.8 on the client is measured.
     `errors` counts requests by the kind of their trouble, refusals and timeouts among them; `said` has the
     first words of each kind. A refusal asked to wait `retry_after_s` at most.
     """
@@ -118,6 +120,10 @@ class ClientFigures:
     model: str
     """The name that the server has for the model."""
     lateness_s: Distribution | None
+    lateness_max_s: float | None
+    num_processes: int
+    cpu_mean: float | None
+    cpu_most: float | None
     tokens_per_chunk: float | None
     errors: dict[str, int]
     said: dict[str, str]
@@ -127,10 +133,15 @@ class ClientFigures:
     def of(cls, record: ClientRecord) -> "ClientFigures":
         columns = record.columns
         late_s = np.array(columns.sent_s) - np.array(columns.arrival_s)
-        num_tokens = sum(columns.num_output_tokens)
+        late_s = np.maximum(late_s[~np.isnan(late_s)], 0.0)
+        num_tokens, shares = sum(columns.num_output_tokens), np.array(record.cpu_shares)
         return cls(
             record.model,
-            distribution(np.maximum(late_s[~np.isnan(late_s)], 0.0)),
+            distribution(late_s),
+            float(late_s.max()) if len(late_s) else None,
+            len(shares),
+            float(shares[:, 0].mean()) if len(shares) else None,
+            float(shares[:, 1].max()) if len(shares) else None,
             num_tokens / record.num_chunks if record.num_chunks else None,
             dict(record.errors.most_common()),
             dict(record.said),

@@ -76,6 +76,8 @@ class ClientRecord:
     """The words of the server about the first error of each kind."""
     until_s: float = 0.0
     """The time at which the last request ended."""
+    cpu_shares: list[tuple[float, float]] = field(default_factory=list)
+    """The share of a core that each process of clients had: of the whole load, and of its busiest seconds."""
     _rows: dict[str, int] = field(default_factory=dict)
 
     @property

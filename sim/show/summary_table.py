@@ -251,7 +251,13 @@ def _engines(table: Table, summary: Summary, doubt: float | None) -> None:
 def _client(table: Table, client: ClientFigures) -> None:
     """Add how late the client was, and what went wrong; then what no client can know."""
     if (late := client.lateness_s) is not None:
-        table.add_row("sent late by", f"mean {_ms(late.mean)} ms, p99 {_ms(late.p99)} ms")
+        most = f", at most {_ms(client.lateness_max_s)} ms" if client.lateness_max_s is not None else ""
+        table.add_row("sent late by", f"mean {_ms(late.mean)} ms, p99 {_ms(late.p99)} ms{most}")
+    if client.cpu_mean is not None and client.cpu_most is not None:
+        table.add_row(
+            "client processes",
+            f"{client.num_processes}, {client.cpu_mean:.0%} of a core each, {client.cpu_most:.0%} at most",
+        )
     if client.tokens_per_chunk is not None and client.tokens_per_chunk > 1:
         table.add_row("tokens per chunk", f"{client.tokens_per_chunk:.2f}: ITL is between chunks")
     for kind, count in client.errors.items():

@@ -4,22 +4,22 @@
 """
 
 import os
-import resource
-import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import trio
 
-from runtime.load.clients import Clients, ServerGone
-from runtime.load.http import Connections, Site
+from runtime.load.clients import ServerGone
+from runtime.load.cpu_share import CpuMeter, CpuShare
 from runtime.load.rows import Outcome
 from runtime.load.server import Endpoint, TargetServer, find_server
+from runtime.load.server_client import ServerClient
 from sim.figures.metrics import Summary, summarize
 from sim.record.client_record import ClientRecord
 from sim.trace.record import TraceRequest
+from sundog.builds.load_processes import LoadTerms, most_files, play_in_processes, played, shares_of
 from sundog.builds.replayed import play
 from sundog.builds.simulated import Simulated
 from sundog.ends import leaves
@@ -40,6 +40,7 @@ class ClientLoad:
     api_key: str | None = None
     num_clients: int | None = None
     timeout_s: float | None = None
+    num_processes: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +58,19 @@ class _Watched:
     def ended(self, row: TraceRequest, outcome: Outcome) -> None:
         self.record.ended(row, outcome)
 
+    def took(self, share: CpuShare) -> None:
+        self.record.cpu_shares.append((share.mean, share.most))
+
 
 def find(load: ClientLoad) -> TargetServer:
     """Ask the server which requests it takes; raises ConfigError where there is none."""
-    headers = {} if load.api_key is None else {"Authorization": f"Bearer {load.api_key}"}
-    connections = Connections(Site.of(load.url), headers)
+    client = ServerClient.of(load.url, load.api_key)
 
     async def ask() -> TargetServer:
         try:
-            return await find_server(connections, load.model, load.endpoint, load.timeout_s or PROBE_S)
+            return await find_server(client, load.model, load.endpoint, load.timeout_s or PROBE_S)
         finally:
-            await connections.close()
+            await client.close()
 
     return trio.run(ask)
 
@@ -79,28 +82,29 @@ def measure(
     record: ClientRecord,
     on_progress: Progress | None = None,
 ) -> None:
-    """Ask for all rows; raises KeyboardInterrupt or ServerGone, with what came before in the record.
+    """Ask for all rows; raises KeyboardInterrupt, ServerGone or LoadBroken.
+
+    What came before is in the record.
 
     Prompts are new ones each time: what the server has cached of an earlier load is no help to it.
     """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    clients = Clients(
-        server,
-        _Watched(record, on_progress),
-        salt=secrets.token_hex(8),
-        num_clients=load.num_clients,
-        timeout_s=load.timeout_s,
-    )
+    watched = _Watched(record, on_progress)
+    terms = LoadTerms(num_clients=load.num_clients, timeout_s=load.timeout_s)
+    if load.num_processes > 1:
+        shares, clients = shares_of(list(rows), load.num_processes, load.num_clients)
+        play_in_processes(server, shares, [replace(terms, num_clients=each) for each in clients], watched)
+        return
+    meter = CpuMeter()
     try:
-        trio.run(clients.play, rows)
+        with most_files():
+            trio.run(played, server, rows, watched, terms, meter)
     except BaseExceptionGroup as errors:
         for error in leaves(errors):
             if isinstance(error, KeyboardInterrupt | ServerGone):
                 raise error from None
         raise
     finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        watched.took(meter.share())
 
 
 def as_answered(rows: Sequence[TraceRequest], record: ClientRecord) -> list[TraceRequest]:

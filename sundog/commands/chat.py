@@ -14,7 +14,7 @@ from sundog.options.takes import command, takes
 
 if TYPE_CHECKING:
     from runtime.load.conversation import AnswerPart, Conversation
-    from runtime.load.http import Connections
+    from runtime.load.server_client import ServerClient
 
 COMMANDS = (
     "/reset forgets what was said, /exit ends (as Ctrl-D does), Ctrl-C stops an answer, or drops a line"
@@ -51,29 +51,28 @@ def chat(asked: ChatOptions, url: str) -> None:
     the model thinks before it goes to stderr.
     """
     from runtime.load.conversation import Conversation
-    from runtime.load.http import Connections, Site
+    from runtime.load.server_client import ServerClient
     from sundog.builds.measuring import PROBE_S
 
-    headers = {} if asked.api_key is None else {"Authorization": f"Bearer {asked.api_key}"}
-    connections = Connections(Site.of(url), headers)
-    model = asked.model or _first_model(connections, PROBE_S)
+    client = ServerClient.of(url, asked.api_key)
+    model = asked.model or _first_model(client, PROBE_S)
     given: dict[str, Any] = {"max_tokens": asked.max_tokens, "temperature": asked.temperature}
     fields = {name: value for name, value in given.items() if value is not None}
     conversation = Conversation(model, asked.system, fields)
     if sys.stdin.isatty():
         remark(f"{model} at {url}: {COMMANDS}")
-        return _talk(connections, conversation)
+        return _talk(client, conversation)
     try:
         question = sys.stdin.buffer.read().decode().strip()
     except UnicodeDecodeError as error:
         raise ConfigError(f"stdin is not UTF-8 at byte {error.start}: give the question as text") from None
     if not question:
         raise ConfigError("stdin is empty: write a question there, or run this at a terminal")
-    if (trouble := _answer(connections, conversation, question)) is not None:
+    if (trouble := _answer(client, conversation, question)) is not None:
         raise ConfigError(f"{url}: {trouble}")
 
 
-def _talk(connections: "Connections", conversation: "Conversation") -> None:
+def _talk(client: "ServerClient", conversation: "Conversation") -> None:
     """Question after question, until the end of input."""
     with suppress(ImportError):
         import readline  # noqa: F401  # gives input() its history and keys
@@ -92,7 +91,7 @@ def _talk(connections: "Connections", conversation: "Conversation") -> None:
             conversation.turns.clear()
         elif line.startswith("/"):
             remark(COMMANDS)
-        elif line and (trouble := _answer(connections, conversation, line)) is not None:
+        elif line and (trouble := _answer(client, conversation, line)) is not None:
             remark(f"sundog: {trouble}")
 
 
@@ -119,29 +118,35 @@ class Shown:
             click.echo(text, nl=False, err=True)
 
 
-def _first_model(connections: "Connections", timeout_s: float) -> str:
+def _first_model(client: "ServerClient", timeout_s: float) -> str:
     """Return the server's name for its first model; raises ConfigError where there is none."""
     import trio
 
     from runtime.load.server import find_model
 
-    return trio.run(find_model, connections, timeout_s)
+    async def find() -> str:
+        try:
+            return await find_model(client, timeout_s)
+        finally:
+            await client.close()
+
+    return trio.run(find)
 
 
-def _answer(connections: "Connections", conversation: "Conversation", question: str) -> str | None:
+def _answer(client: "ServerClient", conversation: "Conversation", question: str) -> str | None:
     """Print the answer as it comes; returns what went wrong, if anything did. Ctrl-C stops it."""
     import trio
 
-    from runtime.load.http import RequestFailed
+    from runtime.load.server_client import RequestFailed
 
     async def read() -> None:
         try:
-            async with aclosing(conversation.say(connections, question)) as parts:
+            async with aclosing(conversation.say(client, question)) as parts:
                 async for part in parts:
                     shown.show(part)
         finally:
             with trio.CancelScope(shield=True):
-                await connections.close()
+                await client.close()
 
     trouble, shown = None, Shown(sys.stdin.isatty())
     try:

@@ -1,4 +1,4 @@
-"""What a streamed token costs the load client, beside httpx: microseconds of its own processor time.
+"""What a streamed token costs the load client, beside plain httpx: microseconds of its own processor time.
 
     python -m tests.bench client [--streams 500] [--tokens 100] [--gap 0.05]
 
@@ -19,10 +19,10 @@ import httpx
 import trio
 
 from runtime.load.clients import Clients
-from runtime.load.http import Connections, Site
 from runtime.load.prompts import Units
 from runtime.load.rows import Outcome
 from runtime.load.server import TargetServer
+from runtime.load.server_client import ServerClient
 from sim.trace.record import TraceRequest
 
 EVENT = (
@@ -68,8 +68,8 @@ class Silent:
 
 
 async def ours(port: int, num_streams: int, num_tokens: int) -> int:
-    connections, seen = Connections(Site.of(f"http://127.0.0.1:{port}")), Silent()
-    server = TargetServer(connections, "bench", "completions", {}, Units(ids=range(300, 1000)))
+    client, seen = ServerClient.of(f"http://127.0.0.1:{port}"), Silent()
+    server = TargetServer(client, "bench", "completions", {}, Units(ids=range(300, 1000)))
     rows = [TraceRequest(f"r{i}", 0.0, 16, num_tokens) for i in range(num_streams)]
     await Clients(server, seen, salt="").play(rows)
     return seen.num_tokens

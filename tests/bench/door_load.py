@@ -8,10 +8,10 @@ from typing import Protocol
 import trio
 
 from runtime.load.clients import Clients
-from runtime.load.http import Connections, Site
 from runtime.load.prompts import Units
 from runtime.load.rows import Outcome
 from runtime.load.server import TargetServer
+from runtime.load.server_client import ServerClient
 from sim.trace.record import TraceRequest
 from tests.bench.graph_alone import FEW, ROUNDS
 
@@ -68,8 +68,8 @@ def resident_kb(pid: int) -> int:
 
 async def played(server: Serving, num_streams: int, num_tokens: int) -> Cost:
     """All streams at once."""
-    connections, kept, pid = Connections(Site.of(server.url)), Kept(), server.pid
-    target = TargetServer(connections, MODEL, "completions", EXTRAS, Units(ids=range(300, 1000)))
+    client, kept, pid = ServerClient.of(server.url), Kept(), server.pid
+    target = TargetServer(client, MODEL, "completions", EXTRAS, Units(ids=range(300, 1000)))
     rows = [TraceRequest(f"r{num_tokens}-{i}", 0.0, 16, num_tokens) for i in range(num_streams)]
     before, peak = cpu_s(pid), 0
 

@@ -18,7 +18,7 @@ from rich.live import Live
 from rich.table import Table
 
 from runtime.load.conversation import Conversation
-from runtime.load.http import Connections, Site
+from runtime.load.server_client import ServerClient
 
 QUESTIONS = (
     "Tell me a story about a dragon named Luna.",
@@ -71,18 +71,18 @@ def answers_table(answers: Sequence[Answer]) -> Table:
 
 async def play(url: str) -> list[Answer]:
     """Warm up, then practise and ask all questions in each round; returns the answers of the first."""
-    connections = Connections(Site.of(url))
-    await _ask(connections, Answer(WARM_UP))
+    client = ServerClient.of(url)
+    await _ask(client, Answer(WARM_UP))
     rounds: list[list[Answer]] = []
     for turn in range(NUM_ROUNDS):
         for at_once in AT_ONCE:
-            await _ask_all(connections, [Answer(question) for question in PRACTICE[-at_once:]])
+            await _ask_all(client, [Answer(question) for question in PRACTICE[-at_once:]])
         answers = [Answer(question) for question in QUESTIONS]
         names = [name_of(turn, number) for number in range(len(answers))]
         with nullcontext() if turn else _drawn(answers):
-            await _ask_all(connections, answers, names)
+            await _ask_all(client, answers, names)
         rounds.append(answers)
-    await connections.close()
+    await client.close()
     return rounds[0]
 
 
@@ -95,21 +95,19 @@ def _drawn(answers: list[Answer]) -> AbstractContextManager[object]:
 
 
 async def _ask_all(
-    connections: Connections, answers: Sequence[Answer], names: Sequence[str] | None = None
+    client: ServerClient, answers: Sequence[Answer], names: Sequence[str] | None = None
 ) -> None:
     async with trio.open_nursery() as asking:
         for number, answer in enumerate(answers):
-            asking.start_soon(_ask, connections, answer, number * GAP_S, names[number] if names else None)
+            asking.start_soon(_ask, client, answer, number * GAP_S, names[number] if names else None)
 
 
-async def _ask(
-    connections: Connections, answer: Answer, delay_s: float = 0.0, name: str | None = None
-) -> None:
+async def _ask(client: ServerClient, answer: Answer, delay_s: float = 0.0, name: str | None = None) -> None:
     """Stream one greedy answer, `delay_s` seconds from now."""
     await trio.sleep(delay_s)
     fields = {"temperature": 0, "max_tokens": MAX_TOKENS, **({"session": name} if name else {})}
     conversation = Conversation("sundog-tiny", None, fields)
-    async for part in conversation.say(connections, answer.question):
+    async for part in conversation.say(client, answer.question):
         answer.text += part.text
 
 

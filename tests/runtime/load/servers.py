@@ -1,22 +1,24 @@
 """Servers that do what a test says, on streams in memory: everything happens on the virtual clock."""
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
-import h11
+import httpcore
+import httpx
 import trio
 from trio.testing import memory_stream_pair
 
 from runtime.load.clients import Clients
-from runtime.load.http import Connections, Site
 from runtime.load.prompts import Units
 from runtime.load.rows import Outcome
 from runtime.load.server import TargetServer
+from runtime.load.server_client import KEPT_S, ServerClient
 from sim.trace.record import TraceRequest
 
-SITE = Site.of("http://server:8000")
+URL = "http://server:8000"
 
 
 class Asked:
@@ -71,42 +73,145 @@ Script = Callable[[Asked], Awaitable[None]]
 
 async def serve(stream: trio.abc.Stream, script: Script) -> None:
     """Answer request after request; a script that returns early has closed the connection."""
+    data = b""
     async with stream:
-        http = h11.Connection(h11.SERVER)
         while True:
-            event = http.next_event()
-            if event is h11.NEED_DATA:
-                data = await stream.receive_some()
-                if not data:
+            while b"\r\n\r\n" not in data:
+                if not (part := await stream.receive_some()):
                     return
-                http.receive_data(bytes(data))
-            elif isinstance(event, h11.Request):
-                head, body = event, b""
-            elif isinstance(event, h11.Data):
-                body += event.data
-            elif isinstance(event, h11.EndOfMessage):
-                headers = {name.decode(): value.decode() for name, value in head.headers}
-                asked = Asked(head.target.decode(), json.loads(body) if body else None, headers, stream)
-                try:
-                    await script(asked)
-                except (trio.BrokenResourceError, ConnectionAbortedError):
-                    return
-                http = h11.Connection(h11.SERVER)
-            else:
+                data += part
+            head, _, data = data.partition(b"\r\n\r\n")
+            first, *lines = head.decode().split("\r\n")
+            headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+            size = int(headers.get("content-length", 0))
+            while len(data) < size:
+                data += await stream.receive_some()
+            body, data = data[:size], data[size:]
+            asked = Asked(first.split()[1], json.loads(body) if body else None, headers, stream)
+            try:
+                await script(asked)
+            except (trio.BrokenResourceError, ConnectionAbortedError):
                 return
 
 
+Connect = Callable[[], Awaitable[trio.abc.Stream]]
+"""How a client connects; raises OSError if it cannot."""
+
+
+class _Stream(httpcore.AsyncNetworkStream):
+    """A stream in memory as httpcore reads and writes one."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self._stream = stream
+
+    async def read(self, max_bytes: int, **_timeout: Any) -> bytes:
+        try:
+            return bytes(await self._stream.receive_some(max_bytes))
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise httpcore.ReadError(str(error)) from error
+
+    async def write(self, buffer: bytes, **_timeout: Any) -> None:
+        try:
+            await self._stream.send_all(buffer)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise httpcore.WriteError(str(error)) from error
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+class _InMemory(httpcore.AsyncNetworkBackend):
+    """Where all of httpcore's connections lead to a script."""
+
+    def __init__(self, connect: Connect) -> None:
+        self.connect = connect
+
+    async def connect_tcp(self, *_args: Any, **_further: Any) -> httpcore.AsyncNetworkStream:
+        try:
+            return _Stream(await self.connect())
+        except OSError as error:
+            raise httpcore.ConnectError(str(error)) from error
+
+
+class _Transport(httpx.AsyncBaseTransport):
+    """httpx's way over httpcore's connections, to a network that is passed in."""
+
+    def __init__(self, pool: httpcore.AsyncConnectionPool) -> None:
+        self._pool = pool
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        assert isinstance(request.stream, httpx.AsyncByteStream)
+        url = httpcore.URL(
+            scheme=request.url.raw_scheme,
+            host=request.url.raw_host,
+            port=request.url.port,
+            target=request.url.raw_path,
+        )
+        try:
+            answer = await self._pool.handle_async_request(
+                httpcore.Request(
+                    request.method,
+                    url,
+                    headers=request.headers.raw,
+                    content=request.stream,
+                    extensions=request.extensions,
+                )
+            )
+        except tuple(RAISED) as error:
+            raise RAISED[type(error)](str(error)) from error
+        assert isinstance(answer.stream, AsyncIterable)
+        return httpx.Response(answer.status, headers=answer.headers, stream=_Body(answer.stream))
+
+    async def aclose(self) -> None:
+        await self._pool.aclose()
+
+
+class _Body(httpx.AsyncByteStream):
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for part in self._stream:
+                yield part
+        except tuple(RAISED) as error:
+            raise RAISED[type(error)](str(error)) from error
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+RAISED: dict[type[Exception], type[httpx.TransportError]] = {
+    httpcore.ConnectError: httpx.ConnectError,
+    httpcore.ReadError: httpx.ReadError,
+    httpcore.WriteError: httpx.WriteError,
+    httpcore.RemoteProtocolError: httpx.RemoteProtocolError,
+}
+
+
+@dataclass
+class Scripted:
+    """A client of a script, and how it connects, which a test may change."""
+
+    client: ServerClient
+    network: _InMemory
+
+
 @asynccontextmanager
-async def scripted(script: Script) -> AsyncIterator[Connections]:
-    """Connections to a server that follows the script."""
+async def scripted(script: Script, kept_s: float = KEPT_S) -> AsyncIterator[Scripted]:
+    """A client of a server that follows the script."""
     async with trio.open_nursery() as nursery:
 
-        async def connect(_site: Site) -> trio.abc.Stream:
+        async def connect() -> trio.abc.Stream:
             ours, theirs = memory_stream_pair()
             nursery.start_soon(serve, theirs, script)
             return ours
 
-        yield Connections(SITE, connect=connect)
+        network = _InMemory(connect)
+        pool = httpcore.AsyncConnectionPool(
+            max_connections=None, keepalive_expiry=kept_s, network_backend=network
+        )
+        yield Scripted(ServerClient(URL, transport=_Transport(pool), kept_s=kept_s), network)
         nursery.cancel_scope.cancel()
 
 
@@ -125,10 +230,10 @@ class Notes:
 
 
 def clients(
-    connections: Connections, notes: Notes, num_clients: int | None = None, timeout_s: float | None = None
+    client: ServerClient, notes: Notes, num_clients: int | None = None, timeout_s: float | None = None
 ) -> Clients[TraceRequest]:
     """Clients that ask for completions of token ids."""
-    server = TargetServer(connections, "m", "completions", {}, Units(ids=range(100)))
+    server = TargetServer(client, "m", "completions", {}, Units(ids=range(100)))
     return Clients(server, notes, salt="s", num_clients=num_clients, timeout_s=timeout_s)
 
 
@@ -137,6 +242,6 @@ async def played(
 ) -> Notes:
     """What clients saw of these requests."""
     notes = Notes()
-    async with scripted(script) as connections:
-        await clients(connections, notes, num_clients, timeout_s).play(rows)
+    async with scripted(script) as server:
+        await clients(server.client, notes, num_clients, timeout_s).play(rows)
     return notes

@@ -1,12 +1,12 @@
 """Clients keep the schedule of their trace, whatever the server does, and say what they saw."""
 
+import errno
 import math
 
 import pytest
 import trio
 
 from runtime.load.clients import GONE_S, LEAD_S, ServerGone
-from runtime.load.http import KEPT_S, RequestFailed, Site
 from sim.trace.record import TraceRequest
 from tests.runtime.load.servers import Asked, Notes, Script, clients, played, scripted
 
@@ -31,38 +31,72 @@ async def test_a_slow_server_does_not_make_its_clients_late() -> None:
 async def test_lateness_of_the_client_is_measured_and_stays_in_the_figures() -> None:
     """A request is due when its trace says, though it takes two seconds to connect."""
     notes = Notes()
-    async with scripted(lambda asked: asked.tokens(1.0)) as connections:
-        at_once = connections.connect
+    async with scripted(lambda asked: asked.tokens(1.0)) as server:
+        at_once = server.network.connect
 
-        async def connect(site: Site) -> trio.abc.Stream:
+        async def connect() -> trio.abc.Stream:
             await trio.sleep(2.0)
-            return await at_once(site)
+            return await at_once()
 
-        connections.connect = connect
-        await clients(connections, notes).play([Row("a", 0.0, 4, 1)])
+        server.network.connect = connect
+        await clients(server.client, notes).play([Row("a", 0.0, 4, 1)])
     outcome = notes.outcomes["a"]
     assert (outcome.due_s, outcome.sent_s) == (0.0, pytest.approx(2.0 - LEAD_S))
     assert outcome.first_s == pytest.approx(outcome.sent_s + 1.0)
 
 
-@pytest.mark.parametrize(("pause_s", "num_connected"), [(KEPT_S / 2, 1), (KEPT_S + 1, 2)])
+async def test_opening_a_connection_is_no_part_of_a_request() -> None:
+    """It is open before the request is due, and nothing of the request is sent before then."""
+    begun = math.nan
+
+    async def note(asked: Asked) -> None:
+        nonlocal begun
+        begun = trio.current_time()
+        await asked.tokens(0.0)
+
+    notes = Notes()
+    async with scripted(note) as server:
+        at_once = server.network.connect
+
+        async def connect() -> trio.abc.Stream:
+            await trio.sleep(LEAD_S / 2)
+            return await at_once()
+
+        server.network.connect = connect
+        start_s = trio.current_time() + LEAD_S
+        await clients(server.client, notes).play([Row("a", 1.0, 4, 1)])
+    assert (notes.outcomes["a"].sent_s, begun - start_s) == (pytest.approx(1.0), pytest.approx(1.0))
+
+
+@pytest.mark.parametrize(("kept_s", "num_connected"), [(100.0, 1), (0.0, 2)])
 async def test_a_connection_that_was_idle_for_long_is_not_used_again(
-    pause_s: float, num_connected: int
+    kept_s: float, num_connected: int
 ) -> None:
     """A server that closes idle ones after five seconds may do so while a request is on its way."""
     made = 0
-    async with scripted(lambda asked: asked.tokens(0.0)) as connections:
-        at_once = connections.connect
+    async with scripted(lambda asked: asked.tokens(0.0), kept_s) as server:
+        at_once = server.network.connect
 
-        async def connect(site: Site) -> trio.abc.Stream:
+        async def connect() -> trio.abc.Stream:
             nonlocal made
             made += 1
-            return await at_once(site)
+            return await at_once()
 
-        connections.connect = connect
-        rows = [Row("a", 1.0, 4, 1), Row("b", 1.0 + LEAD_S + pause_s, 4, 1)]
-        await clients(connections, Notes()).play(rows)
+        server.network.connect = connect
+        await clients(server.client, Notes()).play([Row("a", 1.0, 4, 1), Row("b", 2.0, 4, 1)])
     assert made == num_connected
+
+
+async def test_no_cookie_ties_the_load_to_one_server() -> None:
+    """A balancer that sets one would send all that follows to the same replica."""
+    seen: list[str | None] = []
+
+    async def sets(asked: Asked) -> None:
+        seen.append(asked.headers.get("cookie"))
+        await asked.answer(429, "full", Set_Cookie="replica=1; Path=/")
+
+    await played(sets, [Row("a", 1.0, 4, 1), Row("b", 2.0, 4, 1)])
+    assert seen == [None, None]
 
 
 async def test_a_closed_loop_has_no_more_requests_than_clients() -> None:
@@ -228,14 +262,14 @@ async def test_a_server_that_has_gone_ends_the_run() -> None:
     """After a while, and many attempts: what one attempt meets may pass."""
     rows = [Row(f"r{i}", float(i), 4, 1) for i in range(60)]
 
-    async with scripted(_broken) as connections:
+    async with scripted(_broken) as server:
 
-        async def refuse(site: Site) -> trio.abc.Stream:
-            raise RequestFailed("no connection", "Connection refused")
+        async def refuse() -> trio.abc.Stream:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
 
-        connections.connect, notes = refuse, Notes()
+        server.network.connect, notes = refuse, Notes()
         with pytest.RaisesGroup(pytest.RaisesExc(ServerGone, match="Connection refused")):
-            await clients(connections, notes).play(rows)
+            await clients(server.client, notes).play(rows)
     assert GONE_S <= len(notes.outcomes) <= GONE_S + 2
     assert all(math.isnan(outcome.sent_s) for outcome in notes.outcomes.values())
 
@@ -260,21 +294,36 @@ async def test_what_policies_read_goes_in_headers() -> None:
 async def test_a_connection_is_used_again() -> None:
     """One after another, all requests go over the first."""
     num_connections = 0
+    async with scripted(lambda asked: asked.tokens(0.0)) as server:
+        at_once = server.network.connect
 
-    async def answer(asked: Asked) -> None:
-        await asked.tokens(0.0)
-
-    async with scripted(answer) as connections:
-        first = connections.connect
-
-        async def connect(site: Site) -> trio.abc.Stream:
+        async def connect() -> trio.abc.Stream:
             nonlocal num_connections
             num_connections += 1
-            return await first(site)
+            return await at_once()
 
-        connections.connect = connect
+        server.network.connect = connect
         body = b'{"max_tokens": 1, "prompt": [1]}'
         for _ in range(3):
-            head, _data = await connections.ask("POST", "/v1/completions", body)
-            assert head.status == 200
+            assert (await server.client.ask("POST", "/v1/completions", body)).status_code == 200
     assert num_connections == 1
+
+
+@pytest.mark.parametrize("ends", ["\n", "\r\n"])
+async def test_events_are_cut_at_line_ends_alone(ends: str) -> None:
+    """Wherever the parts of an answer end, and whatever else Unicode calls the end of a line."""
+    tokens = ["\u2028", "\x85", "a\\n", "\u2029"]
+
+    async def script(asked: Asked) -> None:
+        await asked.begin()
+        for index, text in enumerate(tokens):
+            reason = '"length"' if index == len(tokens) - 1 else "null"
+            event = f'data: {{"choices": [{{"text": "{text}", "finish_reason": {reason}}}]}}{ends}{ends}'
+            for byte in event.encode():
+                await asked.write(b"1\r\n%c\r\n" % byte)
+            await trio.sleep(1.0)
+        await asked.write(b"0\r\n\r\n")
+
+    outcome = (await played(script, [Row("a", 0.0, 4, 4)])).outcomes["a"]
+    assert (outcome.trouble, outcome.num_chunks) == (None, 4)
+    assert list(outcome.gaps_s) == pytest.approx([1.0, 1.0, 1.0])

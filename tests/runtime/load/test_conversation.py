@@ -3,7 +3,7 @@
 import pytest
 
 from runtime.load.conversation import Conversation
-from runtime.load.http import Connections, RequestFailed
+from runtime.load.server_client import RequestFailed, ServerClient
 from tests.runtime.load.servers import Asked, scripted
 
 
@@ -21,29 +21,29 @@ async def _words(asked: Asked) -> None:
     await asked.write(b"0\r\n\r\n")
 
 
-async def answer(conversation: Conversation, connections: Connections, question: str) -> str:
-    return "".join([part.text async for part in conversation.say(connections, question)])
+async def answer(conversation: Conversation, client: ServerClient, question: str) -> str:
+    return "".join([part.text async for part in conversation.say(client, question)])
 
 
 async def test_every_question_brings_all_that_was_said() -> None:
     """The system's words first; forgetting is an empty list of turns."""
     conversation = Conversation("m", "be brief", {"max_tokens": 9})
-    async with scripted(_words) as connections:
-        assert await answer(conversation, connections, "abc") == "2 cba"
-        assert await answer(conversation, connections, "de") == "4 ed"
+    async with scripted(_words) as server:
+        assert await answer(conversation, server.client, "abc") == "2 cba"
+        assert await answer(conversation, server.client, "de") == "4 ed"
         conversation.turns.clear()
-        assert await answer(conversation, connections, "f") == "2 f"
+        assert await answer(conversation, server.client, "f") == "2 f"
 
 
 async def test_what_fails_was_not_said_and_what_breaks_off_is_kept_as_it_is() -> None:
     """So that the next question makes sense to the model."""
     conversation = Conversation("m", None, {})
-    async with scripted(_words) as connections:
+    async with scripted(_words) as server:
         with pytest.raises(RequestFailed, match="HTTP 500: a bug"):
-            await answer(conversation, connections, "fail")
+            await answer(conversation, server.client, "fail")
         assert conversation.turns == []
         with pytest.raises(RequestFailed):
-            await answer(conversation, connections, "half")
+            await answer(conversation, server.client, "half")
     assert [turn["content"] for turn in conversation.turns] == ["half", "1 flah"]
 
 
@@ -58,7 +58,7 @@ async def test_reasoning_is_told_apart_and_not_sent_back() -> None:
         await asked.write(b"0\r\n\r\n")
 
     conversation = Conversation("m", None, {})
-    async with scripted(thinks) as connections:
-        parts = [part async for part in conversation.say(connections, "2+2?")]
+    async with scripted(thinks) as server:
+        parts = [part async for part in conversation.say(server.client, "2+2?")]
     assert [part.is_thought for part in parts] == [True, True, False]
     assert [turn["content"] for turn in conversation.turns] == ["2+2?", "Four"]

@@ -6,8 +6,8 @@ import pytest
 import trio
 
 from actors.config import ConfigError
-from runtime.load.http import Site
 from runtime.load.server import TargetServer, find_server
+from runtime.load.server_client import ServerClient, base_url
 from tests.runtime.load.servers import Asked, Script, scripted
 
 MODELS = {"data": [{"id": "first"}, {"id": "second"}]}
@@ -46,8 +46,8 @@ async def _streamed(asked: Asked) -> None:
 
 
 async def found(script: Script, model: str | None = None, endpoint: Any = None) -> TargetServer:
-    async with scripted(script) as connections:
-        return await find_server(connections, model, endpoint, 10.0)
+    async with scripted(script) as server:
+        return await find_server(server.client, model, endpoint, 10.0)
 
 
 ALL = {"/v1/completions", "/v1/chat/completions", "ignore_eos", "stream_options"}
@@ -141,24 +141,40 @@ async def test_what_nothing_can_be_asked_of_is_refused_in_a_line(script: Script,
 
 
 @pytest.mark.parametrize(
-    "url", ["127.0.0.1:8000", "ftp://host", "http://", "http://host:port", "http://[::1"]
+    "url",
+    [
+        "127.0.0.1:8000",
+        "ftp://host",
+        "http://",
+        "http://host:port",
+        "http://[::1",
+        "http://h:99999",
+        "http://\x01",
+    ],
 )
 def test_what_is_no_url_is_refused(url: str) -> None:
     """With one to write like."""
     with pytest.raises(ConfigError, match="is no URL"):
-        Site.of(url)
+        ServerClient.of(url)
 
 
 @pytest.mark.parametrize(
-    ("url", "host", "port", "path"),
+    ("url", "base", "authority"),
     [
-        ("http://h", "h", 80, ""),
-        ("http://h:8000/v1/", "h", 8000, ""),
-        ("https://h/proxy/v1", "h", 443, "/proxy"),
-        ("http://[::1]:9", "::1", 9, ""),
+        ("http://h", "http://h/", "h"),
+        ("http://h:8000/v1/", "http://h:8000/", "h:8000"),
+        ("https://h/proxy/v1", "https://h/proxy", "h"),
+        ("http://[::1]:9", "http://[::1]:9/", "[::1]:9"),
+        ("http://h:8000/v1?x=1#y", "http://h:8000/", "h:8000"),
     ],
 )
-def test_a_url_may_have_v1_or_not(url: str, host: str, port: int, path: str) -> None:
+def test_a_url_may_have_v1_or_not(url: str, base: str, authority: str) -> None:
     """As clients of OpenAI write it, and as people do."""
-    site = Site.of(url)
-    assert (site.host, site.port, site.path, site.tls is not None) == (host, port, path, url[4] == "s")
+    assert base_url(url) == base
+    assert ServerClient.of(url).authority == authority
+
+
+def test_a_key_that_no_header_can_carry_is_refused() -> None:
+    """As one that was copied with the line after it."""
+    with pytest.raises(ConfigError, match="--api-key"):
+        ServerClient.of("http://h", "key\nX-Other: 1")

@@ -1,0 +1,33 @@
+"""Rows of a trace that belong together: those of a session, and those that come after one another."""
+
+from collections.abc import Sequence
+
+from sim.trace.record import TraceRequest
+
+
+def whole_sessions(rows: Sequence[TraceRequest]) -> list[list[TraceRequest]]:
+    """Return the rows in groups, each in the order of the trace, that no cut may part.
+
+    Rows of one session are together, and rows with those that they come after. A row without either is a
+    group of its own. Groups are in the order of their first rows. O(rows)
+    """
+    first_of: dict[str, int] = {}
+    """The first row of each session, and of each id that a later row may come after."""
+    joined = list(range(len(rows)))
+
+    def first(index: int) -> int:
+        while joined[index] != index:
+            joined[index] = index = joined[joined[index]]
+        return index
+
+    for index, row in enumerate(rows):
+        if row.session is None:
+            continue
+        for name in (f"session {row.session}", *(f"row {name}" for name in row.after)):
+            one, other = sorted((first(first_of.setdefault(name, index)), first(index)))
+            joined[other] = one
+        first_of[f"row {row.request_id}"] = index
+    found: dict[int, list[TraceRequest]] = {}
+    for index, row in enumerate(rows):
+        found.setdefault(first(index), []).append(row)
+    return [found[index] for index in sorted(found)]
