@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from actors.core.config import ConfigError
 from actors.kernel.actor import Actor, Ref
 from actors.kernel.clock import Event, Timer
 from actors.kernel.reply import Reader
 from actors.messages import Cancel, EngineDown, Generate, Heard, Refused, StepOutput, Submit, Unserved
 from sim.interrupt import ReplayStopping
 from sim.record.recorder import Recorder
-from sim.trace.record import TraceRequest
+from sim.trace.record import EXACT_S, TraceRequest
 
 Progress = Callable[[int], None]
 """A function that is told how many requests have arrived."""
@@ -173,6 +174,11 @@ class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
             self._is_done = True
         else:
             self._num_to_come += 1
+            if row.arrival_s > EXACT_S:
+                raise ConfigError(
+                    f"{row.request_id} arrives at {row.arrival_s:,.0f} s, and a replay is exact for 97 days:"
+                    " give --until, or --from and --until"
+                )
             if row.session is not None:
                 self._recorder.programs.ties(row.request_id, row.after)
             self.schedule(row.arrival_s, Event.ARRIVAL, row)

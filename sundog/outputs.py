@@ -1,6 +1,7 @@
 """Outputs of runs: a folder that was asked for, or nothing."""
 
 from collections.abc import Collection
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from actors.config import ConfigError, EngineConfig
@@ -36,6 +37,9 @@ def run_output(
     from sim.record.run_output import RunOutput, kind_of_replay
 
     options = kept_options(directory)
+    place = Path(directory)
+    if place.is_dir() and place.resolve() == (place / str(options.get("trace"))).resolve():
+        raise ConfigError(f"--out is {directory}, the run that is replayed: give another folder")
     header = Header.of(config, num_blocks, replay_id(options, directory))
     return RunOutput(directory, header, options, messages, kind_of_replay(config), journal)
 

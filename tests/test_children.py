@@ -49,6 +49,7 @@ PLACES = {
     "runtime/structured/trial.py: subprocess.Popen": "module_command",
     "runtime/worker/forks.py: subprocess.Popen": "module_command, by whoever makes Forks",
     "runtime/worker/hop_probe.py: subprocess.Popen": "module_command",
+    "sundog/builds/load_processes.py: get_context": "multiprocessing, within safe_path",
     "sundog/child.py: subprocess.Popen": "module_command",
     "sundog/commands/demo/page.py: trio.run_process": "module_command",
     "sundog/sweeps/workers.py: get_context": "multiprocessing, within safe_path",

@@ -8,12 +8,33 @@ runs the module.
 import os
 import runpy
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
+
+SAFE_PATH = "PYTHONSAFEPATH"
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
     """Return the command that runs a module of ours in a Python like this one, wherever it is started."""
     return [sys.executable, "-P", os.path.abspath(__file__), module, *arguments]
+
+
+@contextmanager
+def safe_path() -> Iterator[None]:
+    """Keep the current folder out of Pythons that begin inside.
+
+    The standard library starts them with `-c`, which puts that folder first; `sys.path` follows later.
+    """
+    before = os.environ.get(SAFE_PATH)
+    os.environ[SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[SAFE_PATH]
+        else:
+            os.environ[SAFE_PATH] = before
 
 
 def _find_ours() -> None:

@@ -21,7 +21,9 @@ SUMMARY = "summary.json"
 CONFIG = "config.toml"
 JOURNAL = "journal.jsonl.gz"
 MESSAGES = "messages.jsonl.gz"
-OWN = (REQUESTS, STEPS, SUMMARY, CONFIG, JOURNAL, MESSAGES)
+KEPT_TRACE = "trace.jsonl.gz"
+"""The requests that clients sent, in our own format."""
+OWN = (REQUESTS, STEPS, SUMMARY, CONFIG, JOURNAL, MESSAGES, KEPT_TRACE)
 DRAWN = ("perfetto.json", "perfetto.json.gz")
 """The files that are made of a run, and may be made again."""
 NUMBERED = re.compile(r"(journal|messages)-(\d{4,})\.jsonl\.gz")

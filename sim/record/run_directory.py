@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any
 from sim.files.run_files import CONFIG, REQUESTS, STEPS, SUMMARY, RunError, check_same_run
 from sim.files.toml import read_toml, toml_text
 from sim.record.rows import REQUEST_COLUMNS, STEP_COLUMNS
+from sim.trace.run_rows import SOURCE, digest
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
 RUN_ID, UNTIL = "run_id", "partial_until_s"
+REPLAY = "sundog replay"
 TABLE_ID = b"sundog.run_id"
 """The id's key in the metadata of a table."""
 TEXTS = ("request_id", "tenant", "reason", "refusal")
@@ -35,16 +37,19 @@ def write_facts(
     summary: str,
     options: Mapping[str, object],
     until_s: float | None,
-    command: str = "sundog replay",
+    command: str = REPLAY,
 ) -> None:
     """Write the summary, given as JSON, and the options, None where one was left to its default.
 
     `until_s` is when a run broke off that is only a part; `command` takes the options again. Raises OSError.
     """
     own = {RUN_ID: run_id} | ({} if until_s is None else {UNTIL: until_s})
+    if command == REPLAY and isinstance(trace := options.get("trace"), str):
+        options = {**options, SOURCE: digest(folder / trace)}
     figures = json.dumps(own | json.loads(summary), indent=2, allow_nan=False)
     (folder / SUMMARY).write_text(figures + "\n", encoding="utf-8")
-    text = toml_text({RUN_ID: run_id, **options}, f"{command} --config {CONFIG}")
+    known = {name: value for name, value in options.items() if value is not None or name != SOURCE}
+    text = toml_text({RUN_ID: run_id, **known}, f"{command} --config {CONFIG}")
     (folder / CONFIG).write_text(text, encoding="utf-8")
 
 
@@ -145,6 +150,7 @@ def open_run(path: Path | str) -> Run:
         raise RunError(f"{folder} has no {CONFIG}: give what `replay --out` wrote, whole")
     config = read_toml(folder / CONFIG, RunError)
     check_same_run(folder / SUMMARY, run_id, folder / CONFIG, config.pop(RUN_ID, None))
+    config.pop(SOURCE, None)
     return Run(folder, summary, config, run_id, until_s)
 
 
@@ -163,6 +169,7 @@ def read_config(path: Path) -> dict[str, Any]:
     """The options in a `config.toml`; raises RunError, naming the file."""
     options = read_toml(path, RunError)
     options.pop(RUN_ID, None)
+    options.pop(SOURCE, None)
     return options
 
 

@@ -6,7 +6,7 @@ says that it is a part. One that cannot work (a malformed trace, a full disk) le
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -16,13 +16,15 @@ from actors.config import EngineConfig
 from actors.core.config import ConfigError
 from actors.kernel.actor import Actor
 from actors.messages import Heard
-from sim.files.run_files import WholeFolder, strangers
+from sim.files.run_files import KEPT_TRACE, WholeFolder, strangers
 from sim.record.client_record import ClientColumns
 from sim.record.columns import Columns, MovedColumns
 from sim.record.journal_file import JournalFile, MessageFile
 from sim.record.journal_rows import Header
 from sim.record.run_directory import write_facts
 from sim.record.run_writer import OnDisk, RunWriter
+from sim.trace.jsonl_rows import write_trace
+from sim.trace.record import TraceRequest
 
 log = logging.getLogger("sundog")
 
@@ -97,6 +99,15 @@ class RunOutput:
         if self.tap is not None:
             self.tap.close()
         return self.sink.close()
+
+    def keep_trace(self, rows: Sequence[TraceRequest]) -> None:
+        """Keep the requests that clients are going to send; raises RunError."""
+        size = max((row.hash_block_tokens for row in rows if row.hash_ids is not None), default=0)
+        path = str(self._folder.path / KEPT_TRACE)
+        try:
+            write_trace(path, rows, provenance=self._kind.command, hash_block_tokens=size)
+        except OSError as error:
+            raise self._folder.trouble(error) from None
 
     def finish(self, summary: str) -> None:
         """Write that the run is whole, and its figures, which are JSON."""

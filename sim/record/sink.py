@@ -1,10 +1,12 @@
 """The seam through which the rows of a run leave as it goes on, and a run that keeps nothing."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from actors.kernel.actor import Actor
 from actors.messages import Heard
 from sim.record.columns import Columns, StepColumns
+from sim.trace.record import TraceRequest
 
 
 class Sink(Protocol):
@@ -36,6 +38,9 @@ class Unkept:
     def rows(self) -> None:
         """The rows are in the recorder."""
         return None
+
+    def keep_trace(self, rows: Sequence[TraceRequest]) -> None:
+        """Keep nothing of the requests."""
 
     def finish(self, summary: str) -> None:
         """Leave no files of the run behind."""

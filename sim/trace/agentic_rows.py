@@ -6,8 +6,8 @@ Its agentic Mooncake rows name the requests that each waits for (`wait_for`). A 
 
 from collections.abc import Iterable
 
-from sim.trace.jsonl_rows import MOONCAKE_KEYS, JsonRow
-from sim.trace.record import TraceError, TraceRequest, default_id
+from sim.trace.jsonl_rows import MOONCAKE_BLOCK_TOKENS, MOONCAKE_KEYS, JsonRow
+from sim.trace.record import MAX_SPAN_S, FromFirst, TraceError, TraceRequest, default_id
 
 AGENTIC_KEYS = MOONCAKE_KEYS | {
     "request_id",
@@ -29,12 +29,13 @@ def agentic_rows(path: str, lines: Iterable[bytes]) -> list[TraceRequest]:
 
     A row that waits arrives `delay` and `tool_wait_ms` after the last of those that it waits for has ended.
     Its own timestamp says when that was on the recorded server, and is not used. Rows do not say how many
-    tokens a hash id stands for: it is the one power of two that fits all of them. Raises TraceError.
+    tokens a hash id stands for: it is 512, as in Mooncake's, or the one power of two that fits all of them.
+    Raises TraceError.
     """
     found: dict[str, TraceRequest] = {}
     last_of: dict[str, str] = {}
     """The latest row of each session."""
-    sizes = set(BLOCK_SIZES)
+    sizes, from_first, has_times = set(BLOCK_SIZES), FromFirst(), True
     for number, line in enumerate(lines, 1):
         row = JsonRow(path, number, line, AGENTIC_KEYS)
         request_id, session = row.text("request_id") or default_id(number - 1), row.text("session_id")
@@ -50,7 +51,8 @@ def agentic_rows(path: str, lines: Iterable[bytes]) -> list[TraceRequest]:
         if after:
             arrival_s = max(found[name].arrival_s for name in after)
         else:
-            arrival_s = row.seconds("timestamp", 1000.0, 0.0)
+            has_times = "timestamp" in row.values if number == 1 else has_times
+            arrival_s = row.seconds("timestamp", 1000.0, -MAX_SPAN_S, from_first) if has_times else 0.0
         pauses_s = [row.span(key, scale=1000.0, may_be_zero=True) or 0.0 for key in ("delay", "tool_wait_ms")]
         if not after and any(pauses_s):
             raise row.error("a row that waits for no other has no pause", "delay")
@@ -72,9 +74,18 @@ def agentic_rows(path: str, lines: Iterable[bytes]) -> list[TraceRequest]:
             pause_s=sum(pauses_s),
         )
         last_of[session] = request_id
-    rows = sorted(found.values(), key=lambda row: row.arrival_s)
+    begin_s = min(
+        0.0, *(row.arrival_s for row in found.values())
+    )  # The first row's date may not be the least.
+    rows = (
+        [row._replace(arrival_s=row.arrival_s - begin_s) for row in found.values()]
+        if begin_s
+        else [*found.values()]
+    )
+    rows.sort(key=lambda row: row.arrival_s)
     if all(row.hash_ids is None for row in rows):
         return rows
+    sizes &= {MOONCAKE_BLOCK_TOKENS} if MOONCAKE_BLOCK_TOKENS in sizes else sizes
     if len(sizes) > 1:
         fit = ", ".join(map(str, sorted(sizes)))
         raise TraceError(path, 1, f"ids of {fit} tokens fit all rows, so contents are not known", "hash_ids")

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from datetime import date
 
 from sim.files.lines import shown
-from sim.trace.record import MAX_TOKENS, TraceError, TraceRequest, arrival_problem, default_id, tokens_problem
+from sim.trace.record import (
+    MAX_TOKENS,
+    FromFirst,
+    TraceError,
+    TraceRequest,
+    arrival_problem,
+    default_id,
+    tokens_problem,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +42,15 @@ BURSTGPT = Dialect("burstgpt", ("Timestamp", *BURST_TOKENS), (0, 2, 3))
 """Wang et al., "BurstGPT" (KDD 2025), seconds since the start; rows of failed requests have 0
 response tokens and are refused."""
 BURSTGPT_SESSIONS = Dialect("burstgpt", ("Timestamp", "Session ID", "Elapsed time", *BURST_TOKENS), (0, 4, 5))
-DIALECTS = {d.header: d for d in (AZURE, BENCH, SERVEGEN, SERVEGEN_REASON, BURSTGPT, BURSTGPT_SESSIONS)}
+SPLITWISE_FIRST = ("request_id", "request_type", "application_id")
+SPLITWISE = Dialect(
+    "splitwise",
+    (*SPLITWISE_FIRST, "arrival_timestamp", "batch_size", "prompt_size", "token_size"),
+    places=(3, 5, 6),
+)
+"""Patel et al., "Splitwise" (ISCA 2024): the traces of its simulator, in seconds."""
+KNOWN_DIALECTS = (AZURE, BENCH, SERVEGEN, SERVEGEN_REASON, BURSTGPT, BURSTGPT_SESSIONS, SPLITWISE)
+DIALECTS = {d.header: d for d in KNOWN_DIALECTS}
 
 
 class Timestamps:
@@ -83,13 +99,14 @@ class CsvRows:
     them to one would change the trace unseen.
     """
 
-    __slots__ = ("_arrival", "_dialect", "_index", "_names", "_path", "_previous_s")
+    __slots__ = ("_arrival", "_dialect", "_from_first", "_index", "_names", "_path", "_previous_s")
 
     def __init__(self, path: str, dialect: Dialect) -> None:
         self._path, self._dialect = path, dialect
         self._names = dialect.columns
         self._arrival: Callable[[bytes], float] = Timestamps() if dialect.timestamps else float
         self._previous_s, self._index = 0.0, 0
+        self._from_first = FromFirst()
 
     def read(self, lines: Iterator[bytes]) -> Iterator[TraceRequest]:
         """The requests; raises TraceError at the first bad row, or when there is none."""
@@ -119,7 +136,7 @@ class CsvRows:
         try:
             if b"_" in value:
                 raise ValueError
-            arrival_s = self._arrival(value)
+            arrival_s = self._from_first(self._arrival(value), value.decode("ascii", "replace"))
         except ValueError:
             kind = "a timestamp" if self._dialect.timestamps else "a number"
             raise self._error(f"{shown(value)} is not {kind}", name) from None

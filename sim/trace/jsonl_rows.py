@@ -16,6 +16,7 @@ from sim.files.lines import is_text, parse_object
 from sim.files.run_files import write_whole
 from sim.trace.record import (
     MAX_ARRIVAL_S,
+    FromFirst,
     TraceError,
     TraceRequest,
     arrival_problem,
@@ -41,7 +42,7 @@ class JsonRow:
     def error(self, reason: str, column: str) -> TraceError:
         return TraceError(self.path, self.number, reason, column)
 
-    def seconds(self, key: str, scale: float, previous_s: float) -> float:
+    def seconds(self, key: str, scale: float, previous_s: float, from_first: FromFirst) -> float:
         value = self.values.get(key)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self.error("missing" if value is None else f"{value!r} is not a number", key)
@@ -49,7 +50,8 @@ class JsonRow:
             arrival_s = value / scale
         except OverflowError:
             arrival_s = math.inf if value > 0 else -math.inf
-        if arrival_s < 0:
+        arrival_s = from_first(arrival_s, value, scale)
+        if value < 0:
             raise self.error(f"the arrival {arrival_s:g} s is negative", key)
         reason = arrival_problem(arrival_s, previous_s)
         if reason:
@@ -189,12 +191,12 @@ def check_header(path: str, header: dict[str, Any]) -> int:
 
 def own_rows(path: str, block_tokens: int, lines: Iterable[bytes]) -> Iterator[TraceRequest]:
     """The requests of our own format after its header line."""
-    previous_s, index, number = 0.0, 0, 1
+    previous_s, index, number, from_first = 0.0, 0, 1, FromFirst()
     ids: dict[str, str | None] = {}
     """Each row's id, and its session."""
     for number, line in enumerate(lines, 2):
         row = JsonRow(path, number, line, OWN_KEYS)
-        previous_s = row.seconds("arrival_s", 1.0, previous_s)
+        previous_s = row.seconds("arrival_s", 1.0, previous_s, from_first)
         prompt = row.tokens("prompt_tokens", "prompt")
         output = row.tokens("output_tokens", "output")
         request_id = row.text("id")
@@ -241,11 +243,18 @@ def own_rows(path: str, block_tokens: int, lines: Iterable[bytes]) -> Iterator[T
 
 
 def mooncake_rows(path: str, lines: Iterable[bytes]) -> Iterator[TraceRequest]:
-    """The requests of a Mooncake trace, `timestamp` in ms, whose first line is already a row."""
-    previous_s = 0.0
+    """The requests of a Mooncake trace, `timestamp` in ms, whose first line is already a row.
+
+    Without timestamps all arrive at once; then no row may have one.
+    """
+    previous_s, from_first, has_times = 0.0, FromFirst(), True
     for index, line in enumerate(lines):
         row = JsonRow(path, index + 1, line, MOONCAKE_KEYS)
-        previous_s = row.seconds("timestamp", 1000.0, previous_s)
+        has_times = "timestamp" in row.values if index == 0 else has_times
+        if has_times:
+            previous_s = row.seconds("timestamp", 1000.0, previous_s, from_first)
+        elif "timestamp" in row.values:
+            raise row.error("the rows before it have none: give all rows one, or none", "timestamp")
         prompt = row.tokens("input_length", "prompt")
         output = row.tokens("output_length", "output")
         hash_ids = row.hash_ids(prompt, MOONCAKE_BLOCK_TOKENS)
@@ -254,11 +263,11 @@ def mooncake_rows(path: str, lines: Iterable[bytes]) -> Iterator[TraceRequest]:
 
 def bailian_rows(path: str, lines: Iterable[bytes]) -> Iterator[TraceRequest]:
     """The requests of a Qwen-Bailian trace; the conversation they belong to is their session."""
-    previous_s = 0.0
+    previous_s, from_first = 0.0, FromFirst()
     roots: dict[int, int] = {}
     for index, line in enumerate(lines):
         row = JsonRow(path, index + 1, line, BAILIAN_KEYS)
-        previous_s = row.seconds("timestamp", 1.0, previous_s)
+        previous_s = row.seconds("timestamp", 1.0, previous_s, from_first)
         prompt = row.tokens("input_length", "prompt")
         output = row.tokens("output_length", "output")
         hash_ids = row.hash_ids(prompt, BAILIAN_BLOCK_TOKENS)

@@ -3,92 +3,33 @@
 A folder is taken for a recorded run.
 """
 
-import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sim.files.lines import decode, parse_object, read_lines, shown
-from sim.files.run_files import REQUESTS
 from sim.trace.agentic_rows import agentic_rows
 from sim.trace.csv_rows import DIALECTS, CsvRows
+from sim.trace.documents import DOCUMENTS, Reading
 from sim.trace.jsonl_rows import OWN_FORMAT, bailian_rows, check_header, mooncake_rows, own_rows
-from sim.trace.record import TraceError, TraceRequest, arrival_problem, default_id, tokens_problem
+from sim.trace.record import TraceError, TraceRequest, default_id
+from sim.trace.run_rows import run_rows
+from sim.trace.table_rows import (
+    FORM,
+    LLMSERVINGSIM,
+    SIMULATED_BY_LLMSERVINGSIM,
+    TableColumns,
+    is_parquet,
+    parse_columns,
+    table_rows,
+)
+from sim.trace.tool_rows import TOKEN_BLOCK, PrefixNames, aiperf_records, llmservingsim_rows, weka_sessions
+from sim.trace.window import ALL, TracePart
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
-
-COLUMNS = ["request_id", "arrival_s", "num_prompt_tokens", "num_output_tokens", "tenant"]
-
-
-def run_rows(folder: str) -> Iterator[TraceRequest]:
-    """The requests of a run directory, with the lengths that their answers came to."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    path = str(Path(folder) / REQUESTS)
-    try:
-        table = pq.read_table(path, columns=COLUMNS)
-    except FileNotFoundError:
-        raise TraceError(folder, 1, f"the folder has no {REQUESTS}: is it a run's?") from None
-    except (OSError, pa.ArrowException) as error:
-        raise TraceError(path, 1, f"cannot be read: {error}") from None
-    previous_s = 0.0
-    for index, row in enumerate(table.to_pylist()):
-        *numbers, tenant = (row[name] for name in COLUMNS)
-        request = TraceRequest(*numbers)._replace(tenant=tenant)
-        _check(path, index + 1, request, previous_s)
-        previous_s = request.arrival_s
-        yield request
-
-
-def bench_result_rows(path: str, values: dict[str, Any]) -> Iterator[TraceRequest]:
-    """The requests of a detailed result of `vllm bench serve`, by its lists of lengths.
-
-    `start_times` are on any clock; without them everything arrives at once. Requests of one instant keep the
-    file's order.
-    """
-    prompts, outputs = values.get("input_lens"), values.get("output_lens")
-    starts = values.get("start_times")
-    for name, column in (("input_lens", prompts), ("output_lens", outputs)):
-        if not isinstance(column, list) or not column:
-            raise TraceError(path, 1, "it must be a list: save the result with details", name)
-        if not all(type(value) is int for value in column):
-            raise TraceError(path, 1, "it must be a list of whole numbers", name)
-    assert prompts is not None and outputs is not None
-    starts = [0.0] * len(prompts) if starts is None else starts
-    if not isinstance(starts, list) or not all(type(s) in (int, float) for s in starts):
-        raise TraceError(path, 1, "it must be a list of seconds", "start_times")
-    if not len(prompts) == len(outputs) == len(starts):
-        raise TraceError(
-            path, 1, f"{len(prompts)} input_lens, {len(outputs)} output_lens and {len(starts)} start_times"
-        )
-    if not all(map(math.isfinite, starts)):
-        raise TraceError(path, 1, "an instant is not finite", "start_times")
-    first_s, previous_s = min(starts), 0.0
-    rows = sorted(zip(starts, prompts, outputs, strict=True), key=lambda row: row[0])
-    for index, (start, *tokens) in enumerate(rows):
-        request = TraceRequest(default_id(index), float(start - first_s), *tokens)
-        _check(path, index + 1, request, previous_s)
-        previous_s = request.arrival_s
-        yield request
-
-
-def _check(path: str, row: int, request: TraceRequest, previous_s: float) -> None:
-    problems = (
-        (arrival_problem(request.arrival_s, previous_s), "arrival"),
-        (tokens_problem(request.num_prompt_tokens, "prompt"), "prompt tokens"),
-        (tokens_problem(request.num_output_tokens, "output"), "output tokens"),
-    )
-    for reason, column in problems:
-        if reason:
-            raise TraceError(path, row, f"row {row}: {reason}", column)
-
-
-BLOCK_TOKENS = 16
-"""Tokens that one id names; other block sizes than its multiples and divisors are refused."""
 
 
 def load_tokenizer(path: str) -> "Tokenizer":
@@ -109,7 +50,7 @@ class TraceTexts:
 
     def __init__(self, path: str, tokenizer: "Tokenizer") -> None:
         self._path, self._tokenizer = path, tokenizer
-        self._ids: dict[tuple[int, ...], int] = {}
+        self._names = PrefixNames()
 
     def request(self, number: int, index: int, prompt: str, output: str | int) -> TraceRequest:
         """Make one row; raises TraceError where either side has no token."""
@@ -122,17 +63,8 @@ class TraceTexts:
             if count < 1:
                 raise TraceError(self._path, number, f"{count} tokens; at least 1 is needed", name)
         return TraceRequest(
-            default_id(index), 0.0, len(tokens), num_output, self._hash_ids(tokens), BLOCK_TOKENS
+            default_id(index), 0.0, len(tokens), num_output, self._names.of(tokens), TOKEN_BLOCK
         )
-
-    def _hash_ids(self, tokens: list[int]) -> tuple[int, ...]:
-        """A number for each full block and all before it."""
-        ids, parent = [], -1
-        for start in range(0, len(tokens) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
-            key = (parent, *tokens[start : start + BLOCK_TOKENS])
-            parent = self._ids.setdefault(key, len(self._ids))
-            ids.append(parent)
-        return tuple(ids)
 
 
 def prompt_rows(path: str, lines: Iterable[bytes], texts: TraceTexts) -> Iterator[TraceRequest]:
@@ -195,40 +127,69 @@ def _text(path: str, number: int, values: dict[str, Any], key: str) -> str:
 
 
 KNOWN = (
-    f"a sundog-trace header, {', '.join(DIALECTS)}, JSON rows of Mooncake, agentic Mooncake, Qwen-Bailian or"
-    " ShareGPT, rows with a prompt, a detailed result of vllm bench, or the folder of a run"
+    f"a sundog-trace header, {', '.join(dict.fromkeys(d.name for d in DIALECTS.values()))}, results of"
+    " LLMServingSim, JSON rows of Mooncake, agentic Mooncake, Qwen-Bailian, AIPerf, LLMServingSim, Weka or"
+    " ShareGPT, rows with a prompt, a detailed result of vllm bench or SGLang, a report of guidellm, spans in"
+    " OTLP, or the folder of a run; the columns of any other table are named by --columns"
 )
 TEXTS = ("sharegpt", "prompts")
 """Formats of texts, whose tokens must be counted."""
 KEYS = {
-    "input_lens": "vllm-bench",
+    **{key: name for key, (name, _) in DOCUMENTS.items()},
+    "sub_requests": "llmservingsim",
+    "input_toks": "llmservingsim",
+    "metrics": "aiperf",
+    "requests": "weka",
     "conversations": "sharegpt",
     "conversation": "sharegpt",
     "prompt": "prompts",
     "chat_id": "bailian",
     "session_id": "agentic",
     "timestamp": "mooncake",
+    "input_length": "mooncake",
 }
-"""Formats by a key of their first row; the first that is there decides."""
+"""Formats by a key of their first object; the first that is there decides."""
+ROWS = {"llmservingsim": llmservingsim_rows, "aiperf": aiperf_records}
+"""Readers of formats of an object a line that have something to say of the whole file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A trace on disk; every iteration reads it again, in arrival order, in bounded memory.
+    """A trace on disk; every iteration reads it again, in order of arrival.
 
-    `format` is sundog, azure, bench, servegen, burstgpt, mooncake, agentic, bailian, sharegpt, prompts,
-    vllm-bench or run; `header` is our own format's first line, empty for the others; `tokenizer`
-    is a file or folder, for formats of texts. Iterating raises TraceError at the first bad row.
+    Memory is bounded for formats of a row a line, unless only a part is read.
+
+    `format` is the name of one of the formats of `traces/README.md`; `header` is our own format's first line,
+    empty for the others; `tokenizer` is a file or folder, for formats of texts; `columns` names those of a
+    table. Iterating raises TraceError at the first bad row.
     """
 
     path: str
     format: str
     header: dict[str, Any] = field(default_factory=dict)
     tokenizer: str | None = None
+    columns: TableColumns | None = None
+    part: TracePart = ALL
 
     def __iter__(self) -> Iterator[TraceRequest]:
-        if self.format in ("run", "vllm-bench"):
-            return self._recorded()
+        rows = self._streamed()
+        if rows is None:
+            rows = iter(self._read()[0])
+        return rows if self.part.is_all else iter(self.part.of(rows))
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What people should know of requests that were left out, or of what the file does not say."""
+        if self.format in ("mooncake", "agentic"):
+            first = parse_object(self.path, 1, next(read_lines(self.path, TraceError)), TraceError)
+            if "timestamp" not in first:
+                return (f"{self.path} has no timestamps: all arrive at once; --request-rate gives arrivals",)
+        return () if self.format in STREAMED else self._read()[1]
+
+    def _streamed(self) -> Iterator[TraceRequest] | None:
+        """The rows of a format that is read row by row."""
+        if self.format not in STREAMED:
+            return None
         lines = read_lines(self.path, TraceError)
         if self.format in TEXTS:
             return self._texts(lines)
@@ -243,13 +204,21 @@ class Trace:
             return own_rows(self.path, check_header(self.path, self.header), lines)
         return CsvRows(self.path, DIALECTS[first.decode("ascii")]).read(lines)
 
-    def _recorded(self) -> Iterator[TraceRequest]:
+    def _read(self) -> Reading:
+        """The rows of a format that is read as a whole, and remarks."""
         if self.format == "run":
-            return run_rows(self.path)
-        values = decode(self.path, 1, b"\n".join(read_lines(self.path, TraceError)), TraceError)
-        if not isinstance(values, dict):
-            raise TraceError(self.path, 1, "it must be a JSON object")
-        return bench_result_rows(self.path, values)
+            return run_rows(self.path, _of_run)
+        if self.columns is not None:
+            return table_rows(self.path, self.columns)
+        if self.format in ROWS:
+            return ROWS[self.format](self.path, read_lines(self.path, TraceError))
+        documents = _documents(self.path)
+        if self.format == "weka":
+            return weka_sessions(self.path, documents)
+        if len(documents) > 1:
+            reason = f"{len(documents)} results in one file: keep one of them in a file of its own"
+            raise TraceError(self.path, 2, reason)
+        return _READERS[self.format](self.path, documents[0])
 
     def _texts(self, lines: Iterator[bytes]) -> Iterator[TraceRequest]:
         if self.tokenizer is None:
@@ -260,9 +229,53 @@ class Trace:
         return rows(self.path, lines, texts)
 
 
-def read_trace(path: str, tokenizer: str | None = None) -> Trace:
-    """The trace at `path`, its format recognised; raises TraceError for an unknown format."""
-    trace = _recognised(path, tokenizer)
+STREAMED = {
+    *TEXTS,
+    "bailian",
+    "agentic",
+    "mooncake",
+    "sundog",
+    *(dialect.name for dialect in DIALECTS.values()),
+}
+_READERS = dict(DOCUMENTS.values())
+
+
+def _documents(path: str) -> list[dict[str, Any]]:
+    """The JSON objects of a file: one over all its lines, or one a line."""
+    lines = list(read_lines(path, TraceError))
+    if len(lines) > 1 and lines[0].strip() != b"{" and all(line.startswith(b"{") for line in lines if line):
+        return [parse_object(path, number, line, TraceError) for number, line in enumerate(lines, 1) if line]
+    value = decode(path, 1, b"\n".join(lines), TraceError)
+    if not isinstance(value, dict):
+        raise TraceError(path, 1, "it must be a JSON object")
+    return [value]
+
+
+def _of_run(path: str, config: Mapping[str, Any]) -> Iterable[TraceRequest]:
+    """The trace of a run as its options say that it was read."""
+    part = TracePart(
+        config.get("from_s", 0.0),
+        config.get("until_s"),
+        config.get("sample_sessions", 1.0),
+        config.get("max_idle_s"),
+    )
+    tokenizer = config.get("tokenizer")
+    return islice(read_trace(path, tokenizer, columns=config.get("columns"), part=part), config.get("limit"))
+
+
+def read_trace(
+    path: str, tokenizer: str | None = None, *, columns: str | None = None, part: TracePart = ALL
+) -> Trace:
+    """The trace at `path`, its format recognised; raises TraceError for an unknown format.
+
+    `columns` names those of a table (`sim.trace.table_rows`), `part` says which part of it is read.
+    """
+    if columns is not None:
+        if Path(path).is_dir():
+            raise TraceError(path, 1, "--columns is for a table, and this is a folder")
+        trace = Trace(path, "table", columns=parse_columns(columns), part=part)
+    else:
+        trace = replace(_recognised(path, tokenizer), part=part)
     if tokenizer is not None and trace.format not in TEXTS:
         raise TraceError(path, 1, f"{trace.format} counts tokens and holds no texts: leave out --tokenizer")
     return trace
@@ -271,15 +284,19 @@ def read_trace(path: str, tokenizer: str | None = None) -> Trace:
 def _recognised(path: str, tokenizer: str | None) -> Trace:
     if Path(path).is_dir():
         return Trace(path, "run")
+    if is_parquet(path):
+        raise TraceError(path, 1, f"Parquet: name its columns by --columns {FORM}")
     lines = read_lines(path, TraceError)
     first = next(lines)
     lines.close()  # type: ignore[attr-defined]
     if first.lstrip().startswith(b"["):
         return Trace(path, "sharegpt", tokenizer=tokenizer)
     if first.strip() == b"{":
-        return Trace(path, "vllm-bench")
+        return _of_objects(path, first, _documents(path)[0], tokenizer)
     if first.lstrip().startswith(b"{"):
-        return _of_objects(path, first, tokenizer)
+        return _of_objects(path, first, _first_object(path, first), tokenizer)
+    if first.startswith(SIMULATED_BY_LLMSERVINGSIM):
+        return Trace(path, "llmservingsim-results", columns=LLMSERVINGSIM)
     try:
         dialect = DIALECTS.get(first.decode("ascii"))
     except UnicodeDecodeError:
@@ -289,13 +306,24 @@ def _recognised(path: str, tokenizer: str | None) -> Trace:
     return Trace(path, dialect.name)
 
 
-def _of_objects(path: str, first: bytes, tokenizer: str | None) -> Trace:
-    """A trace whose first line is a JSON object, told by its keys."""
-    header = parse_object(path, 1, first, TraceError)
+def _first_object(path: str, first: bytes) -> dict[str, Any]:
+    """The object on the first line, or of the whole file if it begins there and goes on."""
+    try:
+        return parse_object(path, 1, first, TraceError)
+    except TraceError as error:
+        try:
+            return _documents(path)[0]
+        except TraceError:
+            raise error from None
+
+
+def _of_objects(path: str, first: bytes, header: dict[str, Any], tokenizer: str | None) -> Trace:
+    """A trace whose first JSON object tells the format by its keys."""
     if header.get("format") == OWN_FORMAT:
         check_header(path, header)
         return Trace(path, "sundog", header)
     for key, name in KEYS.items():
         if key in header:
             return Trace(path, name, tokenizer=tokenizer if name in TEXTS else None)
-    raise TraceError(path, 1, f"not a known trace: {shown(first)}; known: {KNOWN}")
+    keys = f" with the keys {', '.join(list(header)[:6])}" if first.strip() == b"{" else ""
+    raise TraceError(path, 1, f"not a known trace: {shown(first)}{keys}; known: {KNOWN}")

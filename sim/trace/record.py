@@ -1,6 +1,7 @@
 """Requests of a trace, and the error that a malformed one raises."""
 
 import math
+from decimal import Decimal
 from itertools import chain
 from typing import NamedTuple
 
@@ -9,7 +10,13 @@ from actors.core.config import ConfigError
 MAX_TOKENS = 100_000_000
 """The tokens of one request above which its row is taken to be damaged."""
 MAX_ARRIVAL_S = 2.0**22
-"""The latest arrival, 48 days: within half the span in which the run's clock adds step times exactly."""
+"""The latest first arrival, 48 days, that is taken as it stands; a later one is a date."""
+MAX_SPAN_S = 2.0**24
+"""The latest arrival, 194 days."""
+EXACT_S = 2.0**23
+"""The seconds up to which a run's clock adds step times exactly, 97 days (`sim.backend`)."""
+LATEST_DATE_S = 2.0**33
+"""The latest date, in the year 2242: a later one is in another unit."""
 
 
 class TraceError(ConfigError):
@@ -77,6 +84,29 @@ class TraceRequest(NamedTuple):
         return self.hash_ids[merged - 1 :: merged][:num_blocks]
 
 
+class FromFirst:
+    """Counts the instants of a file from its first one, exactly to the printed digits, if that one is a date.
+
+    A trace whose first instant is within 48 days keeps its instants.
+    """
+
+    __slots__ = ("_first", "_is_begun")
+
+    def __init__(self) -> None:
+        self._first: Decimal | None = None
+        self._is_begun = False
+
+    def __call__(self, arrival_s: float, printed: float | str, scale: float = 1.0) -> float:
+        """Return the seconds of an instant of which the file counts `scale` in each."""
+        if not self._is_begun:
+            self._is_begun = True
+            if MAX_ARRIVAL_S < arrival_s < LATEST_DATE_S:
+                self._first = Decimal(str(printed))
+        if self._first is None:
+            return arrival_s
+        return float((Decimal(str(printed)) - self._first) / Decimal(scale))
+
+
 def default_id(index: int) -> str:
     """The id of the `index`-th row of a trace that gives none; sorts in arrival order."""
     return f"r{index:07d}"
@@ -86,8 +116,8 @@ def arrival_problem(arrival_s: float, previous_s: float) -> str | None:
     """Say what is wrong with an arrival in seconds, if anything."""
     if math.isnan(arrival_s):
         return "the arrival is NaN"
-    if arrival_s > MAX_ARRIVAL_S:
-        return f"the arrival {arrival_s:g} s is later than {MAX_ARRIVAL_S:.0f} s (48 days)"
+    if arrival_s > MAX_SPAN_S:
+        return f"the arrival {arrival_s:g} s is later than {MAX_SPAN_S:.0f} s (194 days)"
     if arrival_s < 0 and previous_s == 0:
         return f"the arrival {arrival_s:g} s is negative"
     if arrival_s < previous_s:

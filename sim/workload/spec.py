@@ -3,15 +3,18 @@
 One kind of requests with tenants that share them (`Workload`), or a recorded trace that is scaled (`Scaled`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
 from actors.core.config import ConfigError
-from sim.trace.read import read_trace
+from sim.trace.read import Trace, read_trace
 from sim.trace.record import MAX_ARRIVAL_S, TraceRequest, default_id
+from sim.trace.window import TracePart
 from sim.workload import stream
+from sim.workload.contents import scaled_prompts
 from sim.workload.distributions import Arrivals, Described, Fixed, Lengths, check_positive
 
 BLOCK_TOKENS = 16
@@ -243,7 +246,9 @@ def _owned(row: TraceRequest, tenant: Tenant) -> TraceRequest:
 class Scaled(Described):
     """A recorded trace, `rate_scale` times as fast, with prompts and outputs so much longer.
 
-    What prompts contain is kept where they keep their length, and unknown otherwise.
+    What prompts contain is kept: equal beginnings are as much longer or shorter.
+    `from_s`, `until_s`, `sample_sessions` and `max_idle_s` say which part of the trace it
+    is, and `columns` which columns of a table hold what.
     """
 
     trace: str
@@ -252,17 +257,33 @@ class Scaled(Described):
     output_scale: float = 1.0
     limit: int | None = None
     tokenizer: str | None = None
+    columns: str | None = None
+    from_s: float = 0.0
+    until_s: float | None = None
+    sample_sessions: float = 1.0
+    max_idle_s: float | None = None
 
     def __post_init__(self) -> None:
-        check_positive(self, "rate_scale", "prompt_scale", "output_scale")
-        if self.limit is not None:
-            check_positive(self, "limit")
+        check_positive(self, "rate_scale", "prompt_scale", "output_scale", "sample_sessions")
+        for name in ("limit", "until_s", "max_idle_s"):
+            if getattr(self, name) is not None:
+                check_positive(self, name)
+        if self.from_s < 0 or self.sample_sessions > 1:
+            raise ConfigError(
+                f"from_s is {self.from_s:g}, sample_sessions {self.sample_sessions:g}: from_s is at least 0,"
+                " sample_sessions at most 1"
+            )
+
+    @property
+    def source(self) -> Trace:
+        """The part of the trace that is scaled, as it was recorded."""
+        part = TracePart(self.from_s, self.until_s, self.sample_sessions, self.max_idle_s)
+        return read_trace(self.trace, self.tokenizer, columns=self.columns, part=part)
 
     @property
     def hash_block_tokens(self) -> int:
         """Tokens per id of the prompts' contents; 0 where they are not known."""
-        first = next(iter(read_trace(self.trace, self.tokenizer)))
-        return first.hash_block_tokens if self.prompt_scale == 1 else 0
+        return max((row.hash_block_tokens for row in self.requests(0)), default=0)
 
     @property
     def tenant_names(self) -> set[str]:
@@ -281,21 +302,13 @@ class Scaled(Described):
 
     def requests(self, seed: int) -> list[TraceRequest]:
         """Return the scaled requests, the same for every seed."""
-        rows: list[TraceRequest] = []
-        for row in read_trace(self.trace, self.tokenizer):
-            if self.limit is not None and len(rows) == self.limit:
-                break
-            rows.append(self._scaled(row))
-        return rows
+        rows: Iterable[TraceRequest] = islice(self.source, self.limit)
+        if self.prompt_scale != 1:
+            rows = scaled_prompts(rows, self.prompt_scale)
+        return list(rows) if self.is_plain else [self._scaled(row) for row in rows]
 
     def _scaled(self, row: TraceRequest) -> TraceRequest:
-        if self.is_plain:
-            return row
-        kept = self.prompt_scale == 1
         return row._replace(
             arrival_s=round(row.arrival_s / self.rate_scale, 9),
-            num_prompt_tokens=max(round(row.num_prompt_tokens * self.prompt_scale), 1),
             num_output_tokens=max(round(row.num_output_tokens * self.output_scale), 1),
-            hash_ids=row.hash_ids if kept else None,
-            hash_block_tokens=row.hash_block_tokens if kept else 0,
         )

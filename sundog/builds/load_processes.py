@@ -20,6 +20,7 @@ from typing import Literal, Protocol
 import trio
 
 from actors.config import ConfigError
+from runtime.host.python import safe_path
 from runtime.load.clients import Clients, LoadListener, ServerGone
 from runtime.load.cpu_share import CpuMeter, CpuShare
 from runtime.load.rows import Outcome
@@ -190,7 +191,8 @@ class _Processes:
             # Ctrl-C is for this process; in the others it is blocked while Python starts.
             mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
-                process.start()
+                with safe_path():
+                    process.start()
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             theirs.close()

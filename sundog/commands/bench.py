@@ -163,7 +163,6 @@ def bench(
 
 def _rows(asked: BenchOptions, reading: ReadingOptions, seed: int, trace: str) -> "list[TraceRequest]":
     """The requests, with the arrivals that were asked for."""
-    from sim.trace.read import read_trace
     from sim.workload.read import read_spec
     from sim.workload.resample import retimed
 
@@ -175,11 +174,13 @@ def _rows(asked: BenchOptions, reading: ReadingOptions, seed: int, trace: str) -
     if len(given := [flag for flag, is_given in arrivals.items() if is_given]) > 1:
         raise ConfigError(f"{given[0]} says when requests arrive, and so does {given[1]}: leave one out")
     if trace.endswith(".toml"):
-        if reading.tokenizer is not None:
-            raise ConfigError(f"--tokenizer is for a trace of texts, and {trace} describes a workload")
+        refuse((reading,), f"is for a trace, and {trace} describes a workload: leave it out", but=("limit",))
         found: Iterable[TraceRequest] = read_spec(trace).requests(seed)
     else:
-        found = read_trace(trace, reading.tokenizer)
+        source = reading.trace(trace)
+        for text in source.remarks:
+            remark(text)
+        found = source
     rows = islice(found, reading.limit)
     if asked.rate is not None:
         return list(retimed(rows, parse_rate(asked.rate), seed)) or _nothing(trace)
@@ -214,6 +215,7 @@ def _measured(
     unused = () if asked.simulate is not None else of_engines - {"seed"}
     try:
         with client_output(asked.out, unused) as output, progress(lambda: len(rows)) as on_progress:
+            output.keep_trace(rows)
             is_whole = False
             try:
                 measure(load, server, rows, record, on_progress)

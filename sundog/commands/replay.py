@@ -112,10 +112,9 @@ def _ranges(
     simulated: "Simulated", reading: ReadingOptions, load: LoadOptions, seed: int, trace: str
 ) -> "Ranges":
     """Play the trace twice more, with steps as short and as long as they may be."""
-    from sim.trace.read import read_trace
     from sundog.builds.replayed import ranged
 
-    rows = list(islice(read_trace(trace, reading.tokenizer), reading.limit))
+    rows = list(islice(reading.trace(trace), reading.limit))
     return ranged(simulated, rows, load, seed)
 
 
@@ -142,10 +141,11 @@ def _played(
     from dataclasses import replace
 
     from sim.show.progress import progress
-    from sim.trace.read import read_trace
     from sundog.builds.replayed import replayed
 
-    source = read_trace(trace, reading.tokenizer)
+    source = reading.trace(trace)
+    for text in source.remarks:
+        remark(text)
     simulated = replace(simulated, config=replace(simulated.config, decode_runs=asked.decode_runs))
     blocks = simulated.capacity.num_blocks
     with (

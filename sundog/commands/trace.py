@@ -3,14 +3,16 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from actors.config import ConfigError
-from sundog.ends import writing
-from sundog.options.row import AnyText, Switch, option
+from sundog.ends import remark, writing
+from sundog.options.row import Switch, option
+from sundog.options.simulation import ReadingOptions
 from sundog.options.takes import command, takes
 
 if TYPE_CHECKING:
@@ -23,25 +25,23 @@ class TraceOptions:
     """Options of how a trace is read and shown."""
 
     as_json: bool = option(False, Switch(pair=False), "Print the same as JSON.", flag="--json")
-    tokenizer: str | None = option(
-        None, AnyText("FILE"), "For traces of texts: a tokenizer.json or a model's folder."
-    )
 
 
 @command
-@takes(TraceOptions)
+@takes(TraceOptions, ReadingOptions)
 @click.option("-o", "--output", metavar="FILE", help="Write the merged trace there: .jsonl or .jsonl.gz.")
 @click.argument("traces", nargs=-1, required=True, metavar="TRACE...")
-def trace(asked: TraceOptions, output: str | None, traces: tuple[str, ...]) -> None:
+def trace(asked: TraceOptions, reading: ReadingOptions, output: str | None, traces: tuple[str, ...]) -> None:
     """Describe a trace: rates, lengths, repeated prompts.
 
     Several traces are merged in order of arrival, and each becomes a tenant with the name of its file.
     """
     from sim.trace.describe import describe
-    from sim.trace.read import read_trace
 
-    sources = [read_trace(each, asked.tokenizer) for each in traces]
-    rows: Sequence[TraceRequest] = list(sources[0])
+    sources = [reading.trace(each) for each in traces]
+    for text in (text for source in sources for text in source.remarks):
+        remark(text)
+    rows: Sequence[TraceRequest] = list(islice(sources[0], reading.limit))
     if len(sources) > 1:
         from sim.workload.mixture import merged
 
@@ -50,7 +50,8 @@ def trace(asked: TraceOptions, output: str | None, traces: tuple[str, ...]) -> N
             raise ConfigError(
                 f"the traces are called {', '.join(names)}: files of different names are tenants"
             )
-        rows = merged([(name, list(source)) for name, source in zip(names, sources, strict=True)])
+        parts = [list(islice(source, reading.limit)) for source in sources]
+        rows = merged(list(zip(names, parts, strict=True)))
     if output is not None:
         _write(output, rows, traces)
     found, format = describe(rows), " and ".join(dict.fromkeys(source.format for source in sources))

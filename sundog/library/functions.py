@@ -129,7 +129,6 @@ def replay(
         from sim.record.journal_rows import Header
         from sim.record.run_directory import open_run, replay_id
         from sim.record.run_output import RunOutput, kind_of_replay
-        from sim.trace.read import read_trace
         from sundog.builds.replayed import replayed
         from sundog.builds.simulated import Simulated
         from sundog.options.config_file import recorded
@@ -141,7 +140,7 @@ def replay(
         if not isinstance(router, str):
             config = replace(config, router=given_router(router))
         simulated = replace(simulated, config=config)
-        source = read_trace(str(trace), reading.tokenizer)
+        source = reading.trace(str(trace))
         kept = mkdtemp(prefix="sundog-") if out is None else None
         folder = Path(str(out) if kept is None else f"{kept}/run")
         facts = recorded((engine, target, load, terms, reading), str(trace), folder)

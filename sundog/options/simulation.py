@@ -5,18 +5,21 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from actors.config import ConfigError
 from actors.config.hop_costs import parse_hop_costs
 from actors.core.scalers import SCALERS
-from sundog.options.row import RECORDING, AnyText, Parsed, Real, Switch, Whole, option
+from sundog.options.row import RECORDING, AnyText, Parsed, Real, Switch, Whole, option, rows
 
 if TYPE_CHECKING:
     from actors.core.routers.fleet_state import Role
     from sim.figures.named import Objective
+    from sim.trace.read import Trace
 
 COSTS = "Cost of steps"
 COSTS_FURTHER = "Cost of steps, further"
 CLIENTS = "Clients"
 TERMS = "Targets and prices"
+READING = "Part of the trace"
 
 
 OFFLOADING = "Host memory"
@@ -44,6 +47,13 @@ class PoolSpec(NamedTuple):
 
 OWN_OPTIONS = ("max_num_seqs", "max_num_batched_tokens", "num_gpu_blocks")
 """Options that may differ between pools."""
+
+
+def parse_named_columns(text: str) -> object:
+    """Read which columns of a table hold what."""
+    from sim.trace.table_rows import parse_columns
+
+    return parse_columns(text)
 
 
 def parse_pool(text: str) -> PoolSpec:
@@ -226,6 +236,56 @@ class ReadingOptions:
     tokenizer: str | None = option(
         None, AnyText("FILE", is_path=True), "For traces of texts: a tokenizer.json or a model's folder."
     )
+    columns: str | None = option(
+        None,
+        Parsed(parse_named_columns, "arrival=A,prompt=P,output=O"),
+        "The columns of a CSV, JSONL or Parquet file of another form; arrival=A:ms says the unit.",
+        section=READING,
+    )
+    from_s: float | None = option(
+        None,
+        Real(0, 2**24),
+        "Leave out sessions that begin before so many seconds of the trace.",
+        flag="--from",
+        section=READING,
+    )
+    until_s: float | None = option(
+        None,
+        Real(0, 2**24, above=True),
+        "Leave out sessions that begin at so many seconds of the trace, or later.",
+        flag="--until",
+        section=READING,
+    )
+    sample_sessions: float | None = option(
+        None,
+        Real(0, 1, above=True),
+        "The share of sessions (and single requests) that is kept, the same ones each time.",
+        section=READING,
+    )
+    max_idle_s: float | None = option(
+        None,
+        Real(0, 2**22, above=True),
+        "Cut times without arrivals, and pauses in sessions, to at most so many seconds.",
+        section=READING,
+    )
+
+    def trace(self, path: str) -> "Trace":
+        """Return the part of the trace at a path that is asked for; raises ConfigError."""
+        from sim.trace.read import read_trace
+        from sim.trace.window import TracePart
+
+        from_s = self.from_s or 0.0
+        if self.until_s is not None and self.until_s <= from_s:
+            raise ConfigError(f"--until is {self.until_s:g}, and --from {from_s:g}: nothing is between")
+        part = TracePart(from_s, self.until_s, self.sample_sessions or 1.0, self.max_idle_s)
+        return read_trace(path, self.tokenizer, columns=self.columns, part=part)
+
+    def scaled(self, path: str) -> "dict[str, Any]":
+        """Return the table `scaled` of a workload that is this part of a trace."""
+        self.trace(path)
+        given = {row.name: getattr(self, row.name) for row in rows(type(self))}
+        kept = {name: value for name, value in given.items() if value is not None}
+        return {"trace": path, "limit": self.limit, "tokenizer": self.tokenizer, **kept}
 
 
 def parse_rate(text: str) -> float:

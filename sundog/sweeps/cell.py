@@ -12,6 +12,7 @@ from actors.policy_file import find_policy, find_router
 from sundog.ends import leaves
 from sundog.options.config_file import recorded
 from sundog.options.engine import EngineOptions
+from sundog.options.row import rows
 from sundog.options.simulation import LoadOptions, ReadingOptions, TargetOptions, TermsOptions, parse_rate
 from sundog.sweeps.axes import with_fields
 from sundog.sweeps.sweep_folder import SweepFolder
@@ -179,7 +180,10 @@ class CellRunner:
 
         plan, source = self._plan, self._plan.source(run.settings)
         if isinstance(source, Scaled) and source.is_plain and not plan.resample:
-            return source.trace, ReadingOptions(limit=source.limit, tokenizer=source.tokenizer)
+            own = {row.name: getattr(source, row.name) for row in rows(ReadingOptions)}
+            whole = {"from_s": 0.0, "sample_sessions": 1.0}
+            given = {name: value for name, value in own.items() if value != whole.get(name)}
+            return source.trace, ReadingOptions(**given)
         assert plan.folder is not None
         return str(plan.folder.trace(run.settings, run.engine.seed, self._requests(run))), ReadingOptions()
 

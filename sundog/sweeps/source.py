@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actors.config import ConfigError
+from sundog.ends import remark
 from sundog.options.config_file import recorded
+from sundog.options.row import refuse
 from sundog.options.simulation import ReadingOptions
 from sundog.sweeps.axes import NAMED, with_fields
 from sundog.sweeps.cell import Plan
@@ -17,16 +19,14 @@ if TYPE_CHECKING:
 
 def workload_of(source: str, reading: ReadingOptions, resample: bool = False) -> dict[str, Any]:
     """Read the description in a TOML file, or make that of a trace as it was recorded."""
-    from sim.trace.read import read_trace
     from sim.workload.read import read_values
 
     if not source.endswith(".toml"):
-        read_trace(source, reading.tokenizer)
-        return {"scaled": {"trace": source, "limit": reading.limit, "tokenizer": reading.tokenizer}}
+        for text in reading.trace(source).remarks:
+            remark(text)
+        return {"scaled": reading.scaled(source)}
     workload = read_values(source)
-    for name in ("limit", "tokenizer"):
-        if getattr(reading, name) is not None:
-            raise ConfigError(f"--{name} is for a trace, and {source} describes a workload: leave it out")
+    refuse((reading,), f"is for a trace, and {source} describes a workload: leave it out")
     if resample and "scaled" not in workload:
         raise ConfigError(f"--resample is for a recorded trace, and every seed of {source} differs already")
     return workload

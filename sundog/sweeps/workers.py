@@ -12,7 +12,7 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
@@ -21,10 +21,10 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
 from actors.core.config import ConfigError
+from runtime.host.python import safe_path
 
 UNGUARDED = 78
 """The exit code of a process that was to begin processes while it was being begun."""
-SAFE_PATH = "PYTHONSAFEPATH"
 J = TypeVar("J")
 R = TypeVar("R")
 J_contra = TypeVar("J_contra", contravariant=True)
@@ -162,23 +162,6 @@ class _Worker(Generic[J, R]):
     def end(self) -> None:
         self._process.terminate()
         self._process.join()
-
-
-@contextmanager
-def safe_path() -> Iterator[None]:
-    """Keep the current folder out of Pythons that begin inside.
-
-    The standard library starts them with `-c`, which puts that folder first; `sys.path` follows later.
-    """
-    before = os.environ.get(SAFE_PATH)
-    os.environ[SAFE_PATH] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[SAFE_PATH]
-        else:
-            os.environ[SAFE_PATH] = before
 
 
 def _how(exitcode: int | None) -> str:

@@ -37,7 +37,7 @@ from sim.figures.validate.measured import (
     figures_of,
     model_of,
 )
-from sim.files.run_files import SUMMARY
+from sim.files.run_files import KEPT_TRACE, SUMMARY
 from sim.files.toml import checked, read_toml
 from sim.hardware.gpu import load_gpu
 from sim.hardware.model import load_model
@@ -125,6 +125,8 @@ def asked_in(run: Run) -> list[TraceRequest]:
 
 def _contents(config: dict[str, Any], folder: Path) -> Contents:
     """The trace's rows by name, which say what prompts share; none where the trace is gone."""
+    if (folder / KEPT_TRACE).is_file():
+        return {row.request_id: row for row in read_trace(str(folder / KEPT_TRACE))}
     path = folder / str(config.get("trace"))
     if not path.exists():
         return {}

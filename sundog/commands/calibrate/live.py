@@ -5,7 +5,7 @@ alike, and by how much the rounds of one rate differ says how closely any predic
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import cycle, islice
 
 import numpy as np
@@ -68,7 +68,12 @@ def _rows(trace: str | None, seed: int) -> Iterator[TraceRequest]:
     """The requests of a trace or a workload over and over; without one, of lengths at random."""
     if trace is None:
         return _drawn(random.Random(seed))
-    source = read_spec(trace).requests(seed) if trace.endswith(".toml") else read_trace(trace)
+    if trace.endswith(".toml"):
+        source: Iterable[TraceRequest] = read_spec(trace).requests(seed)
+    else:
+        source = found = read_trace(trace)
+        for text in found.remarks:
+            remark(text)
     rows = list(islice(source, MOST_ROWS))
     if not rows:
         raise ConfigError(f"{trace} has no request: nothing can be measured")

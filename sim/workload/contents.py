@@ -1,0 +1,49 @@
+"""Names of what scaled prompts contain: equal beginnings stay equal, for so much more or less of them."""
+
+from collections.abc import Iterable, Iterator
+from itertools import count
+
+from sim.trace.record import TraceRequest
+
+BLOCK_TOKENS = 16
+"""Tokens of an id where the ids of a trace cannot stand for so many more or fewer."""
+
+
+def scaled_prompts(rows: Iterable[TraceRequest], scale: float) -> Iterator[TraceRequest]:
+    """Yield the rows with prompts `scale` times as long. O(tokens of prompts / 16) at most.
+
+    Each id stands for `scale` times as many tokens, if that is a number of tokens that blocks are made of. If
+    not, prompts are named anew by 16 tokens: two of them have a name in common where the tokens of the old
+    prompts up to there were the same. What had no name is new in each prompt.
+    """
+    known = list(rows)
+    sizes = {row.hash_block_tokens for row in known if row.hash_ids is not None}
+    most = max((i for row in known for i in row.hash_ids or ()), default=0) + 1
+    times = max((int(size * scale / BLOCK_TOKENS) + 2 for size in sizes), default=1)
+    fresh = count(most * times)
+    for row in known:
+        prompt = max(round(row.num_prompt_tokens * scale), 1)
+        if row.hash_ids is None:
+            yield row._replace(num_prompt_tokens=prompt)
+            continue
+        size = row.hash_block_tokens * scale
+        fits = size == int(size) and size >= 1 and (size % BLOCK_TOKENS == 0 or BLOCK_TOKENS % size == 0)
+        block = int(size) if fits else BLOCK_TOKENS
+        ids = list(row.hash_ids) if fits else list(_renamed(row, scale, prompt, times))
+        full = prompt // block
+        ids = ids[: full + (len(ids) > full and fits and bool(prompt % block))]
+        ids += [next(fresh) for _ in range(full - len(ids))]
+        yield row._replace(num_prompt_tokens=prompt, hash_ids=tuple(ids), hash_block_tokens=block)
+
+
+def _renamed(row: TraceRequest, scale: float, num_prompt_tokens: int, times: int) -> Iterator[int]:
+    """Names of the full blocks of the new prompt, as far as the old one's names go."""
+    assert row.hash_ids is not None
+    old, begun = -1, 0
+    for block in range(num_prompt_tokens // BLOCK_TOKENS):
+        last_token = -int(-((block + 1) * BLOCK_TOKENS / scale - 1e-9) // 1) - 1
+        if last_token // row.hash_block_tokens != old:
+            old, begun = last_token // row.hash_block_tokens, block
+        if old >= len(row.hash_ids):
+            return
+        yield row.hash_ids[old] * times + block - begun
