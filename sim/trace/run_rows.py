@@ -33,14 +33,10 @@ def digest(path: Path) -> str | None:
             return hashlib.sha256(path.read_bytes()).hexdigest()
         parts = [hashlib.sha256((path / REQUESTS).read_bytes()).hexdigest()]
         if (path / CONFIG).is_file():
-            parts.append(str(read_toml(path / CONFIG, _as_error).get(SOURCE)))
+            parts.append(str(read_toml(path / CONFIG).get(SOURCE)))
         return hashlib.sha256(" ".join(parts).encode()).hexdigest()
     except OSError:
         return None
-
-
-def _as_error(reason: str) -> TraceError:
-    return TraceError(CONFIG, 1, reason)
 
 
 def run_rows(folder: str, open_trace: Open) -> Reading:
@@ -51,32 +47,39 @@ def run_rows(folder: str, open_trace: Open) -> Reading:
     table = _table(folder)
     source = _source(Path(folder), open_trace)
     if source is None:
-        rows = sorted(
-            (
-                TraceRequest(*(row[name] for name in FIELDS))._replace(
-                    **{name: row.get(name) for name in FURTHER}
-                )
-                for row in table
-            ),
-            key=lambda row: row.arrival_s,
-        )
+        rows = sorted(map(_as_recorded, table), key=lambda row: row.arrival_s)
         _check(folder, rows)
         remark = (
             f"{folder}: the trace that it was made from is not there: what its prompts contain, sessions,"
             " priorities and predictions are left out, if it had any"
         )
         return rows, (remark,)
-    config = read_toml(Path(folder) / CONFIG, _as_error)
+    config, summary = Path(folder) / CONFIG, Path(folder) / SUMMARY
+    options = read_toml(config) if config.is_file() else {}
     rows = list(source)
     recorded = {row["request_id"]: row for row in table}
-    if UNTIL in (Path(folder) / SUMMARY).read_bytes():
+    if not summary.is_file() or UNTIL in summary.read_bytes():
         rows = [row for row in rows if row.request_id in recorded]
     is_bench = (Path(folder) / KEPT_TRACE).is_file()
-    if is_bench or any(config.get(name) is not None for name in RETIMED):
+    if is_bench or any(options.get(name) is not None for name in RETIMED):
         rows = [_as_sent(row, recorded.get(row.request_id), is_bench) for row in rows]
         rows.sort(key=lambda row: row.arrival_s)
     _check(folder, rows)
     return rows, ()
+
+
+def _as_recorded(row: Mapping[str, Any]) -> TraceRequest:
+    """The request as the tables of a run have it."""
+    return TraceRequest(
+        row["request_id"],
+        row["arrival_s"],
+        row["num_prompt_tokens"],
+        row["num_output_tokens"],
+        tenant=row.get("tenant"),
+        slo_ttft_s=row.get("slo_ttft_s"),
+        slo_tpot_s=row.get("slo_tpot_s"),
+        slo_e2e_s=row.get("slo_e2e_s"),
+    )
 
 
 def _as_sent(row: TraceRequest, seen: Mapping[str, Any] | None, is_bench: bool) -> TraceRequest:
@@ -113,7 +116,7 @@ def _source(folder: Path, open_trace: Open) -> Iterable[TraceRequest] | None:
         return open_trace(str(folder / KEPT_TRACE), {})
     if not (folder / CONFIG).is_file() or not (folder / SUMMARY).is_file():
         return None
-    config = read_toml(folder / CONFIG, _as_error)
+    config = read_toml(folder / CONFIG)
     if (kept := config.get(SOURCE)) is None or not isinstance(config.get("trace"), str):
         return None
     place = folder / Path(config["trace"]).expanduser()
