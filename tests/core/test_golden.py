@@ -19,6 +19,8 @@ NAMES = sorted(path.name.split(".")[0] for path in GOLDEN.glob("*.trace.json.gz"
 RANDOM = sorted(path.name.split(".")[0] for path in (GOLDEN / "random").glob("*.trace.json.gz"))
 STAGES = sorted(path.name.split(".")[0] for path in (GOLDEN / "stages").glob("*.trace.json.gz"))
 DRAFTS = sorted(path.name.split(".")[0] for path in (GOLDEN / "drafts").glob("*.trace.json.gz"))
+DRAFTS_033 = sorted(path.name.split(".")[0] for path in (GOLDEN / "drafts33").glob("*.trace.json.gz"))
+INTERVALS = sorted(path.name.split(".")[0] for path in (GOLDEN / "interval").glob("*.trace.json.gz"))
 VECTORS = json.loads((GOLDEN / "hash_vectors.json").read_text())
 BLOCK_0, BLOCK_1 = tuple(range(16)), tuple(range(16, 32))
 
@@ -66,9 +68,33 @@ def test_the_log_with_drafts_is_the_golden_log(name: str) -> None:
     assert_equal_logs(f"drafts/{name}", "0.32", lockstep=True)
 
 
+@pytest.mark.parametrize("name", DRAFTS_033)
+def test_the_log_with_drafts_under_033_is_the_golden_log(name: str) -> None:
+    """Blocks that accepted drafts fill join the prefix cache with the result of their step."""
+    assert_equal_logs(f"drafts33/{name}", "0.33", lockstep=True)
+
+
+@pytest.mark.parametrize("lockstep", [True, False], ids=["lockstep", "plain"])
+@pytest.mark.parametrize("name", INTERVALS)
+def test_the_log_with_a_prefill_interval_is_the_golden_log(name: str, lockstep: bool) -> None:
+    """Prompts in one of two to nine steps while requests decode, in one stage or two; under 0.33."""
+    assert_equal_logs(f"interval/{name}", "0.33", lockstep=lockstep)
+
+
+def test_the_goldens_of_033_are_not_those_of_032() -> None:
+    """Some of its drafts, and some of its intervals, are decided otherwise there."""
+    for folder, names in (("drafts33", DRAFTS_033), ("interval", INTERVALS)):
+        num_equal = 0
+        for trace, golden in (read(f"{folder}/{name}") for name in names):
+            former = [dump(line) for line in DecisionLog(parse_trace(trace, "0.32")).run()]
+            num_equal += former == [dump(json.loads(line)) for line in golden]
+        assert num_equal < len(names), folder
+
+
 def test_there_are_goldens() -> None:
     """The parametrisations above found their files."""
     assert (len(NAMES), len(RANDOM), len(STAGES), len(DRAFTS)) == (13, 60, 11, 12)
+    assert (len(DRAFTS_033), len(INTERVALS)) == (12, 12)
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["algo"])

@@ -19,6 +19,7 @@ import gzip
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -195,7 +196,7 @@ class Case:
         trace = {name: value for name, value in self.trace().items() if name != "is_lazy"}
         lines = "".join(f"{dump(line)}\n" for line in log)
         for name, text in (("trace.json", dump(trace)), ("log.jsonl", lines)):
-            path = folder / f"{self.kind}-{self.seed}.{name}.gz"
+            path = folder / f"{re.sub(r'[^A-Za-z0-9]+', '-', self.kind)}-{self.seed}.{name}.gz"
             path.write_bytes(gzip.compress(text.encode(), mtime=0))
 
 

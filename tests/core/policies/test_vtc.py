@@ -134,3 +134,17 @@ def test_a_tenant_that_was_served_more_than_all_who_wait_is_not_set_back() -> No
     assert (service.of("served"), service.of("poor")) == (10.0, 0.0)
     service.sample(served)
     assert service.of("served") == 12.0
+
+
+def test_a_tenant_that_comes_is_lifted_to_the_least_served_of_those_that_wait() -> None:
+    """Not to the most served; nor is one that waits on lifted again."""
+    service = TenantService((1.0, 2.0), Lockstep(4))
+    for name, num_prompt_tokens in (("least", 4), ("most", 10)):
+        first, second = (Request(Submit(n, 0.0, num_prompt_tokens, 5, tenant=name), 64) for n in "ab")
+        service.enter(first)
+        service.enter(second)
+        service.admit(first)
+        service.leave(first)
+    assert (service.of("least"), service.of("most")) == (4.0, 4.0 + 10.0)
+    service.enter(Request(Submit("new", 0.0, 1, 5, tenant="new"), 64))
+    assert service.of("new") == 4.0
