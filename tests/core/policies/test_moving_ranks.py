@@ -91,3 +91,15 @@ def test_what_cannot_move_is_refused_by_name(tmp_path: Path, answer: str, reason
     file.write_text(f"{MINE}        return {answer}\n")
     with pytest.raises(PolicyError, match=f"Mine: rank of r returned .*{reason}"):
         World(f"{file}:Mine").add("r", 5)
+
+
+def test_a_place_that_was_given_up_is_used_again() -> None:
+    """However many come and go, the tree has room for those that wait at once."""
+    tournament = Tournament()
+    for turn in range(1000):
+        name = f"r{turn}"
+        tournament.put(name, Place(float(turn), 0.0, turn, request(name)), 0.0)
+        first = tournament.first(0.0)
+        assert first is not None and first.request.request_id == name
+        tournament.remove(name, 0.0)
+    assert tournament.first(0.0) is None and len(tournament._winners) == 2
