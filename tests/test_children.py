@@ -134,11 +134,12 @@ def test_a_grammar_is_tried_beside_files_of_any_name(folder: Path, monkeypatch: 
     pytest.importorskip("llguidance", reason="the extra `structured` is not installed")
     from actors.core.params.sampling import Constraint, ConstraintKind
     from runtime.structured.trial import Trial
+    from tests.runtime.structured.test_matcher import END, TOKENIZER
 
+    trial = Trial(TOKENIZER.to_str, END)
     monkeypatch.chdir(folder)
-    trial = Trial()
     try:
-        assert trial.grammar(Constraint(ConstraintKind.JSON, json.dumps(ALIKE)), frozenset())
+        assert trial.grammar(Constraint(ConstraintKind.JSON, json.dumps(ALIKE)), frozenset()).text
     finally:
         trial.close()
 
