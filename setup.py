@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from setuptools import Extension, setup
-from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 FAST: dict[str, Any] = runpy.run_path(str(Path(__file__).with_name("sundog") / "fast.py"))
 NATIVE: dict[str, Any] = runpy.run_path(str(Path(__file__).with_name("runtime") / "native" / "build.py"))
+SideBySide: Any = FAST["side_by_side"]()
 BUILD = tempfile.mkdtemp(prefix="sundog-build-")
 """Not in the source tree, whose `build/` would keep modules that are gone."""
 atexit.register(shutil.rmtree, BUILD, ignore_errors=True)
@@ -64,7 +64,7 @@ def extensions() -> list[Extension]:
         return []
     try:
         return list(FAST["extensions"](target_dir=BUILD))
-    except (Exception, SystemExit) as error:
+    except Exception as error:
         stays_plain(f"it could not be translated to C: {error}")
         return []
 
@@ -78,7 +78,7 @@ def build_kernels(folder: Path) -> None:
         print(f"sundog: the engine's kernels are not compiled yet: {error}", file=sys.stderr)
 
 
-class AllOrNone(build_ext):
+class AllOrNone(SideBySide):
     """Compiles every module or none: they share a library."""
 
     def run(self) -> None:

@@ -33,9 +33,21 @@ from actors.config import ConfigError
 from sundog import fast, terminated
 
 EXTRAS = {
-    "serve": ("httpx", "hypercorn", "jiter", "quart", "quart_trio", "tokenizers", "werkzeug"),
+    "serve": (
+        "h11",
+        "httpx",
+        "hypercorn",
+        "jiter",
+        "msgspec",
+        "prometheus_client",
+        "quart",
+        "quart_trio",
+        "tokenizers",
+        "werkzeug",
+        "wsproto",
+    ),
     "structured": ("llguidance",),
-    "kv-events": ("msgspec", "zmq"),
+    "kv-events": ("zmq",),
     "otel": ("opentelemetry",),
     "engine": ("psutil", "safetensors", "torch", "transformers"),
     "plot": ("cycler", "matplotlib"),
@@ -43,6 +55,8 @@ EXTRAS = {
     "fast": ("mypy", "mypyc", "setuptools"),
 }
 """Modules by the extra of pyproject.toml that installs them."""
+COMPUTING, OF_ENGINE = ("calibrate", "demo", "serve"), ("serve", "structured")
+"""The commands that compute a model, which takes the extra `engine`, and the extras that it includes."""
 ALIKE, MUCH_ALIKE = 0.75, 0.9
 """The likeness of two spellings, from 0 to 1, at which one is suggested for the other."""
 
@@ -56,11 +70,12 @@ def writing(path: str | Path) -> Iterator[None]:
         raise ConfigError(f"cannot write {path}: {error.strerror or error}") from None
 
 
-def how_to_install(error: ModuleNotFoundError) -> str | None:
-    """Say in a line what to install, if the missing module belongs to an extra."""
+def how_to_install(error: ModuleNotFoundError, command: str = "") -> str | None:
+    """Return the line that says what to install for a command, if the missing module belongs to an extra."""
     module = (error.name or "").split(".")[0]
     for extra, modules in EXTRAS.items():
         if module in modules:
+            extra = "engine" if command in COMPUTING and extra in OF_ENGINE else extra
             return f"this needs {module}, which is not installed: pip install 'sundog[{extra}]'"
     return None
 
@@ -223,7 +238,7 @@ def _refusal(cause: BaseException) -> str | None:
     if isinstance(cause, click.ClickException):
         return _usage(cause)
     if isinstance(cause, ModuleNotFoundError):
-        return how_to_install(cause)
+        return how_to_install(cause, "".join(sys.argv[1:2]))
     return None
 
 

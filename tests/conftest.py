@@ -1,9 +1,10 @@
 """Async tests run on the virtual clock and never sleep; `@pytest.mark.wall_clock` excepts one.
 
 Tests that put something of their own in the place of a class, `@pytest.mark.plain`, are skipped
-when the simulator is compiled (`make fast`): compiled classes are what they are. What takes longer
-than everything else together, `@pytest.mark.long`, runs with `--long` (`make test-long`), and what needs Ray,
-`@pytest.mark.ray`, with `--ray` (`make test-ray`).
+when the simulator is compiled (`make fast`): compiled classes are what they are. What is slow while a
+quicker test states the same law, `@pytest.mark.long(reason="...")`, runs with `--long` (`make test-all`),
+and what needs Ray, `@pytest.mark.ray`, with `--ray` (`make test-ray`). A slow test that stays in `make test`
+says why by `@pytest.mark.slow(reason="...")`; the slowest of a run are printed last, with their reasons.
 
 Python looks for garbage as seldom as in commands (`sundog.__main__`): a quarter of importing torch was that.
 
@@ -14,6 +15,8 @@ import gc
 import inspect
 import os
 import signal
+from collections import defaultdict
+from collections.abc import Generator
 from functools import partial
 from importlib.util import find_spec
 
@@ -25,10 +28,16 @@ from sundog import fast
 from sundog.__main__ import SELDOM
 from tests.patience import be_patient
 
+NUM_SLOWEST, FEW = 20, 200
+"""How many tests are printed as the slowest; none of a run of fewer tests than the second number."""
+SLOW = "slow"
+"""The property of a report that holds the reason."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--ray", action="store_true", help="also what is marked `ray`: `make test-ray`")
     parser.addoption("--long", action="store_true", help="also what is marked `long`: `make test-long`")
+    parser.addoption("--only-long", action="store_true", help="only what is marked `long`: `make test-all`")
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
@@ -45,7 +54,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "plain: replaces a class, which compiled code refuses")
     config.addinivalue_line("markers", "ray: runs on a Ray cluster; `make test-ray` runs it")
     config.addinivalue_line("markers", "looks_inside: of an actor, which must be in the test's own process")
-    config.addinivalue_line("markers", "long: takes more than ten seconds; `make test-long` runs it")
+    config.addinivalue_line(
+        "markers", "long(reason): a quicker test states the same law; for `make test-all`"
+    )
+    config.addinivalue_line("markers", "slow(reason): slow, and in `make test` for this reason")
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Slowest(), "slowest")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -58,14 +72,56 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("ray"):
                 item.add_marker(pytest.mark.skip(reason="on a Ray cluster: make test-ray"))
-    if not config.getoption("--long"):
-        for item in items:
-            if item.get_closest_marker("long"):
-                item.add_marker(pytest.mark.skip(reason="long: make test-long"))
+    _choose_long(config, items)
     if fast.built():
         for item in items:
             if item.get_closest_marker("plain"):
                 item.add_marker(pytest.mark.skip(reason="the simulator is compiled"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Carry a test's reason to be slow to where the slowest are printed."""
+    report = yield
+    for name in ("slow", "long"):
+        if (marker := item.get_closest_marker(name)) is not None:
+            report.user_properties.append((SLOW, str(marker.kwargs.get("reason", f"marked {name}"))))
+            break
+    return report
+
+
+class Slowest:
+    """Prints the slowest tests of a run, and why each of them is slow."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = defaultdict(float)
+        self._reasons: dict[str, str] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add the seconds of one phase; a fixture's count for the test that waited for it."""
+        self._seconds[report.nodeid] += report.duration
+        for name, why in report.user_properties:
+            if name == SLOW:
+                self._reasons[report.nodeid] = str(why)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if len(self._seconds) < FEW:
+            return
+        terminalreporter.section("slowest tests, with the reason")
+        for name, seconds in sorted(self._seconds.items(), key=lambda each: -each[1])[:NUM_SLOWEST]:
+            why = self._reasons.get(name, "no reason given")
+            terminalreporter.write_line(f"{seconds:7.2f} s  {name}: {why}")
+
+
+def _choose_long(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep what is marked `long` and the rest, or one of both, as the options say."""
+    if config.getoption("--only-long"):
+        config.hook.pytest_deselected(items=[item for item in items if not item.get_closest_marker("long")])
+        items[:] = [item for item in items if item.get_closest_marker("long")]
+    elif not config.getoption("--long"):
+        for item in items:
+            if item.get_closest_marker("long"):
+                item.add_marker(pytest.mark.skip(reason="long: make test-all"))
 
 
 def pytest_unconfigure() -> None:

@@ -13,7 +13,10 @@ import pytest
 
 from runtime.native import build
 from sundog import fast
+from sundog.cli import COMMANDS
 from sundog.ends import EXTRAS, how_to_install
+from tests.patience import START_S
+from tests.test_layers import OURS, STANDARD, imports, sources
 
 ROOT = Path(__file__).parents[2]
 KV_EVENTS = '{"enable_kv_cache_events": true}'
@@ -21,15 +24,17 @@ TRACE = ROOT / "traces" / "chat-poisson-2rps-5min.jsonl.gz"
 DATA = {".cpp", ".css", ".h", ".jinja", ".js", ".json", ".npz", ".safetensors", ".toml"}
 
 
-def wheel(folder: Path, compiler: str | None) -> zipfile.ZipFile:
-    """The wheel of a copy of the source, which stays as it is."""
+def wheel(folder: Path, compiler: str | None, *, isolated: bool = False) -> zipfile.ZipFile:
+    """The wheel of a copy of the source, unchanged; if `isolated`, with the index's packages."""
     source = folder / "source"
     ignore = shutil.ignore_patterns(
         "__pycache__", "*.so", ".venv", ".git", ".*_cache", "tests", "traces", "build"
     )
     shutil.copytree(ROOT, source, ignore=ignore)
     chosen = {} if compiler is None else {"CC": compiler}
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "."]
+    before = sorted(source.rglob("*"))
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "."]
+    command += [] if isolated else ["--no-build-isolation"]
     done = subprocess.run(
         [*command, "--wheel-dir", str(folder)],
         cwd=source,
@@ -39,6 +44,10 @@ def wheel(folder: Path, compiler: str | None) -> zipfile.ZipFile:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    left = {path for path in source.rglob("*") if path not in before and ".egg-info" not in str(path)}
+    assert not {path for path in left if "__pycache__" not in path.parts}, (
+        "a build leaves nothing in the source"
+    )
     (path,) = folder.glob("*.whl")
     assert compiler is None or path.name.endswith("-any.whl") is (compiler == "/bin/false")
     return zipfile.ZipFile(path)
@@ -74,11 +83,11 @@ def test_without_a_compiler_a_wheel_holds_everything_in_plain_python(tmp_path: P
         assert done.returncode == 0 and words in done.stdout, done.stderr
 
 
-@pytest.mark.long
+@pytest.mark.long(reason="translates and compiles sixty modules")
 @pytest.mark.skipif(not shutil.which("cc"), reason="there is no C compiler")
 def test_with_a_compiler_a_wheel_holds_the_compiled_simulator(tmp_path: Path) -> None:
-    """Every module, their library, and all that the plain one holds."""
-    names = set(wheel(tmp_path, None).namelist())
+    """Built as users do, in isolation: every module, their library, and all that the plain one holds."""
+    names = set(wheel(tmp_path, None, isolated=True).namelist())
     libraries = [name for name in names if name.endswith(".so")]
     kernels = [name for name in libraries if name.startswith("runtime/native/")]
     assert len(libraries) - len(kernels) == len(fast.MODULES) + 1
@@ -87,6 +96,42 @@ def test_with_a_compiler_a_wheel_holds_the_compiled_simulator(tmp_path: Path) ->
         assert kernels == [f"runtime/native/{build.library_name(variant)}" for variant in best]
     assert not data_files() - names and set(fast.MODULES) <= names
     assert not any(name.endswith(fast.WHY_PLAIN) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (
+            "a.py:1: note: x\na.py:2: error: no such name  [name-defined]\nb.py:3: error: y",
+            "a.py:2: error: no",
+        ),
+        (
+            "In file included from a.c:1:\na.h:2:10: fatal error: Python.h: No such file\ncompilation",
+            "a.h:2:10:",
+        ),
+        ("killed\n\n", "killed"),
+    ],
+)
+def test_the_reason_is_the_first_error(said: str, reason: str) -> None:
+    """Of mypyc's or the C compiler's words; else the last of them."""
+    assert fast.first_error(said).startswith(reason)
+
+
+def test_what_cannot_be_translated_is_said_by_its_first_error(tmp_path: Path) -> None:
+    """By mypyc itself, and nothing is left beside the module."""
+    (tmp_path / "broken.py").write_text("def f() -> int:\n    return 1\n\nf(2)\n")
+    code = "from sundog import fast\ntry: fast.extensions(['broken.py'], target_dir='built')\n"
+    code += "except fast.Uncompiled as error: print(error)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.startswith("broken.py:4: error: Too many arguments"), done.stderr
+    assert {path.name for path in tmp_path.iterdir()} - {"__pycache__"} == {"broken.py", "built"}
 
 
 WITHOUT = """
@@ -108,6 +153,116 @@ def run_without(missing: set[str], arguments: list[str]) -> subprocess.Completed
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
 
 
+COMMAND_LINES = {
+    "bench": "http://127.0.0.1:9 {trace}",
+    "calibrate": "sundog-tiny -o {folder}/calibrated.toml",
+    "capacity": "{trace} --limit 5 --slo p95(ttft)<1",
+    "chat": "http://127.0.0.1:9",
+    "compare": "{run} {run}",
+    "dashboard": "{run} -o {folder}/dashboard.html",
+    "demo": "",
+    "emulate": "--gpu h100 --host 203.0.113.1",
+    "explain": "{run}",
+    "export": "fcfs -o {folder}/exported.py",
+    "figure": "{run} cdf -o {folder}/figure.svg",
+    "perfetto": "{run} -o {folder}/perfetto.json",
+    "plan": "{trace} --limit 5",
+    "replay": "{trace} --limit 5 --out {folder}/again",
+    "report": "{run} -o {folder}/report.html",
+    "schedule": "{trace}",
+    "serve": "",
+    "sweep": "{trace} --limit 5 --vary policy=fcfs",
+    "trace": "{trace}",
+    "validate": "{folder}",
+    "walk": "{run} 0",
+    "workload": "{folder}/none.toml",
+}
+"""A command line of each command that ends by itself, once everything that it needs has been imported."""
+TAKES = {
+    "serve": {"bench", "calibrate", "chat", "demo", "emulate", "serve"},
+    "structured": {"demo", "serve"},
+    "engine": {"calibrate", "demo", "serve"},
+    "plot": {"figure"},
+}
+"""The commands that cannot do without an extra."""
+COMPUTE = {"calibrate", "demo", "serve"}
+"""What these have named by then is the extra that includes all others."""
+WALK = """
+import io, os, sys
+missing, lines = {missing!r}, {lines!r}
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in missing:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Missing())
+from sundog.cli import main
+for command, arguments in lines.items():
+    child = os.fork()
+    if not child:
+        out = open(f"{folder}/{{command}}.err", "w")
+        os.dup2(out.fileno(), 1)
+        os.dup2(out.fileno(), 2)
+        sys.argv = ["sundog", command, *arguments.split()]
+        try:
+            main()
+        except SystemExit as end:
+            sys.stderr.flush()
+            os._exit(end.code or 0)
+    print(command, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_every_command_names_the_extra_that_it_lacks(extra: str, tmp_path: Path) -> None:
+    """Without one extra each command does without, or says in a line what to install."""
+    assert COMMAND_LINES.keys() == set(COMMANDS)
+    fills = {"trace": str(TRACE), "run": str(tmp_path / "run"), "folder": str(tmp_path)}
+    missing, lacking = set(EXTRAS[extra]), TAKES.get(extra, set())
+    # What could do without would compute for minutes, or serve: the tests of these commands do.
+    walked = {name for name in COMMANDS if name not in COMPUTE or name in lacking}
+    made = run_without(missing, ["replay", str(TRACE), "--limit", "5", "--out", fills["run"]])
+    assert made.returncode == 0, made.stderr
+    lines = {name: COMMAND_LINES[name].format(**fills) for name in sorted(walked)}
+    code = WALK.format(missing=missing, lines=lines, folder=tmp_path)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=START_S)
+    codes = dict(line.split() for line in done.stdout.splitlines())
+    assert codes.keys() == walked, done.stderr
+    for name, code in codes.items():
+        said = (tmp_path / f"{name}.err").read_text()
+        assert "Traceback" not in said and "bug" not in said, f"{name}: {said}"
+        wanted = "engine" if name in COMPUTE else extra
+        if name in lacking:
+            assert code == "2" and f"pip install 'sundog[{wanted}]'" in said, f"{name}: {said}"
+            assert len(said.splitlines()) == 1
+        else:
+            assert "pip install" not in said, f"{name}: {said}"
+
+
+def test_each_extra_has_the_modules_that_its_packages_bring() -> None:
+    """Whatever our source imports belongs to the base, or to an extra that an error can name."""
+    base = {
+        "_typeshed",
+        "cbor2",
+        "click",
+        "jinja2",
+        "mypy_extensions",
+        "numpy",
+        "pyarrow",
+        "pydantic",
+        "rich",
+    }
+    base |= {"pydantic_core", "tomli_w", "trio", "xxhash", "markupsafe"}
+    elsewhere = {"vllm", "triton"}  # in a Python of its own, or with torch
+    known = base | elsewhere | {module for modules in EXTRAS.values() for module in modules} | OURS
+    used = {
+        module.split(".")[0]: file
+        for folder in OURS
+        for file in sources(folder)
+        for module, _ in imports(file)
+    }
+    assert not {name: file for name, file in used.items() if name not in known | STANDARD}
+
+
 def test_the_base_simulates() -> None:
     """Without any module of an extra."""
     missing = {module for modules in EXTRAS.values() for module in modules}
@@ -124,6 +279,8 @@ def test_the_base_simulates() -> None:
         ("zmq", ["emulate", "--gpu", "h100", "--port", "0", "--kv-events-config", KV_EVENTS], "kv-events"),
         ("torch", ["serve"], "engine"),
         ("torch", ["demo"], "engine"),
+        ("prometheus_client", ["demo"], "engine"),
+        ("prometheus_client", ["emulate", "--gpu", "h100"], "serve"),
         ("ray", ["serve", "--on", "ray"], "ray"),
         ("ray", ["sweep", str(TRACE), "--on", "ray"], "ray"),
     ],
