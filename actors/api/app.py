@@ -12,10 +12,10 @@ from werkzeug.exceptions import RequestEntityTooLarge, RequestTimeout
 from actors.api import errors
 from actors.api.context import PLAIN_ANSWERS, AnswerFormats, ApiContext, ServedModel
 from actors.api.emulation import Emulation
-from actors.api.errors import ApiError, ErrorShape, as_vllm
+from actors.api.errors import ApiError, ErrorShape, as_vllm, unavailable
 from actors.api.exposition import Exposition, OwnExposition
 from actors.api.exposition.http_metrics import count_requests
-from actors.api.in_flight import LLM, AnswerControl, AnswersInFlight
+from actors.api.in_flight import LLM, RETRY_AFTER_S, AnswerControl, AnswersInFlight
 from actors.api.keys import ApiKeys, check_key
 from actors.api.limits import ConcurrencyLimits, LocalLimits
 from actors.api.live import LiveEvents
@@ -170,6 +170,10 @@ def _read_body(max_bytes: int, timeout_s: float) -> Callable[[], Awaitable[None]
         request = current_request()
         try:
             await request.read_body()
+            if request.is_crowded_out:
+                await request.drop_body(min(LINGER_S, timeout_s))
+                crowded = "Too many large bodies are on their way: send yours again."
+                raise unavailable(crowded, RETRY_AFTER_S)
         except RequestEntityTooLarge:
             await request.drop_body(min(LINGER_S, timeout_s))
             raise ApiError(413, f"The body is larger than {max_bytes} bytes: send less at once.") from None

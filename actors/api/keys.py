@@ -114,7 +114,7 @@ def _digest(key: str) -> str:
 
 def owner_of(request: ApiRequest) -> str | None:
     """Return the digest of the key that a request came with; None where keys do not tell clients apart."""
-    return None if request.client is None else request.client.limited_as
+    return request.owner
 
 
 LIVE = "/dashboard/events"
@@ -149,6 +149,7 @@ def check_key(request: ApiRequest, keys: ApiKeys, admin_key: str | None = None) 
         return
     request.client = keys.find(given) if scheme.lower() == "bearer" else None
     if request.client is not None:
+        request.owner = request.client.limited_as
         return
     raise ApiError(
         401,

@@ -21,6 +21,7 @@ from quart_trio.wrappers import TrioRequest, TrioResponse
 from werkzeug.routing import MapAdapter
 
 from actors.core.request import TraceHeaders
+from actors.http.bodies import BodiesUnderWay
 
 Event = Mapping[str, Any]
 """An event of ASGI, by its keys."""
@@ -54,6 +55,13 @@ class ApiRequest(TrioRequest):
 
     client: Any = None
     """The client whose key it carries, where keys are asked for."""
+    owner: str | None = None
+    """The digest of that key, where several keys tell clients apart."""
+    num_body_bytes = 0
+    is_crowded_out = False
+    """True if there was no room for its body beside those of other requests."""
+    drops_body = False
+    """True once its body is of no use: what arrives of it is not kept."""
     trace_headers: TraceHeaders = ()
     """Headers of the span of this answer, where answers are traced."""
     is_cut = has_left = False
@@ -74,6 +82,8 @@ class ApiRequest(TrioRequest):
 
     async def drop_body(self, within_s: float) -> None:
         """Let the body arrive for a while: most clients read an answer only after they have sent it all."""
+        self.drops_body = True
+        self.body.clear()
         with trio.move_on_after(within_s):
             await self.has_whole_body.wait()
 
@@ -105,8 +115,18 @@ class Connection(TrioASGIHTTPConnection):
         self, nursery: trio.Nursery, request: Any, receive: Receive
     ) -> None:
         """Take the body in, then wait for the client's leaving."""
+        bodies = cast(ApiApp, self.app).bodies
+        request.at_end.callback(bodies.release, request)
         while (event := await receive())["type"] == "http.request":
-            request.body.append(event["body"])
+            piece = b"" if request.drops_body else event["body"]
+            if piece and not bodies.add(request, len(piece)):
+                request.drops_body = request.is_crowded_out = True
+                request.body.clear()
+                request.body.set_complete()
+            elif piece:
+                request.body.append(piece)
+            if request.drops_body:
+                bodies.release(request)
             if not event["more_body"]:
                 request.body.set_complete()
                 request.has_whole_body.set()
@@ -178,6 +198,7 @@ class NoWebsocket:
 class ApiApp(QuartTrio):
     """Quart whose routes do not depend on `Host`."""
 
+    bodies: BodiesUnderWay
     request_class = ApiRequest
     asgi_http_class = Connection  # type: ignore[assignment]  # its methods are as quart-trio's
     asgi_websocket_class = NoWebsocket  # type: ignore[assignment]  # called with the same arguments
@@ -195,5 +216,6 @@ def new_app(name: str, max_body_bytes: int, body_timeout_s: float) -> ApiApp:
     """Return an app without routes."""
     app = ApiApp(name, static_folder=None, template_folder=None)
     app.config.update(MAX_CONTENT_LENGTH=max_body_bytes, BODY_TIMEOUT=body_timeout_s)
+    app.bodies = BodiesUnderWay()
     app.url_map.merge_slashes = False  # or `//health` is redirected
     return app

@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
+import trio
 
 from actors.api.own_rows import OTHER
 from actors.api.stored import StoredResponse, StoredResponses, size_of
@@ -13,6 +14,7 @@ from actors.core.params.sampling import Sampling
 from actors.front.codec import Vocabulary
 from actors.front.foreign import contained
 from actors.front.prompts import read_prompt
+from actors.http.bodies import BodiesUnderWay
 from actors.messages import PLAIN_READING, ChatMessage, Generate, Reading, Refused
 from tests.live import EMULATED, Live, live
 
@@ -208,3 +210,65 @@ def test_what_is_kept_is_bounded_in_bytes_for_all_and_for_each_key() -> None:
 def test_small_values_count_as_what_they_take_in_memory() -> None:
     body = json.dumps({"input": [{"a": [1]}] * 100}).encode()
     assert size_of(body) > len(body) + 100 * 2 * 128
+
+
+# --- bodies under way -------------------------------------------------------------------------------
+
+
+def part_of(path: str, length: int, part: int) -> bytes:
+    """The head of a request with `length` bytes of body, and the first `part` of them."""
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head += f"Content-Length: {length}\r\n\r\n"
+    return head.encode() + b" " * part
+
+
+@pytest.mark.wall_clock
+async def test_bodies_under_way_are_bounded_in_bytes(serving: Any) -> None:
+    """A large one is refused beside one that is on its way, and has room when that one has left."""
+    async with serving(max_body_bytes=200_000) as site:
+        site.app.bodies.most_bytes = 100_000
+        slow = await site.connect()
+        await slow.send_all(part_of("/v1/completions", 90_000, 75_000))
+        while site.app.bodies.num_bytes < 75_000:
+            await trio.sleep(0.002)
+        async with httpx.AsyncClient(base_url=site.url, timeout=30) as client:
+            large = {"prompt": "x" * 40_000, "max_tokens": 1}
+            refused = await client.post("/v1/completions", json=large)
+            assert refused.status_code == 503 and "retry-after" in refused.headers, refused.text
+            small = await client.post("/v1/completions", json={"prompt": "hi", "max_tokens": 1})
+            assert small.status_code == 200
+            while site.app.bodies.num_bytes > 75_000:  # until the small one's request is over
+                await trio.sleep(0.002)
+            await slow.aclose()
+            while site.app.bodies.num_bytes:
+                await trio.sleep(0.002)
+            assert (await client.post("/v1/completions", json=large)).status_code == 200
+        assert site.app.bodies.num_bytes == 0
+
+
+@pytest.mark.wall_clock
+async def test_the_body_of_a_request_that_is_refused_is_not_kept(serving: Any) -> None:
+    """Without a key, whatever it sends."""
+    async with serving(api_key="k", body_timeout_s=5.0) as site:
+        stream = await site.connect()
+        await stream.send_all(part_of("/v1/completions", 4_000_000, 3_000_000))
+        await trio.sleep(0.2)
+        assert site.app.bodies.num_bytes == 0
+        await stream.aclose()
+
+
+class Sent:
+    """A request of which only the key and the body's bytes matter."""
+
+    def __init__(self, owner: str | None) -> None:
+        self.owner, self.num_body_bytes = owner, 0
+
+
+def test_the_bodies_of_one_key_leave_room_for_those_of_others() -> None:
+    bodies = BodiesUnderWay(most_bytes=100, most_bytes_of_a_key=40)
+    first, second, other, without = Sent("a"), Sent("a"), Sent("b"), Sent(None)
+    assert bodies.add(first, 30) and bodies.add(first, 5) and not bodies.add(second, 10)
+    assert bodies.add(other, 35) and bodies.add(without, 30) and not bodies.add(without, 1)
+    bodies.release(first)
+    bodies.release(first)
+    assert bodies.num_bytes == 65 and bodies.add(second, 35) and not bodies.add(second, 1)
