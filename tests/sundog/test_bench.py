@@ -86,7 +86,8 @@ def run(server: Live, work: Path) -> Path:
 
 def test_a_run_of_clients_has_what_they_saw(run: Path) -> None:
     """Lengths of the workload, hits of shared prompts; what only engines know is absent."""
-    assert names(run) == ["config.toml", "requests.parquet", "steps.parquet", "summary.json"]
+    tables = ["requests.parquet", "steps.parquet"]
+    assert names(run) == ["config.toml", *tables, "summary.json", "trace.jsonl.gz"]
     summary = json.loads((run / "summary.json").read_text())
     assert summary["num_finished"] == summary["num_requests"] == summary["ttft_s"]["count"] > 10
     assert summary["prefix_hit_tokens"] >= 32 * (summary["num_requests"] - 3)
@@ -193,7 +194,7 @@ def test_a_server_that_dies_midway_is_errors_by_kind(work: Path, tmp_path: Path)
         (("--rate", 3, "--clients", 2), "--rate says when requests arrive"),
         (("--clients", 3, "--scale", 2), "--clients says when requests arrive"),
         (("--timeout", "nan"), "--timeout is nan"),
-        (("--tokenizer", "x"), "--tokenizer is for a trace of texts"),
+        (("--tokenizer", "x"), "--tokenizer is for a trace, and"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_asked(

@@ -90,7 +90,7 @@ def test_our_own_format_holds_it_whole(tmp_path: Path) -> None:
         ([row("a", "s", timestamp=0, delay=5)], "delay: a row that waits for no other has no pause"),
         ([row("a", "s")], "timestamp: missing"),
         ([row("a", "s", timestamp=0, wait_fro=["a"])], "wait_fro: unknown key. Did you mean wait_for"),
-        ([row("a", "s", timestamp=0, hash_ids=[1])], "ids of 512, 1024, 2048, 4096 tokens fit all rows"),
+        ([row("a", "s", timestamp=0, tokens=2000, hash_ids=[1])], "ids of 1024, 2048, 4096 tokens fit all"),
         (
             [row("a", "s", timestamp=0, hash_ids=[1] * 5), row("b", "s", hash_ids=[1])],
             "line 2.*hash_ids: 1 ids for 600 prompt tokens: no number of tokens per id fits",
