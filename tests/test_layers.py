@@ -134,15 +134,7 @@ CHARTER = {
 """The packages of the charter, and the room in which each does its job."""
 
 
-@pytest.mark.parametrize(
-    "package",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(reason="the load client still has its own"))
-        if name == "httpx"
-        else name
-        for name in CHARTER
-    ],
-)
+@pytest.mark.parametrize("package", CHARTER)
 def test_every_package_of_the_charter_is_at_work_in_its_room(package: str) -> None:
     """When its room is imported or used, not for type checkers alone."""
     users = [
