@@ -18,6 +18,9 @@ ASYNC_SINCE = (0, 14)
 ASYNC_STAGES_SINCE = (0, 32)
 """The first vLLM known to do so with stages of layers: its older model runner cannot."""
 
+KV_BALANCED_SINCE = (0, 27)
+"""The first vLLM whose balancer of data-parallel ranks looks at their KV cache."""
+
 
 def parse_version(text: str) -> tuple[int, int]:
     """Major and minor of `0.19`, `v0.19.1` or `0.19.0rc1`; ConfigError for what is none or too old."""
@@ -78,6 +81,11 @@ DECISIONS: Final = {
 def decisions_of(version: str) -> Decided:
     """Return the version with the same scheduling decisions as this one."""
     return "0.33" if parse_version(version) >= (0, 33) else "0.32"
+
+
+def weighs_kv(version: str) -> bool:
+    """Return True if this version balances data-parallel ranks by their KV cache, too."""
+    return parse_version(version) >= KV_BALANCED_SINCE
 
 
 def is_newer(version: str) -> bool:

@@ -14,7 +14,7 @@ from math import inf
 from actors.core.policies.guard import PolicyError
 from actors.core.queue.policy import defines
 from actors.core.routers import Fleet, RouterPolicy
-from actors.core.routers.fleet_state import FleetState, Role
+from actors.core.routers.fleet_state import FleetState, Published, Role
 from actors.core.routers.guard import GuardedRouter, guarded_router
 from actors.core.routers.prefix_index import new_index
 from actors.kernel.actor import Actor, ActorDied, Handled, Ref, Reply, Tap, answer
@@ -73,7 +73,8 @@ class Router(Actor[RouterMessage]):
     ) -> None:
         super().__init__(name, tap=tap)
         self._policy = guarded_router(policy)
-        self._state = FleetState(new_index(policy.index), seed)
+        published = Published(self._policy.stale_s) if self._policy.stale_s else None
+        self._state = FleetState(new_index(policy.index), seed, published)
         self._hands_over = hands_over
         self._first: Role = "prefill" if hands_over else "both"
         """The role of the replica that a request goes to first."""
@@ -319,6 +320,10 @@ class Router(Actor[RouterMessage]):
                 output.replica, output.num_free_blocks, output.num_running, output.num_waiting, step_s
             )
             self._state.num_changes += 1
+            if (published := self._state.published) is not None:
+                usage = 1 - output.num_free_blocks / self._state.num_blocks[output.replica]
+                counts = (output.num_waiting, output.num_running, usage)
+                published.note(self.clock.now_s(), output.replica, *counts)
             if self._moves:
                 self._move()
         if (events := output.kv_events) is not None:
@@ -372,6 +377,8 @@ class Router(Actor[RouterMessage]):
 
     def _engine_down(self, down: EngineDown) -> None:
         self._engines[down.replica] = None
+        if self._state.published is not None:
+            self._state.published.note(self.clock.now_s(), down.replica, 0, 0, 0.0)
         lost = self._state.lose(down.replica)
         if self._handovers is not None:
             lost = self._handovers.engine_down(down.replica, lost)

@@ -22,7 +22,8 @@ def need_torch() -> None:
 
 def as_replicas(engine: EngineOptions) -> EngineOptions:
     """Return the engine with data-parallel ranks as replicas, which share nothing and have all experts."""
-    return replace(engine, replicas=engine.replicas * engine.data_parallel_size, data_parallel_size=1)
+    replicas = engine.replicas * engine.data_parallel_size
+    return replace(engine, replicas=replicas, data_parallel_size=1, router=engine.chosen_router)
 
 
 def in_pools(serving: RealServing, engine: EngineOptions) -> tuple[RealServing, EngineOptions]:

@@ -7,7 +7,7 @@ from actors.config import ConfigError, EngineConfig, SchedulerConfig
 from actors.config.generation import parse_override
 from actors.config.speculative import SpeculativeConfig, parse_speculative_config
 from actors.core.config import VICTIMS
-from actors.core.engine_version import NEWEST, decisions_of, is_async
+from actors.core.engine_version import NEWEST, decisions_of, is_async, weighs_kv
 from actors.core.policies import POLICIES
 from actors.core.routers import ROUTERS
 from actors.policy_file import find_policy, find_router
@@ -199,10 +199,11 @@ class EngineOptions:
     enable_expert_parallel: bool = option(
         False, Switch(), "Give each rank whole experts instead of a part of all.", section=REPLICAS
     )
-    router: str = option(
-        "round-robin",
+    router: str | None = option(
+        None,
         AnyText("ROUTER", is_path=True),
-        f"Which replica a request goes to: {', '.join(ROUTERS)}, or FILE.py:NAME; parameters as of policies.",
+        f"Which replica a request goes to: {', '.join(ROUTERS)}, or FILE.py:NAME; parameters as of policies."
+        " round-robin if not given, and data-parallel with --data-parallel-size.",
         section=REPLICAS,
     )
     max_waiting: int | None = option(
@@ -242,7 +243,7 @@ class EngineOptions:
         return EngineConfig(
             scheduler=scheduler,
             policy=find_policy(self.policy),
-            router=find_router(self.router),
+            router=find_router(self.chosen_router),
             speculation=asked,
             **self._given(ENGINE),
         )
@@ -252,6 +253,15 @@ class EngineOptions:
         """The way drafts are made; None without drafts."""
         text = self.speculative_config
         return None if text is None else parse_speculative_config(text)
+
+    @property
+    def chosen_router(self) -> str:
+        """The router asked for, or else vLLM's own among data-parallel ranks, by its version."""
+        if self.router is not None:
+            return self.router
+        if self.data_parallel_size == 1:
+            return "round-robin"
+        return "data-parallel" if weighs_kv(self.engine_version) else "data-parallel:rule=counts"
 
     def simulated(self) -> "EngineOptions":
         """Return the engine with its version's default of async scheduling; drafts go step by step."""

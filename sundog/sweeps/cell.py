@@ -62,7 +62,7 @@ class Plan:
         try:
             if draws(find_policy(engine.policy)):
                 return False
-            if engine.replicas * engine.data_parallel_size > 1 and draws(find_router(engine.router)):
+            if engine.replicas * engine.data_parallel_size > 1 and draws(find_router(engine.chosen_router)):
                 return False
             return self.source(settings).repeats
         except ConfigError:

@@ -6,6 +6,7 @@ from actors.core.queue.policy import Refusal
 from actors.core.request import Submit
 from actors.core.routers.policy import Fleet, RouterPolicy, Unfinished
 from actors.core.routers.rules import (
+    DataParallel,
     LeastRequests,
     LeastTokens,
     PowerOfTwo,
@@ -25,5 +26,6 @@ ROUTERS: dict[str, Callable[..., RouterPolicy]] = {
     "session-affinity": SessionAffinity,
     "prefix-aware": PrefixAware,
     "weighted": Weighted,
+    "data-parallel": DataParallel,
 }
 """The router policies that can be asked for by name."""

@@ -71,12 +71,70 @@ class Tally:
             self.most = now
 
 
+HEARTBEAT_S = 5.0
+"""The seconds after which a coordinator publishes again what has not changed."""
+Counts = tuple[int, int, float]
+"""Waiting and running requests of a replica, and the share of its KV cache that is in use."""
+
+
+class Published:
+    """The counts of replicas as vLLM's coordinator of data-parallel ranks publishes them.
+
+    A change is published at once, or `every_s` seconds after what was published before. An engine reports
+    its share of KV when its numbers of requests change. Publications have numbers.
+    """
+
+    __slots__ = ("_changed_s", "_current", "_every_s", "_is_changed", "_last_s", "counts", "number")
+
+    def __init__(self, every_s: float) -> None:
+        self._every_s = every_s
+        self._current: list[Counts] = []
+        self.counts: list[Counts] = []
+        self._is_changed = False
+        self._changed_s = 0.0
+        self._last_s = -every_s
+        self.number = 0
+
+    def add(self) -> None:
+        """There is one more replica."""
+        self._current.append((0, 0, 0.0))
+        self.counts.append((0, 0, 0.0))
+
+    def note(self, time_s: float, replica: int, num_waiting: int, num_running: int, kv_usage: float) -> None:
+        """A replica reports its counts."""
+        self.until(time_s)
+        before = self._current[replica]
+        if before[0] != num_waiting or before[1] != num_running:
+            self._current[replica] = (num_waiting, num_running, kv_usage)
+            if not self._is_changed:
+                self._is_changed, self._changed_s = True, time_s
+            self.until(time_s)
+
+    def until(self, time_s: float) -> None:
+        """Publish what is due by an instant; a state that does not change is published at its heartbeats."""
+        if self._is_changed:
+            due_s = max(self._last_s + self._every_s, self._changed_s)
+            if time_s < due_s:
+                return
+            self._last_s, self._is_changed, self.counts = due_s, False, list(self._current)
+            self.number += 1
+        num_beats = (time_s - self._last_s) // HEARTBEAT_S
+        if num_beats >= 1.0:
+            self._last_s += HEARTBEAT_S * num_beats
+            self.number += 1
+
+
 class FleetState:
     """All replicas by number. `new_index` makes a replica's index of blocks, given how many it has."""
 
-    def __init__(self, new_index: Callable[[int], PrefixIndex], seed: int) -> None:
+    def __init__(
+        self, new_index: Callable[[int], PrefixIndex], seed: int, published: Published | None = None
+    ) -> None:
         self.seed = seed
+        self.published = published
+        """The counts that a policy reads which takes them as published."""
         self.now_s = 0.0
+        self.num_routers = 1
         self.num_held = 0
         """Requests that no replica was chosen for yet."""
         self.num_changes = 0
@@ -118,6 +176,8 @@ class FleetState:
         self.has_ended.append(False)
         self.num_free_blocks.append(num_blocks)
         self.step_s.append(None)
+        if self.published is not None:
+            self.published.add()
         for counts in (
             self.num_requests,
             self.num_tokens,

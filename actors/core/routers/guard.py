@@ -22,6 +22,7 @@ class GuardedRouter(Guard[RouterPolicy], RouterPolicy):
         self.index = inner.index
         self.follows_steps = inner.follows_steps  # type: ignore[misc]  # said of this object
         self.moves_every_s = inner.moves_every_s  # type: ignore[misc]
+        self.stale_s = inner.stale_s  # type: ignore[misc]
 
     def new_memory(self) -> object:
         return self.inner.new_memory()

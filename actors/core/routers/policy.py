@@ -11,7 +11,7 @@ from actors.core.chance import drawn
 from actors.core.policies.shown import ReadOnlySubmit
 from actors.core.queue.policy import Refusal
 from actors.core.request import Submit
-from actors.core.routers.fleet_state import FleetState, Role
+from actors.core.routers.fleet_state import Counts, FleetState, Role
 
 IndexName = Literal["none", "own", "events"]
 INDEXES = ("none", "own", "events")
@@ -60,6 +60,11 @@ class Fleet:
         return len(self._state.num_requests)
 
     @property
+    def num_routers(self) -> int:
+        """Routers that share these replicas; each has a view of its own, which this is."""
+        return self._state.num_routers
+
+    @property
     def num_held(self) -> int:
         """Requests that `choose` holds; one that it is asked about again is among them."""
         return self._state.num_held
@@ -99,6 +104,27 @@ class Fleet:
     def step_s(self, replica: int) -> float | None:
         """Seconds of its last eventful step; None before the first, and unless the policy `follows_steps`."""
         return self._state.step_s[replica]
+
+    def published(self, replica: int) -> Counts:
+        """Waiting and running requests, and the share of KV in use, as published for a `stale_s` policy.
+
+        For others as of the replica's last eventful step.
+        """
+        state = self._state
+        if state.published is not None:
+            state.published.until(state.now_s)
+            return state.published.counts[replica]
+        usage = 1 - state.num_free_blocks[replica] / state.num_blocks[replica]
+        return state.num_waiting[replica], state.num_running[replica], usage
+
+    @property
+    def num_published(self) -> int:
+        """How often counts have been published; 0 for a policy without `stale_s`."""
+        state = self._state
+        if state.published is None:
+            return 0
+        state.published.until(state.now_s)
+        return state.published.number
 
     def num_blocks(self, replica: int) -> int:
         """KV blocks that the replica has."""
@@ -155,6 +181,8 @@ class RouterPolicy:
     """True if the Router is told of each step: `Fleet.num_prefill_tokens` follows what they compute, and
     `num_free_blocks`, `num_running`, `num_waiting` and `step_s` what the last eventful one left: one that did
     more than decode on. One that `moves` requests is told, too."""
+    stale_s: ClassVar[float] = 0.0
+    """The seconds between two publications of what `Fleet.published` says; 0: it is as of the last step."""
     moves_every_s: ClassVar[float] = 1.0
     """The seconds from one question for `moves` to the next, at least."""
 

@@ -58,6 +58,69 @@ class PowerOfTwo(RouterPolicy):
         return min(up[first], up[second], key=fleet.num_requests)
 
 
+RULES = ("kv", "counts")
+
+
+class _Sent:
+    """What a front-end of vLLM keeps between two publications."""
+
+    __slots__ = ("begin", "number", "waiting")
+
+    def __init__(self) -> None:
+        self.begin = 0
+        """The rank that is looked at first."""
+        self.number = -1
+        self.waiting: list[int] = []
+        """Requests sent to each rank since the last publication."""
+
+
+@dataclass(frozen=True)
+class DataParallel(RouterPolicy):
+    """vLLM's own balancer of data-parallel ranks: the lowest score by counts that are 100 ms old.
+
+    DPLBAsyncMPClient and DPCoordinator: what was sent since the last publication counts as waiting, and the
+    rank that is looked at first turns. With `rule=kv` (vLLM 0.27 and on) the score is the greater of waiting
+    and running requests and of those that this front-end has unfinished there, and six times the waiting ones
+    for the share of KV in use above a half; with `rule=counts` (before) 4 x waiting + running. A front-end
+    that is one of several counts what it sends as often as there are front-ends.
+    """
+
+    follows_steps: ClassVar[bool] = True
+    stale_s: ClassVar[float] = 0.1
+
+    rule: str = "kv"
+
+    def __post_init__(self) -> None:
+        if self.rule not in RULES:
+            raise ValueError(f"rule is {self.rule!r}: known are {', '.join(RULES)}")
+
+    def new_memory(self) -> _Sent:
+        return _Sent()
+
+    def choose(self, request: Submit, fleet: Fleet) -> int:
+        memory, count, number = fleet.memory, fleet.num_replicas, fleet.num_published
+        if number != memory.number:
+            memory.number, memory.waiting = number, [0] * count
+        up, begin, has_kv = frozenset(fleet.up), memory.begin, self.rule == "kv"
+        lowest, best = inf, -1
+        for place in range(count):
+            replica = (begin + place) % count
+            if replica not in up:
+                continue
+            waiting, running, usage = fleet.published(replica)
+            waiting += memory.waiting[replica]
+            if has_kv:
+                score = float(max(fleet.num_routers * fleet.num_requests(replica), waiting + running))
+                score += waiting * 6.0 * max(0.0, usage - 0.5)
+            else:
+                score = float(waiting * 4 + running)
+            if score < lowest:
+                lowest, best = score, replica
+        memory.waiting[best] += fleet.num_routers
+        memory.begin = (begin + 1) % count
+        return best
+
+
 KEYS = ("session", "tenant")
 
 
