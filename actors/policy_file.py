@@ -24,7 +24,7 @@ from actors.core.predictors import GuardedPredictor, LengthPredictor
 from actors.core.routers import ROUTERS, RouterPolicy
 from actors.core.routers.guard import GuardedRouter
 from actors.core.routers.policy import INDEXES
-from actors.core.scalers import SCALERS, GuardedScaler, Scaler
+from actors.core.scalers import SCALERS, GuardedScaler, Scaler, check_behaviour
 from actors.policy_arguments import arguments_of, constructed
 
 IN_FILE = re.compile(r"(.+\.py):(\w+)(?::(.*))?", re.DOTALL)
@@ -104,7 +104,7 @@ ROUTER = PolicyKind(
         "new_memory": (),
     },
     ("follows_steps",),
-    ("index", "moves_every_s"),
+    ("index", "moves_every_s", "stale_s"),
 )
 PREDICTOR = PolicyKind(
     "predictor",
@@ -119,7 +119,15 @@ PREDICTOR = PolicyKind(
 )
 
 SCALER = PolicyKind(
-    "scaler", "actors.core.scalers", SCALERS, Scaler, GuardedScaler, "fleet", {"want": ("fleet",)}, (), ()
+    "scaler",
+    "actors.core.scalers",
+    SCALERS,
+    Scaler,
+    GuardedScaler,
+    "fleet",
+    {"want": ("fleet",)},
+    (),
+    tuple(f"{way}_{what}" for way in ("up", "down") for what in ("s", "pods", "percent", "period_s")),
 )
 
 
@@ -309,6 +317,8 @@ def _check(kind: PolicyKind[P], found: P, what: str) -> None:
         _check_weights(found.token_weights, what)
     elif isinstance(found, RouterPolicy) and found.index not in INDEXES:
         raise ConfigError(f"{what}: index is {found.index!r}: known are {', '.join(INDEXES)}")
+    if isinstance(found, Scaler):
+        _check_behaviour(found, what)
     if isinstance(found, LengthPredictor | Scaler):
         return
     try:
@@ -330,6 +340,13 @@ def _check_signature(found: object, what: str, method: str, arguments: tuple[str
     except TypeError:
         given = f"{method}{inspect.signature(function)}".replace("(", "(self, ", 1).replace(", )", ")")
         raise ConfigError(f"{what}: {given} cannot be called as {wanted}") from None
+
+
+def _check_behaviour(scaler: Scaler, what: str) -> None:
+    try:
+        check_behaviour(scaler)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{what}: {error}") from None
 
 
 def _check_weights(weights: object, what: str) -> None:

@@ -1,39 +1,72 @@
 """Scalers: how many replicas a fleet should have, asked again and again; frozen objects of pure functions.
 
-Two are formulas that clusters run: Kubernetes' HorizontalPodAutoscaler (its algorithm, tolerance and
-stabilisation windows as documented in "Horizontal Pod Autoscaling", Kubernetes 1.34), and KEDA, which hands a
-metric of the type AverageValue to the same controller and adds nothing above one replica.
+Two are formulas that clusters run: Kubernetes' HorizontalPodAutoscaler (its algorithm and tolerance as
+documented in "Horizontal Pod Autoscaling", Kubernetes 1.34), and KEDA, which hands a metric of the type
+AverageValue to the same controller and adds nothing above one replica. What follows from an answer, by the
+HPA's windows and policies, is the controller's part (`autoscaling.py`).
 """
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import ceil
+from itertools import islice
+from math import ceil, inf
+from typing import Any, TypeVar, overload
 
 from actors.core.policies.guard import ANY, PolicyError
+
+T = TypeVar("T")
+
+
+class FirstItems(Sequence[T]):
+    """The first items of a list that only grows, as a sequence. O(1) to make"""
+
+    __slots__ = ("_items", "_length")
+
+    def __init__(self, items: list[T]) -> None:
+        self._items, self._length = items, len(items)
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[T]: ...
+    def __getitem__(self, index: int | slice) -> T | list[T]:
+        if isinstance(index, slice):
+            return [self._items[number] for number in range(*index.indices(self._length))]
+        return self._items[range(self._length)[index]]
+
+    def __iter__(self) -> Iterator[T]:
+        return islice(self._items, self._length)
 
 
 @dataclass(frozen=True, slots=True)
 class ScaledFleet:
-    """A fleet when its scaler is asked.
+    """A fleet, or a pool of one, when its scaler is asked.
 
-    Counts are of this instant; `busy` (the share of time that replicas which are up computed), `arrivals` and
-    `ttfts_s` (of first tokens) are since the scaler was asked before, `every_s` ago. `asked` has the numbers
-    of replicas that scalers wanted, with their times, the latest last.
+    Counts are of this instant; `busy`, `arrivals` and `ttfts_s` (of first tokens) are since the scaler was
+    asked before, `every_s` ago. A replica that has been scaled away still computes what it had begun: its
+    requests are among the running and waiting ones, and it counts neither in `num_up` nor in `busy`.
     """
 
     now_s: float
     every_s: float
     num_up: int
+    """Replicas that serve."""
     num_starting: int
+    """Replicas that were ordered and do not serve yet, or have crashed and are not back."""
     num_running: int
     num_waiting: int
     busy: float
+    """The share of the time that the replicas in `num_up` computed; before one came up it was idle."""
     arrivals: int
     ttfts_s: Sequence[float]
     history: Sequence[int]
     """The arrivals between earlier questions, the latest last."""
     asked: Sequence[tuple[float, int]]
+    """The scaler's earlier answers with their times, the latest last."""
     start_s: float
     """Seconds from the order of a replica until it serves."""
 
@@ -44,91 +77,156 @@ class ScaledFleet:
 
 
 class Scaler:
-    """A subclass says how many replicas it wants; the answer is kept between the fewest and the most."""
+    """A subclass says how many replicas it wants, and how fast the fleet follows.
+
+    The attributes are those of the HPA's `behavior`: windows over the answers of `want`, and the most that
+    may be added or removed in a period, in replicas or in percent, whichever is more. By default the fleet
+    follows at once. The outcome is kept between the fewest and the most replicas that there may be.
+    """
+
+    up_s: float = 0.0
+    """To grow, the least that was wanted in the last `up_s` seconds counts."""
+    down_s: float = 0.0
+    """To shrink, the most that was wanted in the last `down_s` seconds counts."""
+    up_pods: float = inf
+    up_percent: float = inf
+    up_period_s: float = 15.0
+    down_pods: float = inf
+    down_percent: float = inf
+    down_period_s: float = 15.0
 
     def want(self, fleet: ScaledFleet) -> int:
         """Return the number of replicas that the fleet should have."""
         raise NotImplementedError
 
 
-def stabilised(fleet: ScaledFleet, wanted: int, down_s: float) -> int:
-    """Return `wanted`, or, to scale down, the most wanted in the last `down_s` seconds, as the HPA does."""
-    recent = [count for time_s, count in fleet.asked if time_s >= fleet.now_s - down_s]
-    return max([wanted, *recent]) if wanted < fleet.num_replicas else wanted
+def check_behaviour(scaler: Scaler) -> None:
+    """Raise ValueError for an attribute that is no number, or out of its bounds."""
+    for name in ("up_s", "down_s", "up_pods", "up_percent", "down_pods", "down_percent"):
+        value: Any = getattr(scaler, name)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        is_bound = name.endswith(("pods", "percent"))
+        if not is_number or not (value > 0 if is_bound else 0 <= value < inf):
+            bound = "above 0" if is_bound else "at least 0 and finite"
+            raise ValueError(f"{name} is {value!r}: it must be a number {bound}")
+    for name in ("up_period_s", "down_period_s"):
+        _above_zero(name, getattr(scaler, name))
 
 
 def _above_zero(name: str, value: float) -> None:
-    if not 0 < value < float("inf"):
+    if not 0 < value < inf:
         raise ValueError(f"{name} is {value}: it must be above 0 and finite")
 
 
-@dataclass(frozen=True)
-class Keda(Scaler):
-    """KEDA by the queue: unfinished requests over `target` for each replica, rounded up."""
+@dataclass(frozen=True, kw_only=True)
+class Stabilised(Scaler):
+    """A scaler whose fleet shrinks as the HPA's does, by the most that was wanted in 300 s."""
+
+    up_s: float = 0.0
+    down_s: float = 300.0
+    up_pods: float = inf
+    up_percent: float = inf
+    up_period_s: float = 15.0
+    down_pods: float = inf
+    down_percent: float = inf
+    down_period_s: float = 15.0
+
+    def __post_init__(self) -> None:
+        check_behaviour(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keda(Stabilised):
+    """KEDA by the queue: unfinished requests over `target` for each replica, rounded up.
+
+    The HPA does nothing if `target` times the replicas is within `tolerance` of the requests.
+    """
 
     target: float = 16.0
-    down_s: float = 300.0
+    tolerance: float = 0.1
 
     def __post_init__(self) -> None:
         _above_zero("target", self.target)
+        super().__post_init__()
 
     def want(self, fleet: ScaledFleet) -> int:
-        wanted = ceil((fleet.num_running + fleet.num_waiting) / self.target)
-        return stabilised(fleet, wanted, self.down_s)
+        num_unfinished, count = fleet.num_running + fleet.num_waiting, fleet.num_replicas
+        if count and abs(num_unfinished / (self.target * count) - 1) <= self.tolerance:
+            return count
+        return ceil(num_unfinished / self.target)
 
 
-@dataclass(frozen=True)
-class Hpa(Scaler):
-    """The HPA by utilisation: replicas times the mean busy share over `target`, within `tolerance` none."""
+@dataclass(frozen=True, kw_only=True)
+class Hpa(Stabilised):
+    """The HPA by utilisation: replicas that serve times their mean busy share over `target`, rounded up.
+
+    Within `tolerance` nothing changes. If more are wanted while some start, these count as idle: if that
+    turns the direction or comes within the tolerance, nothing changes either.
+    """
 
     target: float = 0.7
     tolerance: float = 0.1
-    down_s: float = 300.0
 
     def __post_init__(self) -> None:
         _above_zero("target", self.target)
+        super().__post_init__()
 
     def want(self, fleet: ScaledFleet) -> int:
-        ratio = fleet.busy / self.target
-        if abs(ratio - 1) <= self.tolerance:
-            return fleet.num_replicas
-        return stabilised(fleet, ceil(fleet.num_up * ratio), self.down_s)
+        ratio, count = fleet.busy / self.target, fleet.num_replicas
+        if not fleet.num_up:
+            return count  # No replica has a metric.
+        if ratio > 1 and fleet.num_starting:
+            of_all = ratio * fleet.num_up / count
+            return count if of_all <= 1 + self.tolerance else ceil(fleet.num_up * ratio)
+        return count if abs(ratio - 1) <= self.tolerance else ceil(fleet.num_up * ratio)
 
 
-@dataclass(frozen=True)
-class Attainment(Scaler):
-    """Scale by the objective: up if fewer than `share` of first tokens came within `ttft_s`, down if idle."""
+@dataclass(frozen=True, kw_only=True)
+class Attainment(Stabilised):
+    """Scale by the objective: up if fewer than `share` of first tokens came within `ttft_s`, down if idle.
+
+    A fleet that is busy for less than `idle` of the time shrinks to the replicas that would be busy so much.
+    """
 
     ttft_s: float = 0.5
     share: float = 0.95
     step: float = 0.25
     idle: float = 0.3
-    down_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        _above_zero("ttft_s", self.ttft_s)
+        _above_zero("step", self.step)
+        _above_zero("idle", self.idle)
+        super().__post_init__()
 
     def want(self, fleet: ScaledFleet) -> int:
         count = fleet.num_replicas
         met = sum(ttft_s <= self.ttft_s for ttft_s in fleet.ttfts_s)
         if (fleet.num_waiting and not fleet.ttfts_s) or met < self.share * len(fleet.ttfts_s):
             return count if fleet.num_starting else count + max(1, ceil(count * self.step))
-        return stabilised(fleet, count - 1 if fleet.busy < self.idle else count, self.down_s)
+        return count if fleet.busy >= self.idle else ceil(fleet.num_up * fleet.busy / self.idle)
 
 
-@dataclass(frozen=True)
-class ArrivalTrend(Scaler):
+@dataclass(frozen=True, kw_only=True)
+class ArrivalTrend(Stabilised):
     """Scale by the arrivals expected when an order takes effect, on a line through the last `window` counts.
 
-    A replica serves `per_s` requests a second.
+    A replica serves `per_s` requests a second. Once nothing arrives, nothing is expected.
     """
 
     per_s: float = 1.0
     window: int = 8
-    down_s: float = 300.0
 
     def __post_init__(self) -> None:
         _above_zero("per_s", self.per_s)
+        if self.window < 1:
+            raise ValueError(f"window is {self.window}: it must be at least 1")
+        super().__post_init__()
 
     def want(self, fleet: ScaledFleet) -> int:
-        counts = [*fleet.history, fleet.arrivals][-self.window :]
+        if not fleet.arrivals:
+            return 0
+        counts = [*fleet.history[max(len(fleet.history) + 1 - self.window, 0) :], fleet.arrivals]
         middle, mean = (len(counts) - 1) / 2, sum(counts) / len(counts)
         spread = sum((index - middle) ** 2 for index in range(len(counts)))
         slope = (
@@ -136,7 +234,7 @@ class ArrivalTrend(Scaler):
         )
         ahead = len(counts) - 1 - middle + fleet.start_s / fleet.every_s
         coming_per_s = max(mean + slope * ahead, 0.0) / fleet.every_s
-        return stabilised(fleet, ceil(coming_per_s / self.per_s), self.down_s)
+        return ceil(coming_per_s / self.per_s)
 
 
 SCALERS: dict[str, Callable[..., Scaler]] = {
@@ -153,6 +251,10 @@ class GuardedScaler(Scaler):
 
     def __init__(self, inner: Scaler, name: str) -> None:
         self.inner, self.name = inner, name
+        self.up_s, self.down_s = inner.up_s, inner.down_s
+        self.up_pods, self.up_percent, self.up_period_s = inner.up_pods, inner.up_percent, inner.up_period_s
+        self.down_pods, self.down_percent = inner.down_pods, inner.down_percent
+        self.down_period_s = inner.down_period_s
 
     def want(self, fleet: ScaledFleet) -> int:
         try:

@@ -54,11 +54,45 @@ class FaultFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolScalingFigures:
+    """A pool that scaled by a scaler of its own; the fields are those of ScalingFigures."""
+
+    pool: str
+    gpu_hours: float
+    all_gpu_hours: float
+    num_starts: int
+    changes: tuple[tuple[float, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MissedAlone:
+    """Prompts whose TTFT is above the `ttft_s` of a scaler when each has an engine to itself.
+
+    The shortest has `from_tokens` tokens and takes `from_s` or longer.
+    """
+
+    ttft_s: float
+    num_prompts: int
+    num_missed: int
+    from_tokens: int
+    from_s: float
+
+    def __str__(self) -> str:
+        least = f"from {self.from_tokens:,} tokens on: {self.from_s:,.3f} s or more"
+        return (
+            f"{self.num_missed:,} of {self.num_prompts:,} prompts miss ttft_s={self.ttft_s:g} alone on an"
+            f" engine, unless they are cached ({least}):"
+            " attainment grows to the most for them, and no number of replicas helps"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class ScalingFigures:
     """The GPU-hours of a fleet that scaled, from the begin of the trace to the last step, beside two others.
 
     `busy_gpu_hours` are those in which its engines computed: with the batches that there were, none needs
-    fewer. `all_gpu_hours` are those of all replicas all the time. `changes` says when how many were wanted.
+    fewer. `all_gpu_hours` are those of all replicas all the time. `changes` says when how many were wanted,
+    of all pools that scale together; `pools` has each, if there are pools.
     """
 
     gpu_hours: float
@@ -67,6 +101,8 @@ class ScalingFigures:
     mean_replicas: float
     num_starts: int
     changes: tuple[tuple[float, int], ...]
+    pools: tuple[PoolScalingFigures, ...] = ()
+    missed_alone: MissedAlone | None = None
 
     @property
     def share(self) -> float:

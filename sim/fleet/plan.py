@@ -5,10 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
+from operator import mul
 
 import numpy as np
 
 from actors.core.routers.fleet_state import Role
+from actors.core.scalers import Attainment
 from actors.engine.backend import Backend
 from actors.engine.supervisor import Backoff, Supervision
 from actors.fates import SIMULATED, Fate
@@ -16,17 +18,20 @@ from actors.messages import Capacity
 from sim.backend import Pace, TokenSource
 from sim.cost.composed import InStep, Pipeline, ScaledCost, scaled
 from sim.cost.work import CostModel
+from sim.fleet.alone import missed_alone
 from sim.fleet.faults import DeadEngine, PlannedFault, Retries, Spike, spiked
 from sim.fleet.figures import (
     FaultFigures,
     FleetFigures,
+    MissedAlone,
     MoveFigures,
     PoolFigures,
+    PoolScalingFigures,
     ScalingFigures,
     TransferFigures,
 )
 from sim.fleet.links import KvLinks
-from sim.fleet.scaling import Autoscaler, Scaling
+from sim.fleet.scaling import Autoscaler, ScaledPool, Scaling
 from sim.fleet.trouble import Trouble
 from sim.in_step import RankBackend, waves_of
 from sim.oracle import Oracle
@@ -77,17 +82,44 @@ class FleetLedger:
         return FleetFigures(pools, transfers, faults, scaling, moves)
 
     def _scaled(self, scaler: Autoscaler, recorder: Recorder, end_s: float) -> ScalingFigures:
-        num_gpus, replica_s = self._engines[0].num_gpus, scaler.replica_seconds(end_s)
-        all_s = end_s * len(self._engines)
-        busy_s = sum(steps.busy_s for steps in recorder.steps)
-        hours = num_gpus / 3600
+        scaled = {number for pool in scaler.pools for number in pool.replicas}
+        gpus = [engine.num_gpus for engine in self._engines]
+        replica_s = [pool.replica_seconds(end_s) for pool in scaler.pools]
+        always_s = [0.0 if number in scaled else end_s for number in range(len(gpus))]
+        paid_s = sum(map(mul, gpus, always_s))
+        paid_s += sum(
+            gpus[min(pool.replicas)] * each for pool, each in zip(scaler.pools, replica_s, strict=True)
+        )
+        busy_s = sum(num_gpus * steps.busy_s for num_gpus, steps in zip(gpus, recorder.steps, strict=True))
+        pools = [
+            self._scaled_pool(pool, seconds, end_s)
+            for pool, seconds in zip(scaler.pools, replica_s, strict=True)
+            if pool.scaling.pool is not None
+        ]
         return ScalingFigures(
-            replica_s * hours,
-            busy_s * hours,
-            all_s * hours,
-            replica_s / end_s if end_s else 0.0,
-            scaler.num_starts,
+            paid_s / 3600,
+            busy_s / 3600,
+            end_s * sum(gpus) / 3600,
+            (sum(replica_s) + sum(always_s)) / end_s if end_s else 0.0,
+            sum(pool.num_starts for pool in scaler.pools),
             tuple(scaler.changes),
+            tuple(pools),
+            self._missed_alone(scaler),
+        )
+
+    def _missed_alone(self, autoscaler: Autoscaler) -> MissedAlone | None:
+        """Return the prompts that the objective of a scaler is out of reach for."""
+        for pool in autoscaler.pools:
+            scaler, engine = pool.scaling.scaler, self._engines[min(pool.replicas)]
+            if isinstance(scaler, Attainment) and engine.role != "decode":
+                return missed_alone(engine.cost, autoscaler.watch.prompts, scaler.ttft_s)
+        return None
+
+    def _scaled_pool(self, pool: ScaledPool, replica_s: float, end_s: float) -> PoolScalingFigures:
+        hours = self._engines[min(pool.replicas)].num_gpus / 3600
+        name, all_s = pool.scaling.pool or "", end_s * len(pool.replicas)
+        return PoolScalingFigures(
+            name, replica_s * hours, all_s * hours, pool.num_starts, tuple(pool.changes)
         )
 
     def _pool(self, name: str, recorder: Recorder, span_s: float) -> PoolFigures:
@@ -141,7 +173,8 @@ class FleetPlan:
     link_latency_s: float = 0.0
     faults: tuple[PlannedFault, ...] = ()
     seed: int = 0
-    scaling: Scaling | None = None
+    scaling: tuple[Scaling, ...] = ()
+    """The terms of the pools that scale, or of the whole fleet."""
     moves: bool = False
     """True if requests may go from one engine to another of its role."""
 
@@ -155,6 +188,13 @@ class FleetPlan:
     def has_ranks_in_step(self) -> bool:
         """True if any engines share experts."""
         return any(isinstance(engine.cost, InStep) for engine in self.engines)
+
+    def autoscaler(
+        self, on_change: Callable[[float, int, float], None] = lambda time_s, wanted, paid_s: None
+    ) -> Autoscaler:
+        """Return what drives the numbers of replicas of a run; there must be a `scaling`."""
+        pools, roles = [each.pool for each in self.engines], [each.role for each in self.engines]
+        return Autoscaler(self.scaling, pools, roles, on_change)
 
     def furnish(self, source: Callable[[], TokenSource]) -> tuple[list[Backend], Surroundings]:
         """Return new backends, one a replica, and what else the run has; `source` makes those of tokens."""
@@ -173,7 +213,7 @@ class FleetPlan:
         links = None
         if self.moves or any(engine.role == "prefill" for engine in self.engines):
             links = KvLinks([engine.tokens_per_s for engine in self.engines], self.link_latency_s)
-        scaler = None if self.scaling is None else Autoscaler(self.scaling, len(self.engines))
+        scaler = self.autoscaler() if self.scaling else None
         around = Surroundings(
             links=links,
             own_blocks=[engine.capacity.num_blocks for engine in self.engines],

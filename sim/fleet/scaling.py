@@ -2,115 +2,61 @@
 
 Replicas that are not wanted are drained, as `POST /drain` does, and off when their last request has ended;
 those that are ordered serve `start_s` later, with an empty cache. The last to be ordered are the first to go.
-A GPU is paid for from its order until its replica is off.
+A GPU is paid for from its order until its replica is off. Pools scale by scalers of their own, each on its
+own requests; they are asked at the same instants, in their order.
+
+Laws: the starts of a pool are the rises of its wanted line; where nothing starts, as many replicas serve, or
+are down by a fault, as are wanted; a question costs O(replicas).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from actors.core.scalers import ScaledFleet, Scaler
+from actors.core.autoscaling import Controller
+from actors.core.routers.fleet_state import Role
+from actors.core.scalers import FirstItems, ScaledFleet, Scaler
 from actors.front.async_llm import FromClients
-from actors.kernel.actor import Actor, Ref
+from actors.kernel.actor import Ref
 from actors.kernel.clock import Event, now_s, sleep_until
-from actors.messages import Drain, EngineDown, Heard, Refused, ResetPrefixCache, StepOutput, Submit, Unserved
+from actors.messages import Drain, Refused, ResetPrefixCache
+from sim.fleet.watch import FleetWatch
 
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """The terms of a fleet that scales; it begins with `least` replicas."""
+    """The terms of a fleet that scales, or of one `pool` of it; it begins with `least` replicas."""
 
     scaler: Scaler
     least: int = 1
     every_s: float = 15.0
     start_s: float = 60.0
-
-
-class FleetWatch(Actor[Heard]):
-    """The listener that counts what a scaler is told."""
-
-    def __init__(self, num_replicas: int) -> None:
-        super().__init__("fleet-watch")
-        self._arrived: dict[str, float] = {}
-        """Unfinished requests that have no token yet."""
-        self.num_unfinished = self.arrivals = 0
-        self.ttfts_s: list[float] = []
-        self.running = [0] * num_replicas
-        self._busy_s = [0.0] * num_replicas
-        self._since_s: list[float | None] = [None] * num_replicas
-        """The times since which each computes; in a run of steps, too, of which only the end is told."""
-
-    def handle(self, message: Heard) -> None:
-        match message:
-            case Submit():
-                self._arrived[message.request_id] = message.arrival_s
-                self.arrivals += 1
-                self.num_unfinished += 1
-            case StepOutput():
-                self._step(message)
-            case EngineDown():
-                self.running[message.replica] = 0
-                self._fall_silent(message.replica, self.clock.now_s())
-            case Unserved():
-                self.num_unfinished -= len(message.request_ids)
-            case _:
-                pass
-
-    def busy_s(self, until_s: float) -> float:
-        """Return the seconds for which replicas have computed, all together."""
-        open_s = [until_s - since_s for since_s in self._since_s if since_s is not None]
-        return sum(self._busy_s) + sum(open_s)
-
-    def _fall_silent(self, replica: int, time_s: float) -> None:
-        since_s, self._since_s[replica] = self._since_s[replica], None
-        if since_s is not None:
-            self._busy_s[replica] += max(time_s - since_s, 0.0)
-
-    def _step(self, output: StepOutput) -> None:
-        replica, ends = output.replica, output.end_times_s
-        self.running[replica] = output.num_running
-        if ends and self._since_s[replica] is None:
-            self._since_s[replica] = output.start_s
-        if not (output.num_running or output.num_waiting):
-            self._fall_silent(replica, ends[-1] if ends else output.start_s)
-        for chunk in output.batch.chunks:
-            if chunk.samples and (arrival_s := self._arrived.pop(chunk.request_id, None)) is not None:
-                self.ttfts_s.append(ends[0] - arrival_s)
-        for finish in output.finished:
-            if finish.reason == "handed":
-                continue
-            self._arrived.pop(finish.request_id, None)
-            self.num_unfinished -= 1
+    pool: str | None = None
 
 
 class ScaledReplica:
     """A replica of a fleet that scales; `is_wanted` from its order until it is drained."""
 
-    __slots__ = ("is_wanted", "paid_since_s", "up_s")
+    __slots__ = ("busy_s", "is_wanted", "paid_since_s", "up_s")
 
     def __init__(self) -> None:
         self.is_wanted = False
         self.paid_since_s: float | None = None
         """None while it is off."""
-        self.up_s = 0.0
-        """The time at which it serves, once it is wanted."""
+        self.up_s: float | None = None
+        """The time at which it serves, while it starts."""
+        self.busy_s = 0.0
+        """The seconds for which it had computed when the scaler was asked last, or when it came up."""
 
 
-class Autoscaler:
-    """Drives the number of replicas of one run, and keeps what that came to."""
+class ScaledPool:
+    """The replicas that one scaler decides on, and what that came to."""
 
-    def __init__(
-        self,
-        scaling: Scaling,
-        num_replicas: int,
-        on_change: Callable[[float, int, float], None] = lambda time_s, wanted, paid_s: None,
-    ) -> None:
-        """`on_change` is told when how many are wanted, and the seconds that replicas were paid by then."""
-        self._scaling, self._on_change = scaling, on_change
-        self.watch = FleetWatch(num_replicas)
-        self._replicas = [ScaledReplica() for _ in range(num_replicas)]
+    def __init__(self, scaling: Scaling, number: int, members: Sequence[int], watch: FleetWatch) -> None:
+        self.scaling, self._number, self._watch = scaling, number, watch
+        self.replicas = {member: ScaledReplica() for member in members}
+        self._controller = Controller(scaling.scaler, scaling.least, len(members))
         self._history: list[int] = []
-        self._asked: list[tuple[float, int]] = []
-        self._busy_s = 0.0
+        self._asked_s = 0.0
         self._paid_s = 0.0
         self.changes: list[tuple[float, int]] = []
         """The times at which the number of wanted replicas changed, with the new numbers."""
@@ -119,99 +65,93 @@ class Autoscaler:
     def replica_seconds(self, until_s: float) -> float:
         """Return the seconds for which replicas were paid, those that still are up to an instant."""
         open_s = [
-            max(until_s - each.paid_since_s, 0.0) for each in self._replicas if each.paid_since_s is not None
+            max(until_s - each.paid_since_s, 0.0)
+            for each in self.replicas.values()
+            if each.paid_since_s is not None
         ]
         return self._paid_s + sum(open_s)
 
-    async def drive(self, llm: Ref[FromClients]) -> None:
-        """Ask the scaler again and again, and do as it says."""
-        least, every_s = self._scaling.least, self._scaling.every_s
-        for number, replica in enumerate(self._replicas):
-            if number < least:
+    def begin(self, llm: Ref[FromClients]) -> None:
+        """Drain all replicas but the fewest."""
+        self._asked_s = now_s()
+        for place, (number, replica) in enumerate(self.replicas.items()):
+            if place < self.scaling.least:
                 replica.is_wanted, replica.paid_since_s = True, now_s()
             else:
                 llm.request(Drain(number))
-        self._changed(least)
-        next_s = now_s()
-        while True:
-            next_s += every_s
-            await sleep_until(next_s, Event.TIMEOUT, "autoscaler")
-            self._serve(llm)
-            fleet = self._facts()
-            wanted = min(max(self._scaling.scaler.want(fleet), least), len(self._replicas))
-            self._asked.append((fleet.now_s, wanted))
-            await self._scale(wanted, llm)
+        self.changes.append((now_s(), self.scaling.least))
 
-    def _changed(self, wanted: int) -> None:
-        self.changes.append((now_s(), wanted))
-        self._on_change(now_s(), wanted, self.replica_seconds(now_s()))
-
-    def _wanted(self) -> list[int]:
-        return [number for number, each in enumerate(self._replicas) if each.is_wanted]
-
-    def _facts(self) -> ScaledFleet:
-        """Return what has happened since the last question."""
-        watch, time_s = self.watch, now_s()
-        wanted = self._wanted()
-        num_up = sum(self._replicas[number].up_s <= time_s for number in wanted)
-        busy_s, arrivals = watch.busy_s(time_s), watch.arrivals
-        num_running = sum(watch.running)
-        fleet = ScaledFleet(
-            time_s,
-            self._scaling.every_s,
-            num_up,
-            len(wanted) - num_up,
-            num_running,
-            max(watch.num_unfinished - num_running, 0),
-            min((busy_s - self._busy_s) / (self._scaling.every_s * max(num_up, 1)), 1.0),
-            arrivals,
-            tuple(watch.ttfts_s),
-            tuple(self._history),
-            tuple(self._asked),
-            self._scaling.start_s,
-        )
-        self._busy_s, watch.arrivals, watch.ttfts_s = busy_s, 0, []
-        self._history.append(arrivals)
-        return fleet
-
-    async def _scale(self, wanted: int, llm: Ref[FromClients]) -> None:
+    def ask(self, llm: Ref[FromClients]) -> bool:
+        """Ask the scaler, and do as it says; True if that changes the fleet."""
+        wanted = self._controller.decide(self._facts())
         now = self._wanted()
-        for number in [n for n, each in enumerate(self._replicas) if not each.is_wanted][: wanted - len(now)]:
+        idle = [number for number, each in self.replicas.items() if not each.is_wanted]
+        for number in idle[: max(wanted - len(now), 0)]:
             self._order(number)
         for number in now[wanted:]:
             self._release(number, llm)
         if wanted != len(now):
-            self._changed(wanted)
-        await self._sleep_until_up(llm)
+            self.changes.append((now_s(), wanted))
+        return wanted != len(now)
+
+    def next_up_s(self) -> float | None:
+        """Return when the next replica serves that is starting."""
+        return min((each.up_s for each in self.replicas.values() if each.up_s is not None), default=None)
+
+    def serve(self, llm: Ref[FromClients]) -> None:
+        """Send requests to wanted replicas that have come up."""
+        for number, replica in self.replicas.items():
+            if replica.up_s is not None and replica.up_s <= now_s():
+                replica.up_s = None
+                replica.busy_s = self._watch.busy_s(number, now_s())
+                llm.request(Drain(number, is_draining=False))
+
+    def _wanted(self) -> list[int]:
+        return [number for number, each in self.replicas.items() if each.is_wanted]
+
+    def _facts(self) -> ScaledFleet:
+        """Return what has happened since the last question."""
+        watch, time_s = self._watch, now_s()
+        wanted, num_up, busy_s, span_s = 0, 0, 0.0, time_s - self._asked_s
+        for number, replica in self.replicas.items():
+            busy_until_s = watch.busy_s(number, time_s)
+            if replica.is_wanted:
+                wanted += 1
+                if replica.up_s is None and not watch.is_down[number]:
+                    num_up += 1
+                    busy_s += busy_until_s - replica.busy_s
+            replica.busy_s = busy_until_s
+        num_running = sum(watch.running[number] for number in self.replicas)
+        arrivals, ttfts_s = watch.since_last(self._number)
+        fleet = ScaledFleet(
+            now_s=time_s,
+            every_s=self.scaling.every_s,
+            num_up=num_up,
+            num_starting=wanted - num_up,
+            num_running=num_running,
+            num_waiting=max(watch.num_unfinished(self._number) - num_running, 0),
+            busy=min(busy_s / (span_s * num_up), 1.0) if num_up else 0.0,
+            arrivals=arrivals,
+            ttfts_s=ttfts_s,
+            history=FirstItems(self._history),
+            asked=self._controller.asked,
+            start_s=self.scaling.start_s,
+        )
+        self._asked_s = time_s
+        self._history.append(arrivals)
+        return fleet
 
     def _order(self, number: int) -> None:
-        replica = self._replicas[number]
+        replica = self.replicas[number]
         replica.is_wanted, self.num_starts = True, self.num_starts + 1
         # One that still drains has all that a start would bring.
-        replica.up_s = now_s() if replica.paid_since_s is not None else now_s() + self._scaling.start_s
+        replica.up_s = now_s() if replica.paid_since_s is not None else now_s() + self.scaling.start_s
         replica.paid_since_s = replica.paid_since_s if replica.paid_since_s is not None else now_s()
-
-    async def _sleep_until_up(self, llm: Ref[FromClients]) -> None:
-        """Let replicas serve that come up before the next question."""
-        self._serve(llm)
-        next_s = (self._asked[-1][0] if self._asked else 0.0) + self._scaling.every_s
-        for up_s in sorted({self._replicas[number].up_s for number in self._wanted()}):
-            if now_s() < up_s < next_s:
-                await sleep_until(up_s, Event.TIMEOUT, "autoscaler")
-                self._serve(llm)
-
-    def _serve(self, llm: Ref[FromClients]) -> None:
-        """Send requests to wanted replicas that have come up."""
-        for number in self._wanted():
-            replica = self._replicas[number]
-            if 0 < replica.up_s <= now_s():
-                replica.up_s = 0.0
-                llm.request(Drain(number, is_draining=False))
 
     def _release(self, number: int, llm: Ref[FromClients]) -> None:
         """Drain a replica; it is off when nothing is left there."""
-        replica = self._replicas[number]
-        replica.is_wanted, replica.up_s = False, 0.0
+        replica = self.replicas[number]
+        replica.is_wanted, replica.up_s = False, None
 
         def drained(answer: object, error: BaseException | None) -> None:
             if error is not None or isinstance(answer, Refused) or replica.is_wanted:
@@ -222,3 +162,66 @@ class Autoscaler:
                 llm.request(ResetPrefixCache(replica=number, begins_anew=True))
 
         llm.request(Drain(number)).then(drained)
+
+
+class Autoscaler:
+    """Drives the numbers of replicas of one run."""
+
+    def __init__(
+        self,
+        scalings: Sequence[Scaling],
+        pools: Sequence[str],
+        roles: Sequence[Role],
+        on_change: Callable[[float, int, float], None] = lambda time_s, wanted, paid_s: None,
+    ) -> None:
+        """`pools` and `roles` have the pool and the role of each replica; a Scaling without a pool has all.
+
+        `on_change` is called when how many are wanted, and with the seconds that replicas were paid by then.
+        """
+        self._on_change = on_change
+        self._every_s = scalings[0].every_s
+        is_whole = scalings[0].pool is None
+        names = list(dict.fromkeys(pools))
+        numbers = [0 if is_whole else names.index(name) for name in pools]
+        self.watch = FleetWatch(numbers, roles)
+        self.changes: list[tuple[float, int]] = []
+        """The times at which the number of wanted replicas changed, with the new numbers, of all pools."""
+        self.pools: list[ScaledPool] = []
+        for scaling in scalings:
+            number = 0 if scaling.pool is None else names.index(scaling.pool)
+            members = [replica for replica, its in enumerate(numbers) if its == number]
+            self.pools.append(ScaledPool(scaling, number, members, self.watch))
+
+    async def drive(self, llm: Ref[FromClients]) -> None:
+        """Ask the scalers again and again, and do as they say."""
+        for pool in self.pools:
+            pool.begin(llm)
+        self._changed()
+        next_s = now_s()
+        while True:
+            next_s += self._every_s
+            await self._serve_until(next_s, llm)
+            changes = [pool.ask(llm) for pool in self.pools]
+            self._serve(llm)
+            if any(changes):
+                self._changed()
+
+    def _changed(self) -> None:
+        wanted = sum(pool.changes[-1][1] for pool in self.pools)
+        if not self.changes or wanted != self.changes[-1][1]:
+            self.changes.append((now_s(), wanted))
+        self._on_change(now_s(), wanted, sum(pool.replica_seconds(now_s()) for pool in self.pools))
+
+    async def _serve_until(self, time_s: float, llm: Ref[FromClients]) -> None:
+        """Let replicas serve as they come up, until an instant."""
+        while True:
+            coming_s = [up_s for pool in self.pools if (up_s := pool.next_up_s()) is not None]
+            next_s = min([*coming_s, time_s])
+            await sleep_until(next_s, Event.TIMEOUT, "autoscaler")
+            self._serve(llm)
+            if next_s >= time_s:
+                return
+
+    def _serve(self, llm: Ref[FromClients]) -> None:
+        for pool in self.pools:
+            pool.serve(llm)

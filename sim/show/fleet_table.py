@@ -27,6 +27,12 @@ def print_fleet(console: Console, fleet: FleetFigures) -> None:
             f" replicas all the time would be {scaling.all_gpu_hours:,.3f}",
             markup=False,
         )
+        for its in scaling.pools:
+            console.print(
+                f"{its.pool}: {its.gpu_hours:,.3f} GPU-hours of {its.all_gpu_hours:,.3f},"
+                f" {its.num_starts:,} starts",
+                markup=False,
+            )
     if (moves := fleet.moves) is not None:
         console.print(
             f"{moves.num_moves:,} moves of requests, {moves.num_with_kv:,} of them with KV, for which these"

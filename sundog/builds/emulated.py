@@ -89,10 +89,8 @@ def emulated(
 
 def _scaler(simulated: "Simulated") -> "Autoscaler | None":
     """Return what drives the number of replicas, if anything does."""
-    from sim.fleet.scaling import Autoscaler
-
-    scaling = None if simulated.plan is None else simulated.plan.scaling
-    return None if scaling is None else Autoscaler(scaling, simulated.config.replicas, _say_replicas)
+    plan = simulated.plan
+    return None if plan is None or not plan.scaling else plan.autoscaler(_say_replicas)
 
 
 def _say_replicas(time_s: float, wanted: int, paid_s: float) -> None:

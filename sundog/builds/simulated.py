@@ -15,7 +15,7 @@ from actors.core.config import SchedulerConfig
 from actors.core.engine_version import NEWEST, is_async, is_newer
 from actors.messages import Capacity
 from actors.policy_file import find_scaler
-from sim.cost.composed import InStep, in_step, scaled
+from sim.cost.composed import in_step, scaled
 from sim.cost.doubt import FRONT_END_DOUBT, step_doubt
 from sim.cost.overhead import NO_OVERHEAD, WithOverhead
 from sim.cost.overhead import host_overhead as fitted_overhead
@@ -30,7 +30,7 @@ from sim.target import Target
 from sundog.options.engine import EngineOptions
 from sundog.options.measured import as_measured, profile_of
 from sundog.options.row import refuse
-from sundog.options.simulation import LINK_GB_PER_S, TargetOptions, TermsOptions
+from sundog.options.simulation import LINK_GB_PER_S, TargetOptions, TermsOptions, parse_scalers
 
 if TYPE_CHECKING:
     from sim.cost.profile import Profile
@@ -193,6 +193,7 @@ class Simulated:
         for spec in pools:
             own: dict[str, Any] = {
                 **{name: getattr(spec, name) for name in OF_POOLS if name != "gpu"},
+                "router": engine.chosen_router,
                 **spec.own,
             }
             try:
@@ -257,17 +258,34 @@ class Simulated:
         return self.plan or FleetPlan((member,) * num_replicas, seed=seed)
 
     def _scaling(self, target: TargetOptions, scaler: str) -> "Simulated":
-        """Return the fleet with as many replicas as its scaler wants."""
+        """Return the fleet with as many replicas as its scaler wants, or each pool as its own does."""
         from sim.fleet.scaling import Scaling
 
-        if self.config.pools or isinstance(self.cost, InStep):
-            raise ConfigError("--scaler is for equal engines that go apart: leave --pool out")
-        least = target.scale_least or 1
-        if least > self.config.replicas:
-            raise ConfigError(f"--scale-least is {least}, and --replicas, the most, {self.config.replicas}")
-        start_s = 60.0 if target.scale_start_s is None else target.scale_start_s
-        scaling = Scaling(find_scaler(scaler), least, target.scale_every_s or 15.0, start_s)
-        return replace(self, plan=replace(self._planned(), scaling=scaling))
+        plan, by_role = self._planned(), parse_scalers(scaler)
+        if plan.has_ranks_in_step:
+            raise ConfigError("--scaler: ranks that share experts go in step, and do not scale apart")
+        role_of = {each.pool: each.role for each in plan.engines} if self.config.pools else {}
+        roles = sorted({*role_of.values()})
+        for role in by_role:
+            if role is not None and role not in roles:
+                known = f"the pools are {', '.join(roles)}" if roles else "there is no --pool"
+                raise ConfigError(f"--scaler names {role}, and {known}: name a pool, or the scaler alone")
+        terms = (
+            target.scale_least or 1,
+            target.scale_every_s or 15.0,
+            60.0 if target.scale_start_s is None else target.scale_start_s,
+        )
+        scaled: list[Scaling] = []
+        names: list[str | None] = [*role_of] if role_of else [None]
+        for pool in names:
+            text = by_role.get(None if pool is None else role_of[pool], by_role.get(None))
+            most = sum(pool in (None, each.pool) for each in plan.engines)
+            if text is not None and terms[0] > most:
+                given = "--replicas, the most," if pool is None else f"the most of pool {pool}"
+                raise ConfigError(f"--scale-least is {terms[0]}, and {given} {most}")
+            if text is not None:
+                scaled.append(Scaling(find_scaler(text), *terms, pool))
+        return replace(self, plan=replace(plan, scaling=tuple(scaled)))
 
     def _moving(self, target: TargetOptions, seed: int) -> "Simulated":
         """Return the fleet with links, over which its router moves requests."""

@@ -173,6 +173,9 @@ def _warn(simulated: "Simulated", summary: "Summary") -> None:
         remark(text)
     for operator, factor in outside_measured(*simulated.kernels).items():
         remark(f"{operator}: asked for {factor:.1f} times more (or less) than was measured")
+    scaling = None if summary.fleet is None else summary.fleet.scaling
+    if scaling is not None and scaling.missed_alone is not None:
+        remark(f"--scaler: {scaling.missed_alone}")
     if summary.num_cut:
         longest = simulated.config.with_blocks(simulated.capacity.num_blocks).max_model_len
         remark(

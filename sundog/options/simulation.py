@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actors.config import ConfigError
 from actors.config.hop_costs import parse_hop_costs
+from actors.core.config import ConfigError
 from actors.core.scalers import SCALERS
 from sundog.options.row import RECORDING, AnyText, Parsed, Real, Switch, Whole, option, rows
 
@@ -45,6 +46,8 @@ class PoolSpec(NamedTuple):
         return f"{self.role}={self.gpu}:{ranks}tp{self.tensor_parallel_size}x{self.replicas}"
 
 
+ROLE = "(?:prefill|decode|both)="
+"""The begin of what holds for a pool."""
 OWN_OPTIONS = ("max_num_seqs", "max_num_batched_tokens", "num_gpu_blocks")
 """Options that may differ between pools."""
 
@@ -179,6 +182,25 @@ class PoolOptions:
         return tuple(map(parse_pool, self.pool))
 
 
+def parse_scalers(text: str) -> "dict[Role | None, str]":
+    """Read `prefill=keda:target=8,decode=hpa`, a scaler for each pool by its role; one alone is for None.
+
+    A plus instead of the comma before a role is taken, too: in a sweep commas are between values.
+    """
+    if re.match(ROLE, text) is None:
+        return {None: text}
+    found: dict[Role | None, str] = {}
+    for part in re.split(rf"[,+](?={ROLE})", text):
+        name, _, scaler = part.partition("=")
+        role: Any = name
+        if role in found:
+            raise ConfigError(f"--scaler names {role} twice: give it one scaler")
+        if not scaler:
+            raise ConfigError(f"--scaler names {role} and no scaler: give {role}=NAME, as in {role}=keda")
+        found[role] = scaler
+    return found
+
+
 @dataclass(frozen=True, kw_only=True)
 class ScalingOptions:
     """Options of a fleet that grows and shrinks."""
@@ -186,7 +208,8 @@ class ScalingOptions:
     scaler: str | None = option(
         None,
         AnyText("SCALER", is_path=True),
-        f"How many of --replicas there are: {', '.join(SCALERS)}, FILE.py:NAME; parameters as of policies.",
+        f"How many of --replicas there are: {', '.join(SCALERS)}, FILE.py:NAME, or one for each pool:"
+        " prefill=keda:target=8,decode=hpa; parameters as of policies.",
         section=FLEET,
     )
     scale_start_s: float | None = option(
@@ -199,7 +222,10 @@ class ScalingOptions:
         None, Real(0, 1e6, above=True), "Seconds between two questions; 15 if not given.", section=FLEET
     )
     scale_least: int | None = option(
-        None, Whole(1, 4096), "The fewest replicas, and those at the begin; 1 if not given.", section=FLEET
+        None,
+        Whole(1, 4096),
+        "The fewest replicas (of each pool that scales), and those at the begin; 1 if not given.",
+        section=FLEET,
     )
 
 

@@ -8,7 +8,7 @@ from actors.config import ConfigError
 from actors.core.names import did_you_mean
 from sundog.options.engine import EngineOptions
 from sundog.options.row import OptionRow, rows
-from sundog.options.simulation import LoadOptions, TargetOptions
+from sundog.options.simulation import ROLE, LoadOptions, TargetOptions
 
 WORKLOAD = "workload."
 VARIED: dict[str, OptionRow] = {
@@ -62,13 +62,20 @@ def split_values(text: str) -> list[str]:
     r"""The values between commas, as they were written.
 
     A comma with a backslash before it separates nothing, nor does one between the parameters of a policy or
-    a router: in `fcfs,vtc:input_weight=1,output_weight=2` there are two values.
+    a router: in `fcfs,vtc:input_weight=1,output_weight=2` there are two values. Between the scalers of the
+    pools of one fleet stands a plus, as between its pools.
     """
     found = [""]
     for token in re.findall(r"\\.|,|[^,\\]+|\\$", text, re.DOTALL):
         if token == ",":
             found.append("")
-        elif found[-1] == "" and len(found) > 1 and ":" in found[-2] and re.match(r"\w+=", token):
+        elif (
+            found[-1] == ""
+            and len(found) > 1
+            and ":" in found[-2]
+            and re.match(r"\w+=", token)
+            and not re.match(ROLE, token)
+        ):
             found.pop()
             found[-1] += f",{token}"
         else:

@@ -1,16 +1,19 @@
 """Autoscaling by the command line: `--scaler NAME` and files."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import sundog
 from sim.trace.jsonl_rows import write_trace
 from sim.trace.record import TraceRequest
 from tests import warm
 from tests.test_layers import ROOT
 
+EXPERTS = ("--model", "mixtral-8x7b", "--enable-expert-parallel")
 SCALES = ("--replicas", "4", "--scale-every-s", "1", "--scale-start-s", "2")
 
 
@@ -78,7 +81,8 @@ def test_a_fleet_pays_for_the_gpus_that_it_had(trace: str, tmp_path: Path, kept:
         (("--scaler", "kedo"), "kedo"),
         (("--scaler", "keda:target=0"), "target is 0"),
         (("--scaler", "keda", "--scale-least", "9"), "--scale-least is 9"),
-        (("--scaler", "keda", "--pool", "both=h100:x2"), "--scaler is for equal engines"),
+        (("--scaler", "prefill=keda"), "--scaler names prefill, and there is no --pool"),
+        (("--scaler", "hpa", "--data-parallel-size", "2", *EXPERTS), "ranks that share experts go in step"),
     ],
 )
 def test_a_scaler_that_cannot_be_is_refused_in_one_line(
@@ -100,3 +104,158 @@ def test_a_scaler_that_fails_ends_the_run_by_its_name(trace: str, tmp_path: Path
 def test_the_example_of_the_documentation_is_its_file() -> None:
     text = (ROOT / "docs/fleets.md").read_text(encoding="utf-8")
     assert (ROOT / "docs/scalers/grow_early.py").read_text(encoding="utf-8") in text
+
+
+CASES = ROOT / "tests/sundog/scaling"
+"""Two minutes of 12 requests/s (`burst`: then 0.5/s for 58 minutes; `silent`: then one at the end)."""
+
+
+def scaling_of(name: str, scaler: str, **options: Any) -> dict[str, Any]:
+    """The figures of a fleet of eight, or more, that scaled on one of the traces."""
+    ran = sundog.replay(CASES / name, scaler=scaler, **({"replicas": 8} | options))
+    found: dict[str, Any] = ran.figures["fleet"]["scaling"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("scaler", "down_s"),
+    [("keda:target=8", 300), ("keda:target=8,down_s=60", 60), ("keda:target=8,down_s=10", 0)],
+)
+def test_a_fleet_shrinks_by_the_most_that_was_wanted_in_its_window(scaler: str, down_s: int) -> None:
+    """By hand: at 105 s 8 are wanted, at 120 s 5, at 135 s 1; each counts to the end of its window.
+
+    60 s of start are paid for: 1 for an hour, 7 more from 15 s until 120 s and the window, then 4 for 15 s.
+    """
+    found = scaling_of("silent.csv.gz", scaler, gpu="l40s")
+    last_s = 120 + down_s
+    assert found["changes"] == [[0, 1], [15, 8], [last_s, 5], [last_s + 15, 1]] and found["num_starts"] == 7
+    seconds = 3600 + 7 * (last_s - 15) + 4 * 15
+    assert found["gpu_hours"] * 3600 == pytest.approx(seconds, abs=25)  # its last requests end a bit later
+
+
+@pytest.mark.parametrize(
+    ("scaler", "hours"), [("hpa", 1.22), ("attainment:ttft_s=0.2", 1.31), ("forecast:per_s=2", 1.79)]
+)
+def test_every_scaler_lets_a_fleet_shrink_when_nothing_comes(scaler: str, hours: float) -> None:
+    """Within its window and two questions; the hours are far from the 8 of all replicas, and from none."""
+    found = scaling_of("silent.csv.gz", scaler, gpu="l40s")
+    quiet = [count for time_s, count in found["changes"] if 130 + 300 + 30 <= time_s < 3590]
+    before = [count for time_s, count in found["changes"] if time_s < 130 + 300 + 30]
+    assert not quiet and before[-1] == 1 and max(before) > 2
+    assert found["gpu_hours"] == pytest.approx(hours, abs=0.01)
+
+
+@pytest.mark.parametrize("replicas", [4, 16])
+def test_releasing_replicas_orders_none(replicas: int, tmp_path: Path) -> None:
+    """Four are wanted until 600 s, then three: three starts, whatever --replicas is."""
+    (file := tmp_path / "step.py").write_text(
+        "from actors.core.scalers import ScaledFleet, Scaler\n\n"
+        "class Step(Scaler):\n    def want(self, fleet: ScaledFleet) -> int:\n"
+        "        return 4 if fleet.now_s < 600 else 3\n"
+    )
+    found = scaling_of("slow.csv.gz", f"{file}:Step", gpu="h100", replicas=replicas, scale_start_s=30)
+    assert found["changes"] == [[0, 1], [15, 4], [600, 3]] and found["num_starts"] == 3
+
+
+def test_the_example_of_the_documentation_starts_what_it_wants() -> None:
+    """Growing by two and shrinking by one: its starts are the rises of its line, a dozen in an hour."""
+    found = scaling_of("burst.csv.gz", "docs/scalers/grow_early.py:GrowEarly", gpu="l40s")
+    counts = [count for _, count in found["changes"]]
+    assert found["num_starts"] == sum(max(b - a, 0) for a, b in pairwise(counts)) == 12
+    assert len(counts) == 19 and found["gpu_hours"] == pytest.approx(1.32, abs=0.005)
+
+
+def test_a_fleet_that_idles_for_days_is_asked_as_often() -> None:
+    """32,797 questions; the two times of load are told apart by nothing but their hours."""
+    found = scaling_of("gap.csv", "keda", gpu="h100", replicas=4)
+    assert found["changes"] == [[0, 1]]
+    assert found["gpu_hours"] == pytest.approx(491_960.9 / 3600, abs=0.01)
+
+
+def test_a_window_of_ones_own_is_an_attribute(trace: str, tmp_path: Path) -> None:
+    """It is over what `want` answered; one that is no number of seconds is refused by its name."""
+    (file := tmp_path / "mine.py").write_text(
+        "from actors.core.scalers import ScaledFleet, Scaler\n\n"
+        "class Mine(Scaler):\n    def __init__(self, down_s: float = 3.0) -> None:\n"
+        "        self.down_s = down_s\n\n"
+        "    def want(self, fleet: ScaledFleet) -> int:\n"
+        "        return 3 if fleet.now_s == 2 else 1\n"
+    )
+    done = run(trace, *SCALES, "--scaler", f"{file}:Mine", "--json")
+    assert json.loads(done.stdout)["fleet"]["scaling"]["changes"] == [[0, 1], [2, 3], [6, 1]], done.stderr
+    done = run(trace, *SCALES, "--scaler", f"{file}:Mine:down_s=-1")
+    assert done.returncode == 2 and "down_s is -1: it must be a number at least 0" in done.stderr
+
+
+POOLS = (
+    "--pool",
+    "prefill=h100:x3",
+    "--pool",
+    "decode=h100:x2",
+    "--scale-every-s",
+    "1",
+    "--scale-start-s",
+    "2",
+)
+
+
+def test_each_pool_has_a_scaler_of_its_own(trace: str) -> None:
+    """Named by roles, or one for all; the hours of pools and the engines that do not scale add up."""
+    done = run(trace, *POOLS, "--scaler", "prefill=keda:target=0.5,down_s=2,decode=keda:target=4", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["fleet"]["scaling"]
+    names = [pool["pool"] for pool in found["pools"]]
+    assert names == ["prefill=h100:tp1x3", "decode=h100:tp1x2"]
+    assert found["gpu_hours"] == pytest.approx(sum(pool["gpu_hours"] for pool in found["pools"]))
+    assert found["num_starts"] == sum(pool["num_starts"] for pool in found["pools"]) > 0
+    for scaler, num_pools in (("keda:target=1", 2), ("decode=keda:target=4", 1)):
+        found = json.loads(run(trace, *POOLS, "--scaler", scaler, "--json").stdout)["fleet"]["scaling"]
+        assert len(found["pools"]) == num_pools
+        assert found["gpu_hours"] < found["all_gpu_hours"]
+    assert "decode=h100:tp1x2" in run(trace, *POOLS, "--scaler", "keda:target=1").stdout
+
+
+def test_a_sweep_puts_a_plus_between_the_scalers_of_pools(trace: str) -> None:
+    options = (*POOLS, "--vary", "scaler=prefill=keda:target=1+decode=keda,keda:target=2")
+    done = warm.run("sundog", "sweep", trace, *options, "--metric", "gpu_hours", "--json")
+    assert done.returncode == 0, done.stderr
+    assert [cell["settings"] for cell in json.loads(done.stdout)["cells"]] == [
+        {"scaler": "prefill=keda:target=1+decode=keda"},
+        {"scaler": "keda:target=2"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("scaler", "words"),
+    [
+        ("both=keda", "--scaler names both, and the pools are decode, prefill"),
+        ("prefill=keda,prefill=hpa", "--scaler names prefill twice"),
+        ("prefill=,decode=hpa", "--scaler names prefill and no scaler"),
+        ("prefill=keda,decode=kedo", "kedo"),
+    ],
+)
+def test_a_scaler_of_a_pool_that_cannot_be_is_refused_in_one_line(
+    trace: str, scaler: str, words: str
+) -> None:
+    done = run(trace, *POOLS, "--scaler", scaler)
+    assert done.returncode == 2 and words in done.stderr, done.stderr
+    done = run(trace, *POOLS, "--scaler", "decode=hpa", "--scale-least", "3")
+    assert "--scale-least is 3, and the most of pool decode=h100:tp1x2 2" in done.stderr, done.stderr
+
+
+def test_attainment_says_which_prompts_miss_its_objective_alone(tmp_path: Path) -> None:
+    """Two of three are short. What the long one takes alone, played without a scaler, is above the limit."""
+    rows = [TraceRequest(f"r{n}", 2.0 * n, 16_000 if n % 3 == 2 else 100, 4) for n in range(12)]
+    write_trace(path := str(tmp_path / "long.jsonl"), rows, provenance="test")
+    options = ("--replicas", "4", "--max-num-batched-tokens", "32768", "--no-host-overhead")
+    done = run(path, *options, "--scaler", "attainment:ttft_s=0.2", "--json")
+    assert done.returncode == 0, done.stderr
+    missed = json.loads(done.stdout)["fleet"]["scaling"]["missed_alone"]
+    assert (missed["num_prompts"], missed["num_missed"], missed["from_tokens"]) == (12, 4, 16_000)
+    (line,) = [line for line in done.stderr.splitlines() if "--scaler" in line]
+    assert "4 of 12 prompts miss ttft_s=0.2 alone on an engine" in line and "from 16,000 tokens on" in line
+    alone = json.loads(run(path, *options, "--json").stdout)
+    assert missed["from_s"] == pytest.approx(alone["ttft_s"]["p99"], rel=1e-3)
+    done = run(path, *options, "--scaler", "attainment:ttft_s=60", "--json")
+    assert "alone on" not in done.stderr
+    assert json.loads(done.stdout)["fleet"]["scaling"]["missed_alone"] is None

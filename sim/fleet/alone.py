@@ -1,0 +1,29 @@
+"""Prompts that miss a limit on TTFT alone on an engine: no number of replicas helps them."""
+
+from bisect import bisect_left
+from collections.abc import Mapping
+
+from sim.cost.composed import Pipeline
+from sim.cost.work import CostModel, StepWork
+from sim.fleet.figures import MissedAlone
+
+
+def missed_alone(cost: CostModel, prompts: Mapping[int, int], ttft_s: float) -> MissedAlone | None:
+    """Return the prompts that take longer than `ttft_s` in one step of their own; None if there are none.
+
+    `prompts` counts them by their tokens. A step of a whole prompt is the least that its engine needs, as
+    nothing of it is cached. O(log lengths) steps are priced.
+    """
+    if isinstance(cost, Pipeline):  # Its stages take their parts of a step in turn.
+        return None
+
+    def alone_s(num_tokens: int) -> float:
+        return cost.step_s(StepWork(0, 0, ((num_tokens, 0),), 1))
+
+    lengths = sorted(prompts)
+    place = bisect_left(lengths, True, key=lambda num_tokens: alone_s(num_tokens) > ttft_s)
+    if place == len(lengths):
+        return None
+    num_missed = sum(prompts[each] for each in lengths[place:])
+    first = lengths[place]
+    return MissedAlone(ttft_s, sum(prompts.values()), num_missed, first, alone_s(first))

@@ -1,0 +1,185 @@
+"""What scalers are told: the requests of each pool that scales, and how long its engines compute."""
+
+from collections.abc import Sequence
+
+from actors.core.routers.fleet_state import Role
+from actors.kernel.actor import Actor
+from actors.messages import EngineDown, EngineUp, Heard, Routed, StepOutput, Submit, Unserved
+
+SOMEWHERE = -1
+"""The pool of a request that has not been given one yet."""
+
+
+class Visit:
+    """A request in one pool: the whole of it, or its prompt, or its answer.
+
+    `since_s` is its arrival, or when its prompt was handed over; TTFT counts from there.
+    """
+
+    __slots__ = ("arrival_s", "has_token", "is_handed", "pool", "since_s")
+
+    def __init__(self, arrival_s: float, pool: int) -> None:
+        self.arrival_s = self.since_s = arrival_s
+        self.pool = pool
+        self.has_token = self.is_handed = False
+
+
+class PoolCounts:
+    """The requests of a pool: those there are now, and what has happened since its scaler was asked."""
+
+    __slots__ = ("arrivals", "num_unfinished", "ttfts_s")
+
+    def __init__(self) -> None:
+        self.num_unfinished = self.arrivals = 0
+        self.ttfts_s: list[float] = []
+
+
+class FleetWatch(Actor[Heard]):
+    """The listener that counts what scalers are told, for pools that are numbered.
+
+    A request that several pools of a role might serve counts in all of them until one of them has it.
+    """
+
+    def __init__(self, pools: Sequence[int], roles: Sequence[Role]) -> None:
+        """`pools` and `roles` have the pool and the role of each replica."""
+        super().__init__("fleet-watch")
+        self._pool_of, self._roles = pools, roles
+        self._first_pools = sorted(
+            {pool for pool, role in zip(pools, roles, strict=True) if role != "decode"}
+        )
+        self._last_pools = sorted({pool for pool, role in zip(pools, roles, strict=True) if role == "decode"})
+        self.prompts: dict[int, int] = {}
+        """The requests by how many tokens their prompts have."""
+        self._visits: dict[str, Visit] = {}
+        """The unfinished requests."""
+        self._counts = [PoolCounts() for _ in range(max(pools) + 1)]
+        num_replicas = len(pools)
+        self.running = [0] * num_replicas
+        self.is_down = [False] * num_replicas
+        self._busy_s = [0.0] * num_replicas
+        self._since_s: list[float | None] = [None] * num_replicas
+        """The times since which each computes; in a run of steps, too, of which only the end is told."""
+
+    def handle(self, message: Heard) -> None:
+        match message:
+            case Submit():
+                arrived = self._visits[message.request_id] = Visit(message.arrival_s, SOMEWHERE)
+                self._enter(arrived)
+                num_tokens = message.num_prompt_tokens
+                self.prompts[num_tokens] = self.prompts.get(num_tokens, 0) + 1
+            case Routed():
+                for name in message.request_ids:
+                    if (visit := self._visits.get(name)) is not None:
+                        self._routed(visit, message.replica)
+            case StepOutput():
+                self._step(message)
+            case EngineDown():
+                self.is_down[message.replica] = True
+                self.running[message.replica] = 0
+                self._fall_silent(message.replica, self.clock.now_s())
+            case EngineUp():
+                self.is_down[message.replica] = False
+            case Unserved():
+                for name in message.request_ids:
+                    self._end(name)
+            case _:
+                pass
+
+    def busy_s(self, replica: int, until_s: float) -> float:
+        """Return the seconds for which a replica has computed."""
+        since_s = self._since_s[replica]
+        return self._busy_s[replica] + (0.0 if since_s is None else until_s - since_s)
+
+    def num_unfinished(self, pool: int) -> int:
+        """Return the requests that are in a pool, or may come there."""
+        return self._counts[pool].num_unfinished
+
+    def since_last(self, pool: int) -> tuple[int, tuple[float, ...]]:
+        """Return the arrivals in a pool and the TTFTs since this was called for it before."""
+        counts = self._counts[pool]
+        arrivals, ttfts_s = counts.arrivals, tuple(counts.ttfts_s)
+        counts.arrivals, counts.ttfts_s = 0, []
+        return arrivals, ttfts_s
+
+    # --- requests --------------------------------------------------------------------------------
+
+    def _pools(self, visit: Visit) -> list[int]:
+        """Return the pools in which a request counts."""
+        if visit.pool != SOMEWHERE:
+            return [visit.pool]
+        return self._last_pools if visit.is_handed else self._first_pools
+
+    def _enter(self, visit: Visit) -> None:
+        """A request comes to the pools of its next part."""
+        for pool in self._pools(visit):
+            self._counts[pool].num_unfinished += 1
+            self._counts[pool].arrivals += 1
+
+    def _leave(self, visit: Visit) -> None:
+        for pool in self._pools(visit):
+            self._counts[pool].num_unfinished -= 1
+
+    def _end(self, name: str) -> None:
+        if (visit := self._visits.pop(name, None)) is not None:
+            self._leave(visit)
+
+    def _routed(self, visit: Visit, replica: int) -> None:
+        """A request has been sent to a replica; one that begins again does so in the first pool."""
+        if visit.is_handed and self._roles[replica] != "decode":
+            self._leave(visit)
+            visit.is_handed, visit.has_token, visit.since_s = False, False, visit.arrival_s
+            visit.pool = self._pool_of[replica]
+            self._enter(visit)
+        else:
+            self._found(visit, replica)
+
+    def _found(self, visit: Visit, replica: int) -> None:
+        """A request is at a replica, whose pool is its pool from now on."""
+        pool = self._pool_of[replica]
+        if visit.pool != pool:
+            before, others = visit.pool, [each for each in self._pools(visit) if each != pool]
+            for each in others:
+                self._counts[each].num_unfinished -= 1
+                if before == SOMEWHERE:  # its scaler may have been told already
+                    self._counts[each].arrivals = max(self._counts[each].arrivals - 1, 0)
+            if before != SOMEWHERE:
+                self._counts[pool].num_unfinished += 1
+            visit.pool = pool
+
+    def _handed(self, name: str, time_s: float) -> None:
+        """A prompt is computed, and its request goes on where it is decoded."""
+        visit = self._visits.get(name)
+        if visit is not None:
+            self._leave(visit)
+            visit.pool, visit.is_handed, visit.has_token, visit.since_s = SOMEWHERE, True, False, time_s
+            self._enter(visit)
+
+    # --- engines ---------------------------------------------------------------------------------
+
+    def _fall_silent(self, replica: int, time_s: float) -> None:
+        since_s, self._since_s[replica] = self._since_s[replica], None
+        if since_s is not None:
+            self._busy_s[replica] += max(time_s - since_s, 0.0)
+
+    def _step(self, output: StepOutput) -> None:
+        replica, ends, visits = output.replica, output.end_times_s, self._visits
+        self.running[replica] = output.num_running
+        if ends and self._since_s[replica] is None:
+            self._since_s[replica] = output.start_s
+        if not (output.num_running or output.num_waiting):
+            self._fall_silent(replica, ends[-1] if ends else output.start_s)
+        for admission in output.batch.admitted:
+            if (visit := visits.get(admission.request_id)) is not None:
+                self._found(visit, replica)
+        for chunk in output.batch.chunks:
+            if not chunk.samples:
+                continue
+            visit = visits.get(chunk.request_id)
+            if visit is not None and not visit.has_token:
+                visit.has_token = True
+                self._counts[self._pool_of[replica]].ttfts_s.append(ends[0] - visit.since_s)
+        for finish in output.finished:
+            if finish.reason != "handed":
+                self._end(finish.request_id)
+            elif self._roles[replica] == "prefill":
+                self._handed(finish.request_id, ends[-1] if ends else output.start_s)
