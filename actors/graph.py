@@ -144,6 +144,7 @@ def _router(
         listeners=[listener.ref("router", counted=False) for listener in listeners],
         links=None if links is None else links.ref("router"),
         hands_over=config.hands_over,
+        num_routers=config.router_replicas,
         tap=tap,
     )
 

@@ -33,6 +33,8 @@ class EngineConfig:
     policy: Policy = field(default_factory=Fcfs)
     replicas: int = 1
     router: RouterPolicy = field(default_factory=RoundRobin)
+    router_replicas: int = 1
+    """Routers that requests go to in turn, each of which knows what it has sent itself."""
     max_waiting: int | None = None
     prefix_caching_hash_algo: str = "sha256"
     refuse_never_fit: bool = False
@@ -56,6 +58,13 @@ class EngineConfig:
             raise ConfigError(f"replicas is {self.replicas}: it must be at least 1")
         if self.max_waiting is not None and self.max_waiting < 1:
             raise ConfigError(f"max_waiting is {self.max_waiting}: it must be at least 1")
+        if self.router_replicas < 1:
+            raise ConfigError(f"router_replicas is {self.router_replicas}: it must be at least 1")
+        if self.router_replicas > 1 and self.moves:
+            raise ConfigError(
+                f"router_replicas is {self.router_replicas}, and {class_name(self.router)} moves requests,"
+                " which one router alone can: leave it at 1"
+            )
         if self.max_logprobs < -1:
             raise ConfigError(f"max_logprobs is {self.max_logprobs}: give -1 for no bound, or at least 0")
         if self.scheduler.preempt_for_priority and not has_urgency(self.policy):

@@ -14,7 +14,7 @@ from math import inf
 from actors.core.policies.guard import PolicyError
 from actors.core.queue.policy import defines
 from actors.core.routers import Fleet, RouterPolicy
-from actors.core.routers.fleet_state import FleetState, Published, Role
+from actors.core.routers.fleet_state import FleetState, Published, Role, SharedState
 from actors.core.routers.guard import GuardedRouter, guarded_router
 from actors.core.routers.prefix_index import new_index
 from actors.kernel.actor import Actor, ActorDied, Handled, Ref, Reply, Tap, answer
@@ -69,20 +69,26 @@ class Router(Actor[RouterMessage]):
         listeners: Sequence[Ref[Routed]] = (),
         links: Ref[FetchKv | CeaseFetch] | None = None,
         hands_over: bool = False,
+        num_routers: int = 1,
         tap: Tap | None = None,
     ) -> None:
         super().__init__(name, tap=tap)
         self._policy = guarded_router(policy)
-        published = Published(self._policy.stale_s) if self._policy.stale_s else None
+        stale_s = self._policy.stale_s
+        published, self._shared = Published(stale_s) if stale_s else None, None
         self._state = FleetState(new_index(policy.index), seed, published)
+        if num_routers > 1:
+            self._state = self._shared = SharedState(new_index(policy.index), seed, stale_s, num_routers)
         self._hands_over = hands_over
         self._first: Role = "prefill" if hands_over else "both"
         """The role of the replica that a request goes to first."""
         self._last: Role = "decode" if hands_over else "both"
         """The role of the replicas between which it may be moved."""
-        self._fleets: dict[Role, Fleet] = {}
+        self._fleets: dict[tuple[int, Role], Fleet] = {}
+        """What the policy is shown, by the number of the Router and the role of the replica."""
         for role in (self._first, self._last) if hands_over else (self._first,):
-            self._fleets[role] = Fleet(self._state, self._policy.new_memory(), role)
+            for number, view in enumerate([self._state] if self._shared is None else self._shared.views):
+                self._fleets[number, role] = Fleet(view, self._policy.new_memory(), role)
         self._held: list[tuple[Role, tuple[Submit, ...]]] = []
         """Requests that have no replica yet, in the order in which they came, each with the role it needs."""
         self._num_changes = 0
@@ -198,7 +204,7 @@ class Router(Actor[RouterMessage]):
         if self._hands_over and self._handovers is not None:
             submits = tuple([self._handovers.first_leg(submit) for submit in submits])
         state.begin(self.clock.now_s())
-        fleet, up = self._fleets[self._first], state.up_for[self._first]
+        fleet, up = self._fleet(submits, self._first), state.up_for[self._first]
         refusal = self._policy.refuse(submits[0], fleet) if self._refuses else None
         if refusal is not None:  # an engine ends it, and so all who hear of ends hear of this one
             reason, again_s = refusal.reason, refusal.retry_after_s
@@ -207,9 +213,15 @@ class Router(Actor[RouterMessage]):
         elif not self._place(submits, self._first):
             self._hold(submits, self._first)
 
+    def _fleet(self, submits: tuple[Submit, ...], role: Role) -> Fleet:
+        """Return the view of the Router that requests have come to."""
+        if self._shared is None:
+            return self._fleets[0, role]
+        return self._fleets[self._shared.router_of(tuple([each.request_id for each in submits])), role]
+
     def _place(self, submits: tuple[Submit, ...], role: Role) -> bool:
         """Send requests to the replica that the policy chooses; False if it chooses none."""
-        fleet = self._fleets[role]
+        fleet = self._fleet(submits, role)
         replica = self._policy.choose(submits[0], fleet) if self._has_choice else fleet.up[0]
         if replica is not None:
             self._send(submits, replica)
@@ -274,12 +286,12 @@ class Router(Actor[RouterMessage]):
     def choose_decoding(self, submit: Submit) -> int | None:
         """Return the replica that is to decode a request that was prefilled; None while none is up."""
         self._state.begin(self.clock.now_s())
-        fleet = self._fleets["decode"]
+        fleet = self._fleet((submit,), "decode")
         return self._policy.choose(submit, fleet) if fleet.up else None
 
     def go_on(self, submit: Submit, replica: int | None) -> None:
         """Send a request with its tokens to a replica, if that is up, else to one that the policy chooses."""
-        fleet = self._fleets[self._last]
+        fleet = self._fleet((submit,), self._last)
         self._state.begin(self.clock.now_s())
         if replica is not None and self._engines[replica] is not None:
             self._send((submit,), replica)
@@ -291,7 +303,7 @@ class Router(Actor[RouterMessage]):
     def _move(self) -> None:
         """Ask the policy which requests are to go on elsewhere, and see to it."""
         assert self._handovers is not None
-        fleet, now_s, asked_s = self._fleets[self._last], self.clock.now_s(), self._moves_asked_s
+        fleet, now_s, asked_s = self._fleets[0, self._last], self.clock.now_s(), self._moves_asked_s
         if now_s <= asked_s or now_s < asked_s + self._policy.moves_every_s or not fleet.up:
             return
         self._moves_asked_s = now_s
@@ -320,18 +332,20 @@ class Router(Actor[RouterMessage]):
                 output.replica, output.num_free_blocks, output.num_running, output.num_waiting, step_s
             )
             self._state.num_changes += 1
-            if (published := self._state.published) is not None:
+            if self._policy.stale_s:
                 usage = 1 - output.num_free_blocks / self._state.num_blocks[output.replica]
                 counts = (output.num_waiting, output.num_running, usage)
-                published.note(self.clock.now_s(), output.replica, *counts)
+                self._state.publish(self.clock.now_s(), output.replica, *counts)
             if self._moves:
                 self._move()
         if (events := output.kv_events) is not None:
-            self._state.indexes[output.replica].changed(events.stored, events.removed)
+            self._state.change_blocks(output.replica, events.stored, events.removed)
 
     def _released(self, released: Released) -> None:
         for name in released.request_ids:
             self._state.end(name)
+            if self._shared is not None:
+                self._shared.forget(name)
 
     def _abort(self, abort: Abort) -> None:
         by_replica: dict[int, list[str]] = defaultdict(list)
@@ -377,8 +391,8 @@ class Router(Actor[RouterMessage]):
 
     def _engine_down(self, down: EngineDown) -> None:
         self._engines[down.replica] = None
-        if self._state.published is not None:
-            self._state.published.note(self.clock.now_s(), down.replica, 0, 0, 0.0)
+        if self._policy.stale_s:
+            self._state.publish(self.clock.now_s(), down.replica, 0, 0, 0.0)
         lost = self._state.lose(down.replica)
         if self._handovers is not None:
             lost = self._handovers.engine_down(down.replica, lost)

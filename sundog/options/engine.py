@@ -206,6 +206,13 @@ class EngineOptions:
         " round-robin if not given, and data-parallel with --data-parallel-size.",
         section=REPLICAS,
     )
+    router_replicas: int = option(
+        1,
+        Whole(1, 256),
+        "Routers that requests go to in turn, each of which knows what it has sent itself.",
+        section=REPLICAS,
+        to=ENGINE,
+    )
     max_waiting: int | None = option(
         None,
         Whole(1, 2**30),

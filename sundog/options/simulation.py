@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actors.config import ConfigError
 from actors.config.hop_costs import parse_hop_costs
-from actors.core.config import ConfigError
 from actors.core.scalers import SCALERS
 from sundog.options.row import RECORDING, AnyText, Parsed, Real, Switch, Whole, option, rows
 

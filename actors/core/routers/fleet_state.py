@@ -4,12 +4,12 @@ A plain record with one owner, the Router; router policies look at it through a 
 and `num_tokens` of a replica are those of the requests that were sent there and have not ended.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 from actors.core.batch import Batch
 from actors.core.request import Submit
-from actors.core.routers.prefix_index import PrefixIndex
+from actors.core.routers.prefix_index import Key, PrefixIndex
 
 Role = Literal["both", "prefill", "decode"]
 """The part of a request that a replica does: the whole, its prompt, or its answer."""
@@ -134,7 +134,7 @@ class FleetState:
         self.published = published
         """The counts that a policy reads which takes them as published."""
         self.now_s = 0.0
-        self.num_routers = 1
+        self.num_routers, self.router_number = 1, 0
         self.num_held = 0
         """Requests that no replica was chosen for yet."""
         self.num_changes = 0
@@ -229,6 +229,9 @@ class FleetState:
         if request.block_hashes:
             self.indexes[replica].sent(request.block_hashes)
 
+    def forget(self, request_id: str) -> None:
+        """A request's client has heard of its end."""
+
     def sent(self, request_id: str) -> Sent | None:
         """A request that has not ended."""
         return self._sent.get(request_id)
@@ -307,6 +310,17 @@ class FleetState:
         if step_s is not None:
             self.step_s[replica] = step_s
 
+    def publish(
+        self, time_s: float, replica: int, num_waiting: int, num_running: int, kv_usage: float
+    ) -> None:
+        """Take in the counts that a replica reports, for a policy that reads them as published."""
+        if self.published is not None:
+            self.published.note(time_s, replica, num_waiting, num_running, kv_usage)
+
+    def change_blocks(self, replica: int, stored: Iterable[Key], removed: Iterable[Key]) -> None:
+        """Take in which blocks a replica has stored and removed."""
+        self.indexes[replica].changed(stored, removed)
+
     def follow(self, replica: int, batch: Batch, num_steps: int) -> None:
         """Take in what a replica's steps computed of prompts, and which requests run. O(what changed)"""
         self._told_steps[replica] += num_steps
@@ -330,6 +344,106 @@ class FleetState:
     def _to_compute(self, sent: Sent, num_tokens: int) -> None:
         self.num_prefill_tokens[sent.replica] += num_tokens - sent.num_prefill_tokens
         sent.num_prefill_tokens = num_tokens
+
+
+class SharedState(FleetState):
+    """Replicas behind several Routers: the whole, and for each Router a view of its own.
+
+    A view counts the requests that its Router has sent, and knows their blocks; what replicas report, and
+    which of them are up, all views hear. Requests go to the Routers in turn.
+    """
+
+    def __init__(
+        self, new_index: Callable[[int], PrefixIndex], seed: int, stale_s: float, num_routers: int
+    ) -> None:
+        super().__init__(new_index, seed)
+        self.views: list[FleetState] = []
+        for number in range(num_routers):
+            view = FleetState(new_index, seed, Published(stale_s) if stale_s else None)
+            view.num_routers, view.router_number = num_routers, number
+            self.views.append(view)
+        self._router_of: dict[str, int] = {}
+        """The Router of each unfinished request."""
+        self._turn = 0
+
+    def router_of(self, names: tuple[str, ...]) -> int:
+        """Return the Router of requests that go together; the next in turn takes new ones."""
+        number = self._router_of.get(names[0])
+        if number is None:
+            number, self._turn = self._turn, (self._turn + 1) % len(self.views)
+            for name in names:
+                self._router_of[name] = number
+        return number
+
+    def add(self, num_blocks: int, block_size: int, role: Role = "both") -> None:
+        super().add(num_blocks, block_size, role)
+        for view in self.views:
+            view.add(num_blocks, block_size, role)
+
+    def begin(self, now_s: float) -> None:
+        super().begin(now_s)
+        for view in self.views:
+            view.begin(now_s)
+            view.num_held = self.num_held
+
+    def send(self, request: Submit, replica: int) -> None:
+        super().send(request, replica)
+        self.views[self.router_of((request.request_id,))].send(request, replica)
+
+    def end(self, request_id: str) -> None:
+        super().end(request_id)
+        number = self._router_of.get(request_id)
+        if number is not None:
+            self.views[number].end(request_id)
+
+    def forget(self, request_id: str) -> None:
+        self._router_of.pop(request_id, None)
+
+    def lose(self, replica: int) -> tuple[str, ...]:
+        lost = super().lose(replica)
+        for view in self.views:
+            view.lose(replica)
+        for name in lost:  # What begins again is a new request to the Routers.
+            self.forget(name)
+        return lost
+
+    def regain(self, replica: int) -> None:
+        super().regain(replica)
+        for view in self.views:
+            view.regain(replica)
+
+    def drain(self, replica: int, is_draining: bool) -> None:
+        super().drain(replica, is_draining)
+        for view in self.views:
+            view.drain(replica, is_draining)
+
+    def forget_blocks(self, replica: int) -> None:
+        super().forget_blocks(replica)
+        for view in self.views:
+            view.forget_blocks(replica)
+
+    def change_blocks(self, replica: int, stored: Iterable[Key], removed: Iterable[Key]) -> None:
+        super().change_blocks(replica, stored, removed)
+        for view in self.views:
+            view.change_blocks(replica, stored, removed)
+
+    def note(
+        self, replica: int, num_free_blocks: int, num_running: int, num_waiting: int, step_s: float | None
+    ) -> None:
+        super().note(replica, num_free_blocks, num_running, num_waiting, step_s)
+        for view in self.views:
+            view.note(replica, num_free_blocks, num_running, num_waiting, step_s)
+
+    def publish(
+        self, time_s: float, replica: int, num_waiting: int, num_running: int, kv_usage: float
+    ) -> None:
+        for view in self.views:
+            view.publish(time_s, replica, num_waiting, num_running, kv_usage)
+
+    def follow(self, replica: int, batch: Batch, num_steps: int) -> None:
+        super().follow(replica, batch, num_steps)
+        for view in self.views:
+            view.follow(replica, batch, num_steps)
 
 
 def num_answer_tokens(request: Submit) -> int:

@@ -65,6 +65,11 @@ class Fleet:
         return self._state.num_routers
 
     @property
+    def router_number(self) -> int:
+        """The number of the Router whose view this is, from 0 on."""
+        return self._state.router_number
+
+    @property
     def num_held(self) -> int:
         """Requests that `choose` holds; one that it is asked about again is among them."""
         return self._state.num_held

@@ -67,8 +67,8 @@ class _Sent:
     __slots__ = ("begin", "number", "waiting")
 
     def __init__(self) -> None:
-        self.begin = 0
-        """The rank that is looked at first."""
+        self.begin: int | None = None
+        """The rank that is looked at first; None before the first request."""
         self.number = -1
         self.waiting: list[int] = []
         """Requests sent to each rank since the last publication."""
@@ -101,7 +101,10 @@ class DataParallel(RouterPolicy):
         memory, count, number = fleet.memory, fleet.num_replicas, fleet.num_published
         if number != memory.number:
             memory.number, memory.waiting = number, [0] * count
-        up, begin, has_kv = frozenset(fleet.up), memory.begin, self.rule == "kv"
+        begin = memory.begin
+        if begin is None:
+            begin = count * fleet.router_number // fleet.num_routers
+        up, has_kv = frozenset(fleet.up), self.rule == "kv"
         lowest, best = inf, -1
         for place in range(count):
             replica = (begin + place) % count

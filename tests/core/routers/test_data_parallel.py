@@ -16,12 +16,12 @@ from tests.core.traces import num_cases
 class Ranks:
     """Ranks that report what a test says, behind one Router."""
 
-    def __init__(self, count: int, rule: str = "kv", num_routers: int = 1) -> None:
+    def __init__(self, count: int, rule: str = "kv", num_routers: int = 1, router_number: int = 0) -> None:
         self.policy = DataParallel(rule=rule)
         self.state = FleetState(new_index("none"), 0, Published(self.policy.stale_s))
         for _ in range(count):
             self.state.add(100, 16)
-        self.state.num_routers = num_routers
+        self.state.num_routers, self.state.router_number = num_routers, router_number
         self.fleet = Fleet(self.state, self.policy.new_memory())
         self.num_sent = 0
 
@@ -97,10 +97,11 @@ class Coordinator:
 class FrontEnd:
     """vLLM 0.33's DPLBAsyncMPClient.get_core_engine_for_request, and 0.26's."""
 
-    def __init__(self, count: int, rule: str, client_count: int) -> None:
+    def __init__(self, count: int, rule: str, client_count: int, client_index: int) -> None:
         self.lb_engines: list[list[float]] = [[0, 0, 0.0] for _ in range(count)]
         self.engine_inflight = [0] * count
-        self.rule, self.client_count, self.eng_start_index = rule, client_count, 0
+        self.rule, self.client_count = rule, client_count
+        self.eng_start_index = count * client_index // client_count
 
     def choose(self) -> int:
         num_engines, min_score, eng_index = len(self.lb_engines), float(sys.maxsize), 0
@@ -127,8 +128,9 @@ def test_every_choice_is_that_of_vllms_front_end_and_coordinator(rule: str) -> N
     for seed in range(num_cases(100)):
         rng = random.Random(seed)
         count, clients = rng.choice([2, 4, 8]), rng.choice([1, 1, 4])
-        ranks, coordinator = Ranks(count, rule, clients), Coordinator(count)
-        front, seen, sent = FrontEnd(count, rule, clients), 0, list[tuple[int, int]]()
+        index = rng.randrange(clients)
+        ranks, coordinator = Ranks(count, rule, clients, index), Coordinator(count)
+        front, seen, sent = FrontEnd(count, rule, clients, index), 0, list[tuple[int, int]]()
         now_us = 0
         for _ in range(150):
             now_us += rng.choice([0, rng.randrange(2_000), rng.randrange(150_000), rng.randrange(12_000_000)])
