@@ -21,7 +21,6 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
 from actors.core.config import ConfigError
-from runtime.host.python import safe_path
 
 UNGUARDED = 78
 """The exit code of a process that was to begin processes while it was being begun."""
@@ -125,6 +124,8 @@ class _Worker(Generic[J, R]):
     """A process of a sweep, seen from outside."""
 
     def __init__(self, run: Callable[[J], R]) -> None:
+        from runtime.host.python import safe_path
+
         context = get_context("spawn")
         self.promise, theirs = context.Pipe()
         self._process: SpawnProcess = context.Process(target=_work, args=(run, theirs), daemon=True)
