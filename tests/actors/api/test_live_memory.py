@@ -9,7 +9,7 @@ from tests.patience import START_S
 from tests.soak.manners import request
 
 MOST_KB = 60
-"""34 to 45 are measured with Hypercorn, and its connections hold most of that."""
+"""Hypercorn's connections hold most of that (tests/bench/results/door-2-cores.md)."""
 NUM_WARM, NUM_STREAMS = 50, 300
 LONG = request(b'{"prompt": "Once upon a time", "stream": true, "ignore_eos": true, "max_tokens": 2000}')
 
