@@ -91,8 +91,9 @@ def _arrived(parts: Parts) -> _Arrived:
 def _waiting(rows: _Arrived, span_s: float) -> float:
     """Arrivals a second over admissions a second while requests wait, in the mean over replicas.
 
-    A request that the next step admits has waited for that step alone. If the next admission is another's, it
-    waits for its turn from there on, until it is admitted or given up.
+    A request that the next step admits has waited for that step alone, and so has one that the step after it
+    admits: under asynchronous scheduling the next step was filled before it arrived. If both admit others
+    alone, it waits for its turn from the second on, until it is admitted or given up.
     """
     begun = ~np.isnan(rows.scheduled_s)
     given_up = ~begun & ~np.isnan(rows.end_s)
@@ -105,9 +106,10 @@ def _waiting(rows: _Arrived, span_s: float) -> float:
             continue
         arrival_s = np.concatenate((rows.arrival_s[own], rows.arrival_s[given_up]))
         until_s = np.concatenate((rows.scheduled_s[own], rows.end_s[given_up]))
-        following = np.searchsorted(turns_s, arrival_s, side="right")
-        first_s = turns_s[np.minimum(following, len(turns_s) - 1)]
-        passed = (following < len(turns_s)) & (first_s < until_s)
+        steps_s = np.unique(turns_s)
+        following = np.searchsorted(steps_s, arrival_s, side="right") + 1
+        first_s = steps_s[np.minimum(following, len(steps_s) - 1)]
+        passed = (following < len(steps_s)) & (first_s < until_s)
         waited_s, num_admitted = _waited(first_s[passed], until_s[passed], turns_s)
         if num_admitted:
             total += len(turns_s) * for_each_begun / span_s * waited_s / num_admitted

@@ -70,7 +70,12 @@ def _is_lost(objective: Objective, count: int, rows: Rows, front_end_s: float) -
         values = values[np.array(rows.tenant, dtype=object) == metric.tenant]
     if metric.percent is None:
         return float(np.nansum(values)) > limit_s * count
-    return int((values > limit_s).sum()) > most_above(metric.percent, count)
+    # Between a finite value and an infinite one lies no finite percentile.
+    most_infinite = count - 1 - math.ceil(metric.percent / 100 * (count - 1))
+    return (
+        int((values > limit_s).sum()) > most_above(metric.percent, count)
+        or int(np.isinf(values).sum()) > most_infinite
+    )
 
 
 def _latest(times_s: Floats) -> float:

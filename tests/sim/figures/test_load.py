@@ -101,6 +101,15 @@ def test_a_wait_for_the_step_under_way_is_no_load() -> None:
     assert load(columns_of(found), slots=1000) == pytest.approx(0.01, rel=0.02)
 
 
+def test_a_step_that_was_filled_before_a_request_arrived_passes_none() -> None:
+    """Asynchronous scheduling fills a step while the one before it runs: all are taken by the second step."""
+    found = [
+        (0.1 * n + 0.05, math.ceil(0.1 * n + 0.05) + 1.0, math.ceil(0.1 * n + 0.05) + 2.0, "stop")
+        for n in range(500)
+    ]
+    assert load(columns_of(found), slots=1000) == pytest.approx(0.01, rel=0.02)
+
+
 def test_the_load_does_not_depend_on_how_requests_are_cut_into_parts() -> None:
     rows = queue(1.2, 400, slots=2)
     assert load(rows, slots=2, num_parts=7) == load(rows, slots=2)
