@@ -28,9 +28,10 @@ def agentic_rows(path: str, lines: Iterable[bytes]) -> list[TraceRequest]:
     """The requests of a trace of agents, `timestamp`, `delay` and `tool_wait_ms` in ms, in order of arrival.
 
     A row that waits arrives `delay` and `tool_wait_ms` after the last of those that it waits for has ended.
-    Its own timestamp says when that was on the recorded server, and is not used. Rows do not say how many
-    tokens a hash id stands for: it is 512, as in Mooncake's, or the one power of two that fits all of them.
-    Raises TraceError.
+    Its own timestamp says when that was on the recorded server, and is not used. Without a timestamp in the
+    first row all that wait for no other arrive at once; then none of these may have one. Rows do not say
+    how many tokens a hash id stands for: it is 512, as in Mooncake's, or the one power of two that fits
+    all of them. Raises TraceError.
     """
     found: dict[str, TraceRequest] = {}
     last_of: dict[str, str] = {}
@@ -52,7 +53,7 @@ def agentic_rows(path: str, lines: Iterable[bytes]) -> list[TraceRequest]:
             arrival_s = max(found[name].arrival_s for name in after)
         else:
             has_times = "timestamp" in row.values if number == 1 else has_times
-            arrival_s = row.seconds("timestamp", 1000.0, -MAX_SPAN_S, from_first) if has_times else 0.0
+            arrival_s = _own_arrival(row, from_first if has_times else None)
         pauses_s = [row.span(key, scale=1000.0, may_be_zero=True) or 0.0 for key in ("delay", "tool_wait_ms")]
         if not after and any(pauses_s):
             raise row.error("a row that waits for no other has no pause", "delay")
@@ -91,3 +92,12 @@ def agentic_rows(path: str, lines: Iterable[bytes]) -> list[TraceRequest]:
         raise TraceError(path, 1, f"ids of {fit} tokens fit all rows, so contents are not known", "hash_ids")
     (size,) = sizes
     return [row if row.hash_ids is None else row._replace(hash_block_tokens=size) for row in rows]
+
+
+def _own_arrival(row: JsonRow, from_first: FromFirst | None) -> float:
+    """The instant of a row that waits for no other, in seconds; 0 where the rows have none."""
+    if from_first is not None:
+        return row.seconds("timestamp", 1000.0, -MAX_SPAN_S, from_first)
+    if "timestamp" in row.values:
+        raise row.error("the rows before it have none: give all rows one, or none", "timestamp")
+    return 0.0

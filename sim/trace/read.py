@@ -182,7 +182,7 @@ class Trace:
         """What people should know of requests that were left out, or of what the file does not say."""
         if self.format in ("mooncake", "agentic"):
             first = parse_object(self.path, 1, next(read_lines(self.path, TraceError)), TraceError)
-            if "timestamp" not in first:
+            if "timestamp" not in first and not first.get("wait_for"):
                 return (f"{self.path} has no timestamps: all arrive at once; --request-rate gives arrivals",)
         return () if self.format in STREAMED else self._read()[1]
 

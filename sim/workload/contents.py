@@ -30,9 +30,9 @@ def scaled_prompts(rows: Iterable[TraceRequest], scale: float) -> Iterator[Trace
         fits = size == int(size) and size >= 1 and (size % BLOCK_TOKENS == 0 or BLOCK_TOKENS % size == 0)
         block = int(size) if fits else BLOCK_TOKENS
         ids = list(row.hash_ids) if fits else list(_renamed(row, scale, prompt, times))
-        full = prompt // block
-        ids = ids[: full + (len(ids) > full and fits and bool(prompt % block))]
-        ids += [next(fresh) for _ in range(full - len(ids))]
+        most = -(-prompt // block) if block > BLOCK_TOKENS else prompt // block
+        ids = ids[:most]
+        ids += [next(fresh) for _ in range(most - len(ids))]
         yield row._replace(num_prompt_tokens=prompt, hash_ids=tuple(ids), hash_block_tokens=block)
 
 

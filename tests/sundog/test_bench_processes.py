@@ -139,7 +139,7 @@ def test_ctrl_c_keeps_what_is_done_in_all_processes(server: Live, tmp_path: Path
     assert names(tmp_path) == ["run.partial", "slow.toml"]
     assert open_run(tmp_path / "run.partial").remark is not None
     rows = pq.read_table(tmp_path / "run.partial" / "requests.parquet").to_pylist()
-    assert len([row for row in rows if row["finish_reason"] in ("stop", "length")]) >= 5
+    assert len([row for row in rows if row["reason"] in ("stop", "length")]) >= 5
     until_gone(clients)
 
 

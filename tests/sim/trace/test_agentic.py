@@ -3,11 +3,12 @@
 import json
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from sim.trace.jsonl_rows import write_trace
 from sim.trace.read import read_trace
-from sim.trace.record import TraceError, TraceRequest
+from sim.trace.record import TraceError
 from tests.sundog.test_runs import refused, sundog
 
 
@@ -88,7 +89,8 @@ def test_our_own_format_holds_it_whole(tmp_path: Path) -> None:
         ([row("a", "s", timestamp=0), row("b", "s", wait_for=["c"])], "line 2.*wait_for: 'c' is no id"),
         ([row("a", "s", timestamp=0), row("b", "s", wait_for=[3])], "wait_for: .3. is not a list of texts"),
         ([row("a", "s", timestamp=0, delay=5)], "delay: a row that waits for no other has no pause"),
-        ([row("a", "s")], "timestamp: missing"),
+        ([row("a", "s", timestamp=0), row("b", "t")], "line 2.*timestamp: missing"),
+        ([row("a", "s"), row("b", "t", timestamp=5)], "line 2.*timestamp: the rows before it have none"),
         ([row("a", "s", timestamp=0, wait_fro=["a"])], "wait_fro: unknown key. Did you mean wait_for"),
         ([row("a", "s", timestamp=0, tokens=2000, hash_ids=[1])], "ids of 1024, 2048, 4096 tokens fit all"),
         (
@@ -108,8 +110,13 @@ def test_agents_are_replayed_from_the_command_line(tmp_path: Path) -> None:
     out = str(tmp_path / "run")
     done = sundog("replay", written(tmp_path, PROGRAM), "--gpu", "h100", "--out", out)
     assert done.returncode == 0, done.stderr
-    rows: dict[str, TraceRequest] = {each.request_id: each for each in read_trace(out)}
-    assert rows["a0"].arrival_s > rows["plan"].arrival_s + 1.52
-    assert rows["join"].arrival_s > rows["a0"].arrival_s
+    table = pq.read_table(Path(out) / "requests.parquet").to_pylist()
+    came = {each["request_id"]: each["arrival_s"] for each in table}
+    ended = {each["request_id"]: each["finish_s"] for each in table}
+    assert came["a0"] == pytest.approx(ended["plan"] + 1.52)
+    assert came["join"] == max(ended["a0"], ended["b0"])
+    assert list(read_trace(out)) == list(read_trace(written(tmp_path, PROGRAM))), (
+        "a run is played as its trace"
+    )
     wrong = written(tmp_path, [row("a", "s", wait_for=["b"])])
     refused(sundog("replay", wrong, "--gpu", "h100"), "'b' is no id of an earlier row")
