@@ -3,11 +3,14 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
 import zipfile
+from contextlib import suppress
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -170,7 +173,7 @@ COMMAND_LINES = {
     "replay": "{trace} --limit 5 --out {folder}/again",
     "report": "{run} -o {folder}/report.html",
     "schedule": "{trace}",
-    "serve": "",
+    "serve": "--port 0",
     "sweep": "{trace} --limit 5 --vary policy=fcfs",
     "trace": "{trace}",
     "validate": "{folder}",
@@ -180,7 +183,6 @@ COMMAND_LINES = {
 """A command line of each command that ends by itself, once everything that it needs has been imported."""
 TAKES = {
     "serve": {"bench", "calibrate", "chat", "demo", "emulate", "serve"},
-    "structured": {"demo", "serve"},
     "engine": {"calibrate", "demo", "serve"},
     "plot": {"figure"},
 }
@@ -195,6 +197,7 @@ class Missing:
         if name.split(".")[0] in missing:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 sys.meta_path.insert(0, Missing())
+import numpy, pyarrow, pydantic, rich.console, trio  # of the base: once, and not once a command
 from sundog.cli import main
 for command, arguments in lines.items():
     child = os.fork()
@@ -212,21 +215,39 @@ for command, arguments in lines.items():
 """
 
 
+@pytest.mark.parametrize("extra", TAKES)
+def test_a_command_names_the_extra_that_it_lacks(extra: str, tmp_path: Path) -> None:
+    """Those that cannot do without say in a line what to install."""
+    walk(extra, TAKES[extra], tmp_path)
+
+
+@pytest.mark.long(reason="runs every command once for each extra, half a minute each")
 @pytest.mark.parametrize("extra", EXTRAS)
 def test_every_command_names_the_extra_that_it_lacks(extra: str, tmp_path: Path) -> None:
     """Without one extra each command does without, or says in a line what to install."""
+    # What could do without would compute for minutes, or serve: the tests of these commands do.
+    walk(extra, {name for name in COMMANDS if name not in COMPUTE} | TAKES.get(extra, set()), tmp_path)
+
+
+def walk(extra: str, walked: set[str], tmp_path: Path) -> None:
+    """Run these commands without the modules of one extra, and look at how each ends."""
     assert COMMAND_LINES.keys() == set(COMMANDS)
     fills = {"trace": str(TRACE), "run": str(tmp_path / "run"), "folder": str(tmp_path)}
     missing, lacking = set(EXTRAS[extra]), TAKES.get(extra, set())
-    # What could do without would compute for minutes, or serve: the tests of these commands do.
-    walked = {name for name in COMMANDS if name not in COMPUTE or name in lacking}
     made = run_without(missing, ["replay", str(TRACE), "--limit", "5", "--out", fills["run"]])
     assert made.returncode == 0, made.stderr
     lines = {name: COMMAND_LINES[name].format(**fills) for name in sorted(walked)}
     code = WALK.format(missing=missing, lines=lines, folder=tmp_path)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=START_S)
-    codes = dict(line.split() for line in done.stdout.splitlines())
-    assert codes.keys() == walked, done.stderr
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=PIPE, stderr=PIPE, text=True, start_new_session=True
+    ) as walk:
+        try:
+            out, error = walk.communicate(timeout=START_S)
+        finally:  # a command that serves would keep its port for ever
+            with suppress(ProcessLookupError):
+                os.killpg(walk.pid, signal.SIGKILL)
+    codes = dict(line.split() for line in out.splitlines())
+    assert codes.keys() == walked, error
     for name, code in codes.items():
         said = (tmp_path / f"{name}.err").read_text()
         assert "Traceback" not in said and "bug" not in said, f"{name}: {said}"
@@ -274,14 +295,14 @@ def test_the_base_simulates() -> None:
 @pytest.mark.parametrize(
     ("missing", "arguments", "extra"),
     [
-        ("quart", ["emulate", "--gpu", "h100"], "serve"),
-        ("tokenizers", ["emulate", "--gpu", "h100"], "serve"),
+        ("quart", ["emulate", "--gpu", "h100", "--port", "0"], "serve"),
+        ("tokenizers", ["emulate", "--gpu", "h100", "--port", "0"], "serve"),
         ("zmq", ["emulate", "--gpu", "h100", "--port", "0", "--kv-events-config", KV_EVENTS], "kv-events"),
-        ("torch", ["serve"], "engine"),
+        ("torch", ["serve", "--port", "0"], "engine"),
         ("torch", ["demo"], "engine"),
         ("prometheus_client", ["demo"], "engine"),
-        ("prometheus_client", ["emulate", "--gpu", "h100"], "serve"),
-        ("ray", ["serve", "--on", "ray"], "ray"),
+        ("prometheus_client", ["emulate", "--gpu", "h100", "--port", "0"], "serve"),
+        ("ray", ["serve", "--port", "0", "--on", "ray"], "ray"),
         ("ray", ["sweep", str(TRACE), "--on", "ray"], "ray"),
     ],
 )
