@@ -42,7 +42,9 @@ class PlanOptions:
     survive: int = option(
         0, Whole(0, 64), "Replicas that may be lost: as many are bought beyond those that hold."
     )
-    replications: int = option(5, Whole(1, 1000), "Draws of the workload that the fleet must hold.")
+    replications: int = option(
+        5, Whole(1, 1000), "Draws of the workload that the fleet must hold.", section=SEARCH
+    )
     confidence: float = option(0.95, Real(0.5, 0.9999), "Confidence of the intervals.", section=SEARCH)
     tune: bool = option(
         True,

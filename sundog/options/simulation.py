@@ -19,7 +19,7 @@ COSTS = "Cost of steps"
 COSTS_FURTHER = "Cost of steps, further"
 CLIENTS = "Clients"
 TERMS = "Targets and prices"
-READING = "Part of the trace"
+READING = "Traces"
 
 
 OFFLOADING = "Host memory"
