@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from actors.config.generation import GREEDY, Drawing
-from actors.core.config import ConfigError, HostMemory
+from actors.core.config import ConfigError, HostMemory, SchedulerConfig
 from actors.core.engine_version import NEWEST
 from actors.messages import Capacity
 from sim.cost.composed import Pipeline, WithDrafts
@@ -15,7 +15,7 @@ from sim.cost.sampler import Sampler
 from sim.cost.work import CostModel
 from sim.hardware.formats import DTYPE_BYTES
 from sim.hardware.gpu import MACHINE_GPUS, Gpu
-from sim.hardware.memory import plan_memory, stages_of
+from sim.hardware.memory import block_of_states, plan_memory, stages_of
 from sim.hardware.shape import ModelShape
 
 COST_MODELS = ("auto", "tables", "roofline")
@@ -232,8 +232,13 @@ class Target:
         max_num_batched_tokens: int,
         max_num_seqs: int,
         num_gpu_blocks: int | None = None,
+        *,
+        caches: bool = True,
     ) -> Capacity:
         """The KV blocks that fit beside the weights of every stage, or `num_gpu_blocks` if given.
+
+        If the engine `caches` prefixes, a running request has two states of linear attention, the one before
+        to be kept; and one for each draft beside.
 
         Raises ConfigError, saying how much is needed, if not even one block fits.
         """
@@ -250,10 +255,33 @@ class Target:
                 kv_dtype=self.kv_dtype,
                 draft=self.draft,
                 data_parallel_size=self.data_parallel_size,
+                states_per_request=1 + caches + self.num_drafts,
             )
             for stage in stages_of(self.model, self.pipeline_parallel_size)
         ]
         return Capacity(num_gpu_blocks or min(plan.num_blocks for plan in plans), block_size)
+
+    @property
+    def has_states(self) -> bool:
+        """True if the model keeps a state of each request, by layers of linear attention."""
+        return self.model.request_bytes(1, self.model.dtype) > 0
+
+    def with_states(self, limits: SchedulerConfig) -> SchedulerConfig:
+        """Return the limits with blocks into which states fit, and hits that end where a state was kept.
+
+        Without states of linear attention they stay as they are.
+        """
+        if not self.has_states:
+            return limits
+        size = block_of_states(
+            self.model,
+            block_size=limits.block_size,
+            tensor_parallel_size=self.tensor_parallel_size,
+            dtype=self.dtype,
+            kv_dtype=self.kv_dtype,
+            num_drafts=self.num_drafts,
+        )
+        return replace(limits, block_size=size, keeps_states=limits.enable_prefix_caching)
 
     @property
     def kv_token_bytes(self) -> int:

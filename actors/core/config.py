@@ -45,6 +45,9 @@ class SchedulerConfig:
     requests decode (`step/cadence.py`); vLLM 0.32 takes it and does not go by it.
 
     With `host_memory` blocks are kept there, too (`blocks/host_tier.py`).
+
+    With linear attention the engine `keeps_states`: a prefix is found only up to a block at whose end a state
+    was kept, and chunks of prompts end there (`step/states.py`), as by vLLM's `mamba_cache_mode` `align`.
     """
 
     max_num_seqs: int = 256
@@ -70,6 +73,7 @@ class SchedulerConfig:
     pipeline_parallel_size: int = 1
     prefill_schedule_interval: int = 1
     host_memory: HostMemory | None = None
+    keeps_states: bool = False
 
     def __post_init__(self) -> None:
         for name in (
@@ -104,11 +108,25 @@ class SchedulerConfig:
         self._check_speculation()
         if self.host_memory is not None:
             _check_host_memory(self.host_memory, self.enable_prefix_caching)
+        if self.keeps_states:
+            self._check_states()
         if not self.enable_chunked_prefill and self.max_num_batched_tokens < self.max_model_len:
             raise ConfigError(
                 f"max_num_batched_tokens is {self.max_num_batched_tokens}, less than"
                 f" max_model_len ({self.max_model_len}): without chunked prefill a long prompt"
                 " could never run; raise it or enable chunked prefill"
+            )
+
+    def _check_states(self) -> None:
+        if self.host_memory is not None:
+            raise ConfigError(
+                "kv_offloading_size: states of linear attention in the host's memory are not simulated;"
+                " leave it out, or choose a model without linear attention"
+            )
+        if not self.enable_chunked_prefill:
+            raise ConfigError(
+                "enable_chunked_prefill is off: prefixes of linear attention are cached where chunks end;"
+                " leave it on, or turn enable_prefix_caching off"
             )
 
     def _check_speculation(self) -> None:

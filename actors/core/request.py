@@ -115,6 +115,7 @@ class Request:
         "num_tokens_planned",
         "order",
         "request_id",
+        "shared_prefix_tokens",
         "shown",
         "status",
         "stop_tokens",
@@ -160,6 +161,8 @@ class Request:
         """The number of its first blocks that need not be copied to the host's memory (again)."""
         self.num_loaded_tokens = 0
         """Tokens whose blocks were copied from there for its present, or coming, admission."""
+        self.shared_prefix_tokens = 0
+        """The tokens of its prefix in blocks that were found, if the last of them lacks a state; else 0."""
         self.num_registered_blocks = 0
         self.num_known_blocks = 0
         """The number of its first blocks that may have a key in the pool, or other readers, while it runs."""

@@ -124,8 +124,8 @@ class Latent:
 class GatedDelta:
     """Linear attention by the gated delta rule (Gated DeltaNet): a state for each request, no keys of tokens.
 
-    Each of `num_value_heads` keeps `key_dim` x `value_dim` numbers, and a convolution the last `kernel` - 1
-    inputs. Queries have the key heads' number and size.
+    Each of `num_value_heads` keeps `key_dim` x `value_dim` numbers of `state_bytes` each, or of as many as
+    activations, and a convolution the last `kernel` - 1 inputs. Queries have the key heads' number and size.
     """
 
     num_key_heads: int
@@ -133,7 +133,7 @@ class GatedDelta:
     key_dim: int
     value_dim: int
     kernel: int = 4
-    state_bytes: int = 4
+    state_bytes: int | None = None
     window: int | None = None
     is_chunked: bool = False
 
@@ -170,8 +170,8 @@ class GatedDelta:
         """Return 0, as nothing is kept of a token."""
         return 0
 
-    def request_bytes(self, ranks: int, dtype_bytes: int) -> int:
-        """Bytes of a request's state on a rank."""
+    def request_bytes(self, ranks: int, dtype_bytes: int, num_drafts: int = 0) -> int:
+        """Bytes of a request's state on a rank; a convolution keeps the inputs of drafts, too."""
         keys, values = self.widths
-        inputs = (self.kernel - 1) * (2 * keys + values) * dtype_bytes
-        return (inputs + values * self.key_dim * self.state_bytes) // ranks
+        inputs = (self.kernel - 1 + num_drafts) * (2 * keys + values) * dtype_bytes
+        return (inputs + values * self.key_dim * (self.state_bytes or dtype_bytes)) // ranks

@@ -32,6 +32,7 @@ from sim.hardware.fields import (
     no_window,
     qwen_experts,
 )
+from sim.hardware.formats import DTYPE_BYTES, dtype_name
 from sim.hardware.shape import Experts, Layer, Mlp
 
 
@@ -255,12 +256,15 @@ def _heads(family: Family, fields: Fields) -> Heads:
 
 
 def _gated_delta(fields: Fields) -> GatedDelta:
+    state = fields.get("mamba_ssm_dtype")
     return GatedDelta(
         fields.count("linear_num_key_heads"),
         fields.count("linear_num_value_heads"),
         fields.count("linear_key_head_dim"),
         fields.count("linear_value_head_dim"),
         fields.count("linear_conv_kernel_dim", 4),
+        # vLLM keeps states as activations where the config names no type for them.
+        state_bytes=None if state is None else DTYPE_BYTES[dtype_name(str(state))],
     )
 
 

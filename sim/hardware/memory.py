@@ -1,9 +1,11 @@
 """The split of a model over GPUs, and the KV blocks that fit next to its weights, by vLLM's rule."""
 
+import math
 from collections import Counter
 from dataclasses import dataclass, replace
 
 from actors.core.config import ConfigError
+from sim.hardware.attention import GatedDelta
 from sim.hardware.formats import DTYPE_BYTES
 from sim.hardware.gpu import Gpu
 from sim.hardware.shape import ModelShape
@@ -40,6 +42,38 @@ def check_parallel(model: ModelShape, tensor_parallel_size: int) -> None:
         )
 
 
+KERNEL_TOKENS = 16
+"""Tokens of the smallest block that attention kernels take: blocks of vLLM are multiples."""
+
+
+def block_of_states(
+    model: ModelShape,
+    *,
+    block_size: int,
+    tensor_parallel_size: int = 1,
+    dtype: str | None = None,
+    kv_dtype: str | None = None,
+    num_drafts: int = 0,
+) -> int:
+    """Return the tokens of a block of the model, at least `block_size`.
+
+    States of linear attention are kept in blocks of the same pool. So vLLM raises blocks until a layer's keys
+    and values of one take as many bytes as its largest state (`_align_hybrid_block_size`), in steps of the
+    larger of `block_size` and what kernels take. Models without states, or without keys, keep `block_size`.
+    """
+    dtype = dtype or model.dtype
+    size, ranks = DTYPE_BYTES[kv_dtype or dtype], tensor_parallel_size
+    kinds = [layer.attention for layer, _ in model.layers]
+    states = [
+        k.request_bytes(ranks, DTYPE_BYTES[dtype], num_drafts) for k in kinds if isinstance(k, GatedDelta)
+    ]
+    token_bytes = max(kind.kv_values(ranks) for kind in kinds) * size
+    if not states or not token_bytes:
+        return block_size
+    unit = max(KERNEL_TOKENS, block_size)
+    return max(unit * math.ceil(max(states) / (unit * token_bytes)), block_size)
+
+
 def plan_memory(
     model: ModelShape,
     gpu: Gpu,
@@ -53,6 +87,7 @@ def plan_memory(
     kv_dtype: str | None = None,
     draft: ModelShape | None = None,
     data_parallel_size: int = 1,
+    states_per_request: int = 1,
 ) -> MemoryPlan:
     """Split one GPU's memory; `num_blocks` includes the null block.
 
@@ -66,8 +101,8 @@ def plan_memory(
     layers keep everything, or a window is set aside for every request that may run, and a step's
     tokens, and blocks are of the other layers alone.
 
-    A `draft` model takes its part. Experts are shared by all data-parallel ranks. States of linear attention
-    are set aside (`_states`).
+    A `draft` model takes its part. Experts are shared by all data-parallel ranks. Of linear attention
+    `states_per_request` states of each running request are set aside (`_states`).
 
     Raises ConfigError which says how much is needed when not even one block fits.
     """
@@ -85,7 +120,8 @@ def plan_memory(
         block_bytes += block_size * draft.kv_bytes_per_token(kv_dtype or dtype, ranks)
     usable_bytes = int(gpu_memory_utilization * gpu.memory_bytes)
     left_bytes = usable_bytes - weight_bytes - activation_bytes
-    left_bytes -= _states(model, ranks, dtype, max_num_seqs, left_bytes, block_bytes // block_size)
+    state_bytes = states_per_request * _state_bytes(model, ranks, dtype, block_bytes)
+    left_bytes -= _states(state_bytes, max_num_seqs, left_bytes, block_bytes // block_size)
     num_blocks = left_bytes // max(block_bytes, 1)
     if model.has_windows:
         kept, apart_bytes = _apart(model, ranks, max_num_seqs, max_num_batched_tokens, block_size)
@@ -109,12 +145,24 @@ def _activations(model: ModelShape, ranks: int, dtype: str, seqs: int, budget: i
 STATE_CONTEXT = 2048
 
 
-def _states(model: ModelShape, ranks: int, dtype: str, seqs: int, left_bytes: int, token_bytes: int) -> int:
+def _state_bytes(model: ModelShape, ranks: int, dtype: str, block_bytes: int) -> int:
+    """Bytes that a rank sets aside for a state of all layers: whole blocks, where states fit into those.
+
+    A block has as many layers as have keys and values; linear layers are put into groups of so many, each of
+    which takes a block.
+    """
+    kinds = [(layer.attention, count) for layer, count in model.layers]
+    num_linear = sum(count for kind, count in kinds if isinstance(kind, GatedDelta))
+    num_full = model.num_layers - num_linear
+    plain = model.request_bytes(ranks, dtype)
+    return max(plain, math.ceil(num_linear / num_full) * block_bytes) if plain and num_full else plain
+
+
+def _states(state_bytes: int, seqs: int, left_bytes: int, token_bytes: int) -> int:
     """Bytes set aside for states of linear attention, which vLLM takes from the blocks as requests come.
 
     As many requests are taken to run as there is room for with `STATE_CONTEXT` tokens each.
     """
-    state_bytes = model.request_bytes(ranks, dtype)
     if not state_bytes:
         return 0
     return min(seqs, left_bytes // (state_bytes + STATE_CONTEXT * token_bytes)) * state_bytes

@@ -255,6 +255,8 @@ MODEL_ALIASES = {
     "glm-5-fp8": "glm-5",
     "glm-5.1": "glm-5",
     "glm-5.1-fp8": "glm-5",
+    "qwen3.6-27b": "qwen3.5-27b",
+    "qwen3.6-35b-a3b": "qwen3.5-35b-a3b",
 }
 VARIANTS = re.compile(
     r"-(instruct|it|chat|hf|base|chat-hf|v0\.1|instruct-v0\.1|thinking|2507|instruct-2507|thinking-2507)$"

@@ -34,6 +34,7 @@ OF_OURS = (
     "prefill_schedule_interval",
     "num_speculative_tokens",
     "num_lookahead_tokens",
+    "keeps_states",
 )
 BESIDE = ("policy", "hash_algo", "eos_token_id")
 REQUIRED = ("id", "arrival_step", "arrival_time", "prompt", "outputs", "max_tokens")

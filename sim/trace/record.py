@@ -1,6 +1,7 @@
 """Requests of a trace, and the error that a malformed one raises."""
 
 import math
+from collections.abc import Iterator
 from decimal import Decimal
 from itertools import chain
 from typing import NamedTuple
@@ -65,8 +66,8 @@ class TraceRequest(NamedTuple):
         """Identities of the prompt's full blocks of `block_size` tokens; None when unknown.
 
         Costs O(blocks) and is meant to be called when the request arrives. An id over many
-        blocks is split into as many numbers; of ids over parts of a block the last one counts.
-        Raises ConfigError when neither size divides the other.
+        blocks is split into as many numbers; of ids over parts of a block the last one counts. Where neither
+        size divides the other, a block counts as equal if the id in which it ends is.
         """
         if self.hash_ids is None:
             return None
@@ -77,11 +78,19 @@ class TraceRequest(NamedTuple):
             return tuple(chain.from_iterable(ranges))[:num_blocks]
         merged, rest = divmod(block_size, self.hash_block_tokens)
         if rest:
-            raise ConfigError(
-                f"block_size is {block_size}, and the trace names contents by"
-                f" {self.hash_block_tokens} tokens: one must divide the other"
-            )
+            return tuple(self._ending_ids(block_size, num_blocks, parts + 1))
         return self.hash_ids[merged - 1 :: merged][:num_blocks]
+
+    def _ending_ids(self, block_size: int, num_blocks: int, most: int) -> Iterator[int]:
+        """Yield an identity of each block by the id in which it ends; at most `most` end in one."""
+        ids, last, count = self.hash_ids or (), -1, 0
+        for end in range(block_size, num_blocks * block_size + 1, block_size):
+            index = -(-end // self.hash_block_tokens) - 1
+            if index >= len(ids):
+                return
+            count = count + 1 if index == last else 0
+            last = index
+            yield ids[index] * most + count
 
 
 class FromFirst:

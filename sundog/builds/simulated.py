@@ -115,10 +115,13 @@ class Simulated:
         hardware = _hardware(engine, target)
         engine = replace(engine, replicas=engine.replicas * engine.data_parallel_size)
         config = engine.config(hardware.model.max_positions, hardware.default_limits)
-        config = replace(config, speculation=_measured(config.speculation))
-        seqs, budget = config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens
+        limits = hardware.with_states(config.scheduler)
+        config = replace(config, scheduler=limits, speculation=_measured(config.speculation))
+        seqs, budget = limits.max_num_seqs, limits.max_num_batched_tokens
         hardware = hardware.with_limits(engine.engine_version, seqs, budget)
-        capacity = hardware.capacity(config.scheduler.block_size, budget, seqs, engine.num_gpu_blocks)
+        capacity = hardware.capacity(
+            limits.block_size, budget, seqs, engine.num_gpu_blocks, caches=limits.enable_prefix_caching
+        )
         host = hardware.host_memory(*target.offloading, capacity.block_size)
         config = replace(config, scheduler=replace(config.scheduler, host_memory=host))
         config.with_blocks(capacity.num_blocks)
@@ -136,6 +139,7 @@ class Simulated:
         priced = hardware.remarks
         remarks = priced if engine.num_gpu_blocks else (*priced, _guess(capacity, hardware))
         remarks += _planned_step_by_step(asked)
+        remarks += _states(limits, engine.block_size)
         remarks += _interval(config.scheduler, hardware.data_parallel_size)
         if is_newer(asked.engine_version):
             remarks += (f"vLLM {asked.engine_version} is not known: it is taken to do what {NEWEST} does",)
@@ -314,6 +318,16 @@ class Simulated:
             gpu_power_w=self.power_w,
             price_per_gpu_h=asked.gpu_price_per_h,
         )
+
+
+def _states(limits: SchedulerConfig, asked: int) -> tuple[str, ...]:
+    """Return a remark on blocks that were raised until a state of linear attention fits into one."""
+    if limits.block_size == asked and not limits.keeps_states:
+        return ()
+    text = f"blocks hold {limits.block_size:,} tokens, so that a state of linear attention fits into one"
+    if limits.keeps_states:
+        text += "; prefix hits end with a block, and the memory of kept states is not counted"
+    return (text,)
 
 
 def _mean_power_w(made: "list[Simulated]") -> float | None:

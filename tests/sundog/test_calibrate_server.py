@@ -68,6 +68,19 @@ def test_loads_without_a_trace_have_lengths_of_their_own(server: Live, tmp_path:
     assert 300 < read.measured.tokens < 2000  # type: ignore[union-attr]
 
 
+def test_loads_are_of_the_part_of_a_trace_that_is_asked_for(server: Live, tmp_path: Path) -> None:
+    """Prompts of 3,000 tokens come later than --until, and no step holds one."""
+    trace, file = tmp_path / "trace.csv", tmp_path / "server.toml"
+    rows = [f"{second},{50 if second < 20 else 3000},8" for second in range(40)]
+    trace.write_text("\n".join(["when,asked,answered", *rows, ""]))
+    done = sundog(
+        *("calibrate", server.url, trace, "--columns", "arrival=when,prompt=asked,output=answered"),
+        *("--until", 20, "--request-rate", "8,24", "--load-seconds", 2, "-o", file),
+    )
+    assert done.returncode == 0, done.stderr
+    assert 50 <= read_cost(file).measured.tokens < 1500  # type: ignore[union-attr]
+
+
 def test_what_cannot_be_loaded_is_refused(server: Live, tmp_path: Path) -> None:
     """In one line, before any load."""
     out = ("-o", tmp_path / "server.toml")
@@ -83,7 +96,10 @@ def test_what_cannot_be_loaded_is_refused(server: Live, tmp_path: Path) -> None:
         ((server.url, TRACE, TRACE, *rates), ("one source too many",)),
         ((server.url, tmp_path / "none.csv", *rates), ("none.csv",)),
         ((server.url, *rates, "--dtype", "float32"), ("--dtype", "leave it out")),
+        ((server.url, *rates, "--until", "5"), ("--until", "none is given")),
+        ((server.url, TRACE, *rates, "--from", "1e6"), ("no request in the part",)),
         (("sundog-tiny", *rates), ("--request-rate", "at a URL")),
+        (("sundog-tiny", "--sample-sessions", "0.5"), ("--sample-sessions", "at a URL")),
         (("http://127.0.0.1:9", *rates), ("127.0.0.1:9",)),
     ):
         refused(sundog("calibrate", *arguments, *out), *words)

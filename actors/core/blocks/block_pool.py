@@ -41,7 +41,7 @@ def _descending(num_blocks: int) -> tuple[int, ...]:
 class BlockPool:
     """Blocks 1 to `num_blocks - 1`; block 0 is the null block, which is never given out."""
 
-    __slots__ = ("_copies", "_empty", "_free", "_runs", "changes", "num_blocks", "num_free")
+    __slots__ = ("_copies", "_empty", "_free", "_runs", "changes", "num_blocks", "num_free", "states")
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
@@ -54,6 +54,8 @@ class BlockPool:
         """The runs that hold the same keys, by the first of these keys, the oldest run first."""
         self.changes: KvChanges | None = None
         """The changes of the keys that can be found; None if nothing reads them."""
+        self.states: set[Key] = set()
+        """The keys of blocks at whose end a state was kept, among those that can be found."""
 
     @property
     def free_order(self) -> list[int]:
@@ -224,6 +226,8 @@ class BlockPool:
         copies.remove(run)
         if not copies:
             del self._copies[run.keys[0]]
+            if self.states:
+                self.states.difference_update(keys)
             if self.changes is not None:
                 self.changes.forgets(keys)
 
@@ -237,6 +241,7 @@ class BlockPool:
         self._free = FreeRuns()
         self._runs.clear()
         self._copies.clear()
+        self.states.clear()
         return True
 
     def check(self, tables: Iterable[Sequence[int]]) -> None:

@@ -24,7 +24,16 @@ BlockHasher = Callable[[Key | None, tuple[int, ...], str | None, Adapter | None]
 class KVCache:
     """The KV space of one scheduler: the pool, and how keys of decoded blocks are made."""
 
-    __slots__ = ("block_size", "caching", "hash_block", "host", "pool", "watermark_blocks")
+    __slots__ = (
+        "block_size",
+        "caching",
+        "hash_block",
+        "host",
+        "keeps_states",
+        "new_states",
+        "pool",
+        "watermark_blocks",
+    )
 
     def __init__(self, config: SchedulerConfig, hash_block: BlockHasher | None = None) -> None:
         if config.num_gpu_blocks is None:
@@ -32,6 +41,9 @@ class KVCache:
         self.pool = BlockPool(config.num_gpu_blocks)
         self.block_size = config.block_size
         self.caching = config.enable_prefix_caching
+        self.keeps_states = config.keeps_states and config.enable_prefix_caching
+        self.new_states: set[Key] = set()
+        """The keys of blocks whose states the step that is being planned will compute."""
         self.hash_block = hash_block
         self.watermark_blocks = int(config.watermark * config.num_gpu_blocks)
         self.host = None if config.host_memory is None else HostTier(config.host_memory)
@@ -50,7 +62,20 @@ class KVCache:
         request.num_named_blocks = self._num_named_blocks(request)
         most = (request.num_tokens - 1) // self.block_size
         self._name(request, min(most, request.num_named_blocks))
-        return self.pool.find(request.block_keys, min(most, len(request.block_keys)))
+        found = self.pool.find(request.block_keys, min(most, len(request.block_keys)))
+        return self._up_to_state(request, found) if self.keeps_states else found
+
+    def _up_to_state(self, request: Request, found: list[int]) -> list[int]:
+        """Return the first of these blocks, up to the last one with a state; note where the rest ends."""
+        count = len(found)
+        while count and request.block_keys[count - 1] not in self.pool.states:
+            count -= 1
+        request.shared_prefix_tokens = len(found) * self.block_size if count < len(found) else 0
+        return found[:count]
+
+    def waits_for_state(self, request: Request, num_blocks: int) -> bool:
+        """Return True if a hit of that many blocks ends with a state that this very step will compute."""
+        return bool(num_blocks) and request.block_keys[num_blocks - 1] in self.new_states
 
     def _num_named_blocks(self, request: Request) -> int:
         """Return the number of the request's first blocks whose keys others may look up.
@@ -136,6 +161,10 @@ class KVCache:
             self._name(request, end)
             added = self.pool.register(request.block_ids, request.block_keys, first, end)
             request.num_known_blocks = end
+            if self.keeps_states and end == num_full:
+                # Chunks end where blocks do, and decodes compute every token by itself.
+                self.pool.states.add(request.block_keys[end - 1])
+                self.new_states.add(request.block_keys[end - 1])
             if self.pool.changes is not None and self.pool.changes.publishes:
                 self._publish(self.pool.changes, request, added)
         request.num_registered_blocks = num_full
@@ -203,6 +232,8 @@ class KVCache:
             keys = request.block_keys
             keys += [OwnKey() for _ in range(len(keys), num_kept)]
             self.pool.register(request.block_ids, keys, num_known, num_kept)
+            if self.keeps_states:
+                self.pool.states.add(keys[num_kept - 1])
             num_known = num_kept
         self.pool.release(request.block_ids, num_known, num_kept)
         request.block_ids = []

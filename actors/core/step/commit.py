@@ -236,7 +236,11 @@ def _policy_matters(state: SchedulerState) -> bool:
         return True
     # A smaller quota lets a request in whose first chunk alone has to fit.
     asks_quota = state.quota is not None and not config.scheduler_reserve_full_isl
-    return (state.waiting.may_turn or asks_quota) and len(state.running) < config.max_num_running
+    # So does a shorter hit, and with a state's block several blocks of a hit are gone at once.
+    may_lose_hit = config.keeps_states and not config.scheduler_reserve_full_isl
+    return (state.waiting.may_turn or asks_quota or may_lose_hit) and len(
+        state.running
+    ) < config.max_num_running
 
 
 def extend(state: SchedulerState, num_steps: int, done_s: float) -> None:

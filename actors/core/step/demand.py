@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
+from actors.core.batch import Lack
 from actors.core.request import Request
 from actors.core.step.commit import Draft
 from actors.core.step.state import SchedulerState
+from actors.core.step.states import aligned_tokens
 
 
 @dataclass(slots=True)
@@ -24,6 +26,9 @@ class Demand:
     """False for a load, which runs nothing."""
     is_held: bool = False
     """True if its prompt is held back for the sake of decodes (`cadence.py`)."""
+    lacks: Lack | None = None
+    """What a request of a model that keeps states lacks to compute any token: room in this step for a whole
+    block, or the state that this very step computes for another."""
 
 
 def demand_of(state: SchedulerState, draft: Draft, request: Request) -> Demand:
@@ -45,6 +50,12 @@ def demand_of(state: SchedulerState, draft: Draft, request: Request) -> Demand:
         num_tokens = num_tokens if quota is None else min(num_tokens, quota)
     if config.enable_chunked_prefill:
         num_tokens = min(num_tokens, draft.budget)
+    if config.keeps_states:
+        num_tokens = aligned_tokens(config, request, num_known_tokens, num_tokens)
+        if num_tokens == 0:
+            return Demand(hit, num_known_tokens, 0, num_known_tokens, 0, lacks="token budget")
+        if state.kv.waits_for_state(request, len(hit)):
+            return Demand(hit, num_known_tokens, 0, num_known_tokens, 0, lacks="KV blocks")
     held = min(num_known_tokens + num_tokens, config.max_model_len)
     fitting = min(request.num_tokens, config.max_model_len) if config.scheduler_reserve_full_isl else held
     if request.block_ids:  # they were fetched, for all that it computes now

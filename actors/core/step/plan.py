@@ -24,6 +24,7 @@ from actors.core.step.commit import Draft, admission_order, commit
 from actors.core.step.demand import Demand, demand_of
 from actors.core.step.loads import find_load
 from actors.core.step.state import SchedulerState
+from actors.core.step.states import aligned_tokens
 
 
 def plan(state: SchedulerState, *, may_run: bool = True) -> tuple[Batch, Blocked | None]:
@@ -32,6 +33,7 @@ def plan(state: SchedulerState, *, may_run: bool = True) -> tuple[Batch, Blocked
     Unless it `may_run`, it is a single step even where the state allows runs.
     """
     lockstep = state.lockstep
+    state.kv.new_states.clear()
     draft = Draft(lockstep.planned + 1, state.config.max_num_batched_tokens, _threshold(state))
     if state.config.async_scheduling:
         for request in lockstep.due_to_expire(lockstep.planned):
@@ -197,6 +199,8 @@ def _prefills_first(request: Request) -> tuple[bool, int]:
 def _advance(state: SchedulerState, draft: Draft, request: Request) -> bool:
     """Schedule one running request, preempting others if necessary. False ends the phase."""
     num_tokens = min(_pending(state, draft, request), draft.budget)
+    if state.config.keeps_states:
+        num_tokens = aligned_tokens(state.config, request, request.num_computed_tokens, num_tokens)
     if num_tokens == 0:
         return draft.budget > 0
     computed = request.num_computed_tokens + num_tokens
@@ -368,7 +372,7 @@ def _admit(state: SchedulerState, draft: Draft, request: Request) -> Lack | None
     if demand.num_tokens > draft.budget:
         return "token budget"
     if demand.num_tokens == 0:
-        return "prefill interval" if demand.is_held else "quota"
+        return demand.lacks or ("prefill interval" if demand.is_held else "quota")
     if not state.kv.fits(demand.hit, demand.num_fitting_tokens, reserved):
         return "KV blocks"
     _enter(state, draft, request, demand)

@@ -49,7 +49,6 @@ class Deployment:
         options, asked = server.options, server.options.speculation
         seqs, budget = server.max_num_seqs, server.max_num_batched_tokens
         target = target.with_limits(server.engine_version, seqs, budget)
-        capacity = target.capacity(options.block_size, budget, seqs, server.num_gpu_blocks)
         limits = SchedulerConfig(
             max_num_seqs=seqs,
             max_num_batched_tokens=budget,
@@ -62,6 +61,10 @@ class Deployment:
             pipeline_parallel_size=options.pipeline_parallel_size,
             num_speculative_tokens=0 if asked is None else asked.num_tokens,
             num_lookahead_tokens=0 if asked is None else asked.num_lookahead_tokens,
+        )
+        limits = target.with_states(limits)
+        capacity = target.capacity(
+            limits.block_size, budget, seqs, server.num_gpu_blocks, caches=limits.enable_prefix_caching
         )
         config = EngineConfig(
             scheduler=limits,

@@ -11,11 +11,12 @@ from sundog.ends import writing
 from sundog.options.clients import ServerLoads
 from sundog.options.engine import SIMULATED_ONLY, EngineOptions, MeasuringOptions
 from sundog.options.row import refuse
+from sundog.options.simulation import ReadingOptions
 from sundog.options.takes import command, takes
 
 
 @command
-@takes(MeasuringOptions, ServerLoads, EngineOptions, without=SIMULATED_ONLY)
+@takes(MeasuringOptions, ServerLoads, ReadingOptions, EngineOptions, without=SIMULATED_ONLY)
 @click.argument("sources", metavar="MODEL|URL [TRACE]|LOG...", nargs=-1, required=True)
 @click.option(
     "-o",
@@ -28,6 +29,7 @@ from sundog.options.takes import command, takes
 def calibrate(
     measuring: MeasuringOptions,
     loads: ServerLoads,
+    reading: ReadingOptions,
     engine: EngineOptions,
     sources: tuple[str, ...],
     output: Path,
@@ -43,8 +45,8 @@ def calibrate(
     path = Path(source)
     _check_writable(output)
     if source.startswith(("http://", "https://")):
-        return _from_server(sources, measuring, loads, engine, output)
-    refuse((loads,), "is for a server at a URL: leave it out")
+        return _from_server(sources, measuring, loads, reading, engine, output)
+    refuse((loads, reading), "is for a server at a URL: leave it out")
     if len(sources) > 1:
         return _from_several([Path(each) for each in sources], measuring, engine, output)
     if source == "sundog-tiny" or isfile(path / "config.json"):
@@ -69,6 +71,7 @@ def _from_server(
     sources: tuple[str, ...],
     measuring: MeasuringOptions,
     asked: ServerLoads,
+    reading: ReadingOptions,
     engine: EngineOptions,
     output: Path,
 ) -> None:
@@ -79,7 +82,8 @@ def _from_server(
     from sundog.commands.calibrate.live import measure_loads
     from sundog.commands.calibrate.loads import from_loads
 
-    loads = measure_loads(sources[0], sources[1] if len(sources) > 1 else None, asked, engine.seed)
+    trace = sources[1] if len(sources) > 1 else None
+    loads = measure_loads(sources[0], trace, asked, reading, engine.seed)
     from_loads(loads, f"sundog calibrate {sources[0]} --request-rate {asked.request_rate}", output, engine)
 
 

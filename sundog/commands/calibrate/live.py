@@ -16,7 +16,6 @@ from sim.figures.fit_requests import Observed
 from sim.figures.metrics import Summary
 from sim.record.client_record import ClientRecord
 from sim.show.progress import runs_progress
-from sim.trace.read import read_trace
 from sim.trace.record import TraceRequest
 from sim.workload.read import read_spec
 from sim.workload.resample import retimed
@@ -25,6 +24,8 @@ from sundog.commands.calibrate.loads import MeasuredLoad, means_of
 from sundog.commands.calibrate.served import seen
 from sundog.ends import remark
 from sundog.options.clients import ENDPOINTS, ServerLoads, parse_rates
+from sundog.options.row import refuse
+from sundog.options.simulation import ReadingOptions
 
 ROUNDS, FEWEST = 5, 4
 """The rounds of each rate, and the fewest requests of each round."""
@@ -37,7 +38,9 @@ PROMPTS, ANSWERS = (32, 384), (16, 128)
 """The bounds of the tokens of requests where no trace is given."""
 
 
-def measure_loads(url: str, trace: str | None, asked: ServerLoads, seed: int) -> list[MeasuredLoad]:
+def measure_loads(
+    url: str, trace: str | None, asked: ServerLoads, reading: ReadingOptions, seed: int
+) -> list[MeasuredLoad]:
     """Put all rates on the server, one after another, in rounds. ConfigError where a request fails."""
     if asked.request_rate is None:
         raise ConfigError(f"--request-rate says which loads to put on {url}: give three, as in 2,6,10")
@@ -52,7 +55,7 @@ def measure_loads(url: str, trace: str | None, asked: ServerLoads, seed: int) ->
                 f" give 1 to {MOST_ROWS:,}, by another rate or other --load-seconds"
             )
     load = ClientLoad(url, asked.model, ENDPOINTS[asked.endpoint], asked.api_key)
-    server, rows = find(load), _rows(trace, seed)
+    server, rows = find(load), _rows(trace, reading, seed)
     for text in server.remarks:
         remark(text)
     with runs_progress("loads") as on_progress:
@@ -64,19 +67,21 @@ def measure_loads(url: str, trace: str | None, asked: ServerLoads, seed: int) ->
     return found[1:]
 
 
-def _rows(trace: str | None, seed: int) -> Iterator[TraceRequest]:
+def _rows(trace: str | None, reading: ReadingOptions, seed: int) -> Iterator[TraceRequest]:
     """The requests of a trace or a workload over and over; without one, of lengths at random."""
     if trace is None:
+        refuse((reading,), "is for a trace, and none is given: name one, or leave it out")
         return _drawn(random.Random(seed))
     if trace.endswith(".toml"):
+        refuse((reading,), f"is for a trace, and {trace} describes a workload: leave it out", but=("limit",))
         source: Iterable[TraceRequest] = read_spec(trace).requests(seed)
     else:
-        source = found = read_trace(trace)
+        source = found = reading.trace(trace)
         for text in found.remarks:
             remark(text)
-    rows = list(islice(source, MOST_ROWS))
+    rows = list(islice(source, min(reading.limit or MOST_ROWS, MOST_ROWS)))
     if not rows:
-        raise ConfigError(f"{trace} has no request: nothing can be measured")
+        raise ConfigError(f"{trace} has no request in the part that is asked for: nothing can be measured")
     return cycle(rows)
 
 

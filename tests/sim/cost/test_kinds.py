@@ -4,6 +4,7 @@ import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from sim.cost.tables.products import AllReduce, Collective, Products
 from sim.cost.work import Coverage, StepWork
 from sim.hardware.attention import GatedDelta, Heads, Latent
 from sim.hardware.gpu import load_gpu
-from sim.hardware.memory import plan_memory
+from sim.hardware.memory import block_of_states, plan_memory
 from sim.hardware.model import load_model
 from sim.hardware.quantization import AWQ, BLOCK_FP8, FP8
 from sim.target import Target
@@ -154,8 +155,64 @@ def test_linear_layers_cost_the_same_at_any_context() -> None:
     cost = TablesCost(linear, load_gpu("h100"), "h100")
     assert cost.step_s(StepWork(8, 800, (), 8)) == cost.step_s(StepWork(8, 800_000, (), 8))
     assert model.kv_bytes_per_token() == 12 * 2 * 2 * 256 * 2
-    # 32 heads of 128 x 128 float32, and three inputs of the convolution of 8,192 in bfloat16.
-    assert model.request_bytes(1, "bfloat16") == 36 * (32 * 128 * 128 * 4 + 3 * 8192 * 2)
+    # 32 heads of 128 x 128 numbers, and three inputs of the convolution of 8,192, in bfloat16.
+    assert model.request_bytes(1, "bfloat16") == 36 * (32 * 128 * 128 * 2 + 3 * 8192 * 2)
+    newer = load_model("Qwen/Qwen3.6-35B-A3B")
+    assert newer.request_bytes(1, "bfloat16") == 30 * (32 * 128 * 128 * 4 + 3 * 8192 * 2), "float32 by config"
+    assert newer.request_bytes(2, "bfloat16") == newer.request_bytes(1, "bfloat16") // 2
+
+
+# Blocks that servers' logs of vLLM name ("Setting attention block size to N tokens"), and by how much their
+# states were padded then; worked by hand: a state's bytes, over the bytes of a token in a layer, up to 16.
+@pytest.mark.parametrize(
+    ("name", "kv_dtype", "ranks", "size"),
+    [
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct", None, 1, 544),  # 1,097,728 / 2,048 = 536
+        ("Qwen/Qwen3.5-35B-A3B", None, 1, 1056),  # 2,146,304 / 2,048 = 1,048, padded by 0.76 %
+        ("Qwen/Qwen3.5-35B-A3B", "float8", 1, 2096),  # 2,146,304 / 1,024 = 2,096
+        ("Qwen/Qwen3.6-27B", None, 1, 784),  # 3,207,168 / 4,096 = 783, padded by 0.13 %
+        ("Qwen/Qwen3.5-9B", None, 1, 528),  # 2,146,304 / 4,096 = 524
+        ("Qwen/Qwen3.5-35B-A3B", None, 4, 528),  # 536,576 / 1,024: a rank has a head of keys at least
+        ("qwen3-8b", None, 1, 16),
+    ],
+)
+def test_a_block_holds_a_state_as_in_servers_logs(
+    name: str, kv_dtype: str | None, ranks: int, size: int
+) -> None:
+    model = load_model(name)
+    assert block_of_states(model, block_size=16, tensor_parallel_size=ranks, kv_dtype=kv_dtype) == size
+
+
+def test_a_linear_layer_takes_its_states_traffic_and_its_recurrences_arithmetic() -> None:
+    """By a roofline: a decode adds a state read and written, a prompt eight operations for each number."""
+    model, gpu = load_model("qwen3.5-35b-a3b"), load_gpu("h100")
+    own = tuple(pair for pair in model.layers if isinstance(pair[0].attention, GatedDelta))
+    ((layer, count),) = Roofline(replace(model, layers=own, order=()), gpu).layers
+    assert count == 30
+    state_bytes = 32 * 128 * 128 * 4 + 3 * 8192 * 2
+    bandwidth = gpu.memory_bandwidth_bytes_per_s * gpu.efficiency.kv_bandwidth
+    assert layer.decode_request_s == pytest.approx(2 * state_bytes / bandwidth)
+    assert layer.decode_token_s == 0.0
+    flops = gpu.peak("bfloat16") * gpu.efficiency.attention_flops
+    for before in (0, 100_000):
+        assert layer.prefill_attention_s(((1000, before),)) == pytest.approx(
+            1000 * 8 * 32 * 128 * 128 / flops
+        )
+
+
+def test_states_take_whole_blocks() -> None:
+    """A state of 30 linear layers takes three blocks of the ten others; caching keeps two of a request."""
+    model, gpu = load_model("qwen3.5-35b-a3b"), load_gpu("h200")
+    terms: dict[str, Any] = {"block_size": 1056, "max_num_batched_tokens": 8192}
+    few, more, two = (
+        plan_memory(model, gpu, max_num_seqs=seqs, states_per_request=states, **terms)
+        for seqs, states in ((1, 1), (11, 1), (11, 2))
+    )
+    logits_bytes = 10 * 2 * 248_320 * 4
+    by_hand = 10 * 3 + logits_bytes / few.block_bytes
+    assert few.block_bytes == 1056 * 10 * 2 * 2 * 256 * 2
+    assert few.num_blocks - more.num_blocks == pytest.approx(by_hand, abs=1)
+    assert more.num_blocks - two.num_blocks == 11 * 3
 
 
 def test_states_of_requests_take_memory_from_blocks() -> None:

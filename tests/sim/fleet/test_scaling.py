@@ -169,7 +169,9 @@ def random_run(name: str, seed: int, faults: tuple[PlannedFault, ...] = (), **op
     )
     found = summarize(recorder).fleet
     assert isinstance(found, FleetFigures) and found.scaling is not None
-    ended_s = max(end_s for end_s in recorder.columns.finish_s if end_s < last_s)
+    ends_s = [end_s for end_s in recorder.columns.finish_s if end_s < last_s]
+    # What an engine took with it has no end of its own: it was over when the engine crashed.
+    ended_s = max([*ends_s, rows[-1].arrival_s, *(fault.at_s for fault in faults)])
     return Played(recorder, found.scaling, witness, rooms, terms, most, ended_s)
 
 

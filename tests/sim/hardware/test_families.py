@@ -73,6 +73,10 @@ PUBLISHED: dict[str, tuple[float, float, str]] = {
     "deepseek-v3.2": (671, 37, NO_INPUT),
     "glm-5": (744, 40, NO_INPUT),
     "qwen3-next-80b-a3b": (80, 3.25, LAYERS),  # published as 3
+    "qwen3.5-9b": (8.95, 8.95, WHOLE),
+    "qwen3.5-27b": (27, 27, WHOLE),
+    "qwen3.5-35b-a3b": (34.7, 2.95, NO_INPUT),
+    "qwen3.5-397b-a17b": (397, 17, WHOLE),
     "olmoe-1b-7b-0924": (6.9, 1.3, WHOLE),
     "phi-3.5-moe": (41.9, 6.6, WHOLE),
     "ernie-4.5-21b-a3b": (21.83, 3.1, NO_INPUT),

@@ -252,7 +252,7 @@ def test_a_mangled_trace_is_read_or_cleanly_refused(tmp_path: Path, data: st.Dat
 
 
 def test_hash_ids_become_block_hashes_of_any_fitting_size() -> None:
-    """Equal ids give equal blocks, full ones only; sizes that do not fit are refused."""
+    """Equal ids give equal blocks, full ones only."""
     one = TraceRequest("a", 0.0, 1000, 1, (7, 8), 512)
     two = TraceRequest("b", 0.0, 700, 1, (7, 9), 512)
     blocks, others = one.block_hashes(16), two.block_hashes(16)
@@ -263,8 +263,20 @@ def test_hash_ids_become_block_hashes_of_any_fitting_size() -> None:
     assert one.block_hashes(512) == (7,)
     assert TraceRequest("c", 0.0, 70, 1, (1, 2, 3, 4, 5), 16).block_hashes(32) == (2, 4)
     assert TraceRequest("d", 0.0, 70, 1).block_hashes(16) is None
-    with pytest.raises(ConfigError, match="one must divide the other"):
-        one.block_hashes(48)
+
+
+def test_where_neither_size_divides_the_other_a_block_is_shared_with_the_id_in_which_it_ends() -> None:
+    """Of 48 tokens ten end in the first id of 512, and the eleventh reaches into the second."""
+    one = TraceRequest("a", 0.0, 1000, 1, (7, 8), 512).block_hashes(48)
+    two = TraceRequest("b", 0.0, 700, 1, (7, 9), 512).block_hashes(48)
+    assert one is not None and two is not None and (len(one), len(two)) == (20, 14)
+    assert one[:10] == two[:10] and not set(one[10:]) & set(two[10:]) and len(set(one)) == 20
+    # Of 784 tokens the first ends in the second id, and the second in the fourth.
+    whole = [
+        TraceRequest("c", 0.0, 1600, 1, ids, 512).block_hashes(784) for ids in ((1, 2, 3, 4), (1, 2, 5, 6))
+    ]
+    assert whole[0] and whole[1] and len(whole[0]) == 2
+    assert whole[0][0] == whole[1][0] and whole[0][1] != whole[1][1]
 
 
 def test_all_fields_of_our_format_come_through(tmp_path: Path) -> None:
