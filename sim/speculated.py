@@ -11,6 +11,7 @@ import hashlib
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Protocol
 
 from actors.config.speculative import Rates, SpeculativeConfig
@@ -28,13 +29,17 @@ class AcceptanceModel:
 
     Neither rises with the position, and accepted drafts were proposed: one number from 0 to 1 decides both.
     There is one pair of such rates, or one of each request of a record: a request of the same name has its
-    own, any other one that a hash picks, for requests are not alike.
+    own, any other one that a hash picks, for requests are not alike. It picks each as often as it had tokens:
+    whose drafts are accepted needs fewer steps for an answer, and with one step in a short answer and two in
+    another a pick among requests would take more drafts for accepted than were.
     """
 
     rates: tuple[tuple[Rates, Rates], ...]
     names: Mapping[str, int] = field(default_factory=dict)
     """The requests whose rates these are, with the place of each."""
     seed: int = 0
+    bounds: tuple[float, ...] = ()
+    """The share of all tokens that the requests up to each had; empty where there is one pair of rates."""
 
     @classmethod
     def of(cls, asked: SpeculativeConfig, seed: int = 0) -> "AcceptanceModel":
@@ -42,7 +47,10 @@ class AcceptanceModel:
         count, acceptance = asked.num_tokens, asked.acceptance
         if asked.measured is not None:
             names = {name: place for place, name in enumerate(asked.measured)}
-            return cls(tuple(asked.measured.values()), names, seed)
+            found = list(asked.measured.values())
+            total = sum(each.num_tokens for each in found)
+            bounds = tuple(tokens / total for tokens in accumulate(each.num_tokens for each in found))
+            return cls(tuple((each.proposed, each.accepted) for each in found), names, seed, bounds)
         if acceptance is None:
             raise ConfigError(
                 "--speculative-config: acceptance is missing, and a simulated GPU has no tokens to compare;"
@@ -60,7 +68,10 @@ class AcceptanceModel:
         """Return a key of the request's random numbers, and of its rates."""
         digest = hashlib.blake2b(f"drafts {self.seed} {request_id}".encode(), digest_size=8).digest()
         number = int.from_bytes(digest, "big")
-        return number, self.names.get(request_id, number % len(self.rates))
+        place = self.names.get(request_id)
+        if place is None:
+            place = min(bisect_right(self.bounds, number / 2**64), len(self.rates) - 1)
+        return number, place
 
     def draw(self, key: tuple[int, int], num_tokens: int) -> tuple[int, int]:
         """Return the drafts proposed, and accepted if all are verified, at this number of output tokens."""

@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from actors.core.config import ConfigError
 from actors.core.names import did_you_mean
@@ -33,6 +34,17 @@ DEFAULT_LOOKUP = 5
 Rates = tuple[float, ...]
 
 
+class MeasuredRates(NamedTuple):
+    """The rates of a request's drafts, and the tokens that its decodes brought.
+
+    Accepted drafts behind the end of its answer count among the tokens, as they do among the accepted ones.
+    """
+
+    proposed: Rates
+    accepted: Rates
+    num_tokens: int
+
+
 @dataclass(frozen=True, slots=True)
 class SpeculativeConfig:
     """The configuration of speculative decoding.
@@ -51,7 +63,7 @@ class SpeculativeConfig:
     lookup_max: int = DEFAULT_LOOKUP
     acceptance: float | tuple[float, ...] | str | None = None
     proposed: float | tuple[float, ...] | None = None
-    measured: Mapping[str, tuple[Rates, Rates]] | None = None
+    measured: Mapping[str, MeasuredRates] | None = None
 
     @property
     def num_lookahead_tokens(self) -> int:

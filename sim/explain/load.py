@@ -5,7 +5,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from actors.config.speculative import Rates
+from actors.config.speculative import MeasuredRates, Rates
 from actors.core.names import did_you_mean
 from sim.explain.history import History, HistoryError, RequestHistory
 from sim.explain.journal_reader import check_run, find_record, journal_header, journal_records
@@ -62,7 +62,7 @@ def refused_at_door(record: Path, request_id: str) -> dict[str, Any] | None:
     return next((row | {"reason": "refused"} for row in found if row["refusal"] is not None), None)
 
 
-def measured_drafts(path: Path, num_tokens: int) -> dict[str, tuple[Rates, Rates]]:
+def measured_drafts(path: Path, num_tokens: int) -> dict[str, MeasuredRates]:
     """Count for each request and position how often drafts up to there were proposed, and accepted.
 
     Of all times that the request decoded; those that never did are left out. Raises JournalError where the
@@ -89,9 +89,11 @@ def measured_drafts(path: Path, num_tokens: int) -> dict[str, tuple[Rates, Rates
         own = drafts.get(name, [])
         num_decodes = request.num_output_tokens - sum(each.num_accepted for each in own) - len(request.spans)
         if num_decodes > 0:
-            found[name] = (
+            sampled = [each.num_sampled for each in own]
+            found[name] = MeasuredRates(
                 _rates([each.num_drafts for each in own], num_decodes, num_tokens),
-                _rates([each.num_sampled for each in own], num_decodes, num_tokens),
+                _rates(sampled, num_decodes, num_tokens),
+                num_decodes + sum(sampled),
             )
     return found
 

@@ -1,7 +1,7 @@
 """Simulated drafts: as many are accepted as was said, and the scheduler is the engine's own."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from actors.config import EngineConfig, SchedulerConfig
-from actors.config.speculative import SpeculativeConfig
+from actors.config.speculative import MeasuredRates, SpeculativeConfig
 from actors.core.batch import Batch, StepResult
 from actors.core.config import ConfigError
 from actors.engine.backend import Backend
@@ -294,8 +294,33 @@ def test_rates_of_acceptance_do_not_depend_on_the_lengths_of_answers(tmp_path: P
     assert always["rates_by_position"] == [1.0] * 4 and always["acceptance_rate"] == 1.0
 
 
+def test_a_record_of_short_answers_predicts_long_ones_of_other_names() -> None:
+    """Steps are within 2 %: requests picked alike often had 5 % too few, as good luck needs fewer steps."""
+    asked = SpeculativeConfig("ngram", 4, acceptance=0.8)
+    given, measured = AcceptanceModel.of(asked), dict[str, MeasuredRates]()
+    for name in (f"short{number}" for number in range(1500)):
+        counts = list(accepted_of(given, name, 6))
+        rates = tuple(sum(count > position for count in counts) / len(counts) for position in range(4))
+        measured[name] = MeasuredRates((1.0,) * 4, rates, len(counts) + sum(counts))
+    record = AcceptanceModel.of(replace(asked, acceptance=None, measured=measured))
+    steps = [
+        sum(1 for number in range(2000) for _ in accepted_of(model, f"long{number}", 300))
+        for model in (given, record)
+    ]
+    assert steps[1] == pytest.approx(steps[0], rel=0.02)
+
+
+def accepted_of(model: AcceptanceModel, name: str, num_tokens: int) -> Iterator[int]:
+    """The drafts accepted in each decode of an answer, also behind its end."""
+    key, length = model.key(name), 1
+    while length < num_tokens:
+        count = model.draw(key, length)[1]
+        yield count
+        length += 1 + count
+
+
 @pytest.mark.xfail(
-    strict=False, reason="5 % off: short answers are picked unweighted; to be weighted by their decodes"
+    strict=False, reason="5.6 % off: requests of a record's names take rates of their own, of two drafts each"
 )
 def test_a_record_of_short_answers_predicts_long_ones(tmp_path: Path) -> None:
     """Its rates are those of the drafts: TPOT is what the rates themselves give."""
