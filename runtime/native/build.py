@@ -25,9 +25,12 @@ VARIANTS = {
     "avx512_bf16": AVX512_BF16,
     "avx512": AVX512,
     "avx2": ("-mavx2", "-mfma", "-mf16c"),
+    "neon_i8mm": ("-march=armv8.2-a+dotprod+bf16+i8mm",),
+    "neon_bf16": ("-march=armv8.2-a+dotprod+bf16",),
+    "neon_dotprod": ("-march=armv8.2-a+dotprod",),
+    "neon": ("-march=armv8-a",),
 }
-"""Compiler flags by instruction set, the best first. A flag's name is the CPU's name of what it needs, but
-for those of `CPU_NAMES`."""
+"""Compiler flags by instruction set, the best first: those of x86-64, then those of aarch64."""
 CPU_NAMES = {
     "avx512bf16": "avx512_bf16",
     "avx512vnni": "avx512_vnni",
@@ -35,7 +38,29 @@ CPU_NAMES = {
     "amx-bf16": "amx_bf16",
     "amx-int8": "amx_int8",
 }
-WITH_TILES = "amx"
+"""Linux's names of what x86's flags ask of the CPU, where they are not the flags' own."""
+ARM_NEEDS = {
+    "-march=armv8-a": ("asimd",),
+    "-march=armv8.2-a": ("asimd", "asimdrdm", "atomics", "crc32"),
+    "dotprod": ("asimddp",),
+    "bf16": ("bf16",),
+    "i8mm": ("i8mm",),
+}
+"""Linux's names of what the parts of an aarch64 flag ask of the CPU."""
+SYSCTL_NAMES = {
+    "hw.optional.AdvSIMD": "asimd",
+    "hw.optional.arm.FEAT_RDM": "asimdrdm",
+    "hw.optional.arm.FEAT_LSE": "atomics",
+    "hw.optional.armv8_crc32": "crc32",
+    "hw.optional.arm.FEAT_DotProd": "asimddp",
+    "hw.optional.arm.FEAT_BF16": "bf16",
+    "hw.optional.arm.FEAT_I8MM": "i8mm",
+}
+"""Linux's names of what macOS says of an Apple CPU."""
+NEXT_BEST = {"amx": "avx512_bf16", "neon_i8mm": "neon_dotprod", "neon_bf16": "neon_dotprod"}
+"""The variant that serves where compilers or systems may not know a CPU's best instructions yet."""
+LACKING = {"amx": "tiles (AMX)", "neon_i8mm": "bf16 and i8mm", "neon_bf16": "bf16"}
+"""What is missing then, in words."""
 _LOG = logging.getLogger("sundog.loading")
 MOST_BUILD_S = 900
 TEMPORARY = "sundog-native-"
@@ -45,22 +70,40 @@ class BuildError(Exception):
     """Raised with the reason why there is no library."""
 
 
+def needs(variant: str) -> set[str]:
+    """Return what a variant asks of the CPU, in Linux's names."""
+    found: set[str] = set()
+    for flag in VARIANTS[variant]:
+        if flag.startswith("-march="):
+            found.update(*(ARM_NEEDS[part] for part in flag.split("+")))
+        else:
+            found.add(CPU_NAMES.get(flag[2:], flag[2:]))
+    return found
+
+
 def variants_of(cpu_flags: set[str]) -> list[str]:
     """The variants that a CPU with these flags (Linux's names) can run, the best first."""
-    return [
-        variant
-        for variant, flags in VARIANTS.items()
-        if all(CPU_NAMES.get(flag[2:], flag[2:]) in cpu_flags for flag in flags)
-    ]
+    return [variant for variant in VARIANTS if needs(variant) <= cpu_flags]
 
 
 def cpu_flags(path: Path = Path("/proc/cpuinfo")) -> set[str]:
-    """Return the features of this CPU in Linux's names; none where Linux does not tell."""
+    """Return the features of this CPU in Linux's names; none where the system does not tell."""
     try:
         lines = path.read_text().splitlines()
     except OSError:
+        return _apple_flags()
+    return next((set(line.split()) for line in lines if line.startswith(("flags", "Features"))), set())
+
+
+def _apple_flags() -> set[str]:
+    try:
+        done = subprocess.run(
+            ["sysctl", "-a"], capture_output=True, text=True, check=False, timeout=10, errors="replace"
+        )
+    except (OSError, subprocess.TimeoutExpired):
         return set()
-    return next((set(line.split()) for line in lines if line.startswith("flags")), set())
+    said = dict(line.split(": ", 1) for line in done.stdout.splitlines() if ": " in line)
+    return {ours for theirs, ours in SYSCTL_NAMES.items() if said.get(theirs, "").strip() == "1"}
 
 
 def library_name(variant: str) -> str:

@@ -20,7 +20,7 @@ namespace {
 
 constexpr int64_t MOST_ROWS_WITHOUT_TILES = 4;
 // As many rows and vectors at once as there are registers for their sums.
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(__aarch64__)
 constexpr int MOST_WHOLE_ROWS = 6, MOST_WHOLE_VECTORS = 4;
 #else
 constexpr int MOST_WHOLE_ROWS = 4, MOST_WHOLE_VECTORS = 2;
@@ -65,23 +65,8 @@ template <class T> void WholeRows::take(int64_t r, const T* x) const {
             narrow(to + i, number);
             total = total + as_number(number);
         }
-        unit[r * groups() + g] = {largest_of_all / MOST + sum(none), _mm_cvtss_si32(_mm_set_ss(sum(total)))};
+        unit[r * groups() + g] = {largest_of_all / MOST + sum(none), to_int(sum(total))};
     }
-}
-
-// Adds products of bytes, of `a` without a sign, four neighbours to a lane.
-INLINE vi add_products(vi sums, vi a, vi b) {
-#if defined(__AVX512VNNI__)
-    // As an intrinsic it costs two copies of a register with gcc 12.
-    __asm__("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(a), "v"(b));
-    return sums;
-#elif defined(__AVX512F__)
-    const vi even = _mm512_madd_epi16(both(a, set1_word(0x00ff00ff)), _mm512_srai_epi16(_mm512_slli_epi16(b, 8), 8));
-    return add(sums, add(even, _mm512_madd_epi16(_mm512_srli_epi16(a, 8), _mm512_srai_epi16(b, 8))));
-#else
-    const vi even = _mm256_madd_epi16(both(a, set1_word(0x00ff00ff)), _mm256_srai_epi16(_mm256_slli_epi16(b, 8), 8));
-    return add(sums, add(even, _mm256_madd_epi16(_mm256_srli_epi16(a, 8), _mm256_srai_epi16(b, 8))));
-#endif
 }
 
 // One group of a block, and what becomes of it: out [rows][BLOCK] is more by it. Row and column have a unit each.
@@ -91,7 +76,7 @@ struct Group {
     int offset;
 
     // Without a sign: the total of a group with what is no number is any number.
-    INLINE vi begin(const Unit& unit) const { return set1_word(uint32_t(-offset) * uint32_t(unit.total)); }
+    INLINE vi begin(const Unit& unit) const { return set1_word(uint32_t(BYTES_LESS - offset) * uint32_t(unit.total)); }
     INLINE void put(vi sums, const Unit& unit, int column, float* out) const {
         const vf times = set1(unit.size) * load(scale + column);
         store(out + column, fma(as_number(sums), times, load(out + column)));
@@ -108,13 +93,13 @@ INLINE void whole_tile(const Group& group, int column, const WholeRows& x, int64
         UNROLLED for (int v = 0; v < VECTORS; v++) sums[r][v] = group.begin(x.unit[r * x.groups() + g]);
     for (int k = 0; k < QUADS; k++, numbers += QUAD_BYTES) {
         for (int i = 0; i < 4 * LANES * VECTORS; i += 64)
-            _mm_prefetch((const char*)(numbers + ahead + i), _MM_HINT_T1);
+            prefetch(numbers + ahead + i);
         vi columns[VECTORS];
-        UNROLLED for (int v = 0; v < VECTORS; v++) columns[v] = load_words((const uint32_t*)numbers + LANES * v);
+        UNROLLED for (int v = 0; v < VECTORS; v++) columns[v] = fewer(load_words((const uint32_t*)numbers + LANES * v));
         UNROLLED for (int r = 0; r < ROWS; r++) {
             uint32_t inputs;
             std::memcpy(&inputs, x.at + r * x.row() + g * GROUP + 4 * k, sizeof inputs);
-            UNROLLED for (int v = 0; v < VECTORS; v++) sums[r][v] = add_products(sums[r][v], columns[v], set1_word(inputs));
+            UNROLLED for (int v = 0; v < VECTORS; v++) sums[r][v] = add_byte_products(sums[r][v], columns[v], set1_word(inputs));
         }
     }
     UNROLLED for (int r = 0; r < ROWS; r++)
@@ -133,7 +118,7 @@ inline void whole_product(const Group& group, const WholeRows& all, int64_t g, i
     case N: whole_tile<N, MOST_WHOLE_VECTORS>(group, c, x, g, to, fetches); break
             switch (n) {
                 ROWS(1); ROWS(2); ROWS(3);
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(__aarch64__)
                 ROWS(4); ROWS(5);
 #endif
                 default: whole_tile<MOST_WHOLE_ROWS, MOST_WHOLE_VECTORS>(group, c, x, g, to, fetches);
@@ -165,8 +150,8 @@ inline void whole_tiles(const Group& group, const WholeRows& all, int64_t g, int
             const auto* numbers = group.numbers + 4 * c;
             if (fetches)
                 for (int k = 0; k < QUADS; k++) {
-                    _mm_prefetch((const char*)(numbers + AHEAD + k * QUAD_BYTES), _MM_HINT_T1);
-                    _mm_prefetch((const char*)(numbers + AHEAD + k * QUAD_BYTES + 64), _MM_HINT_T1);
+                    prefetch(numbers + AHEAD + k * QUAD_BYTES);
+                    prefetch(numbers + AHEAD + k * QUAD_BYTES + 64);
                 }
             _tile_loadd(6, numbers, QUAD_BYTES);
             _tile_loadd(4, x, all.row());
@@ -200,7 +185,7 @@ inline void unpack_four_bits(const uint32_t* from, uint8_t* to) {
     const vi lower = set1_word(0x0f0f0f0f);
     for (int k = 0; k < QUADS / 2; k++, to += 2 * QUAD_BYTES)
         for (int c = 0; c < BLOCK; c += LANES, from += LANES) {
-            _mm_prefetch((const char*)from + AHEAD, _MM_HINT_T1);
+            prefetch((const char*)from + AHEAD);
             const vi both_quads = load_words(from);
             store_words((uint32_t*)to + c, both(both_quads, lower));
             store_words((uint32_t*)to + BLOCK + c, both(right<4>(both_quads), lower));

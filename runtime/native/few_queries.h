@@ -8,7 +8,7 @@
 #include "product.h"
 #include "transpose.h"
 
-#if defined(__AVX512BF16__)
+#if defined(HAS_BF16)
 constexpr int MOST_ROWS_IN_PLACE = 4, COLUMNS_IN_PLACE = 4 * LANES;
 #endif
 
@@ -86,7 +86,7 @@ INLINE void add_values_in_place(ValueAt value_at, const uint32_t* weights, long 
 }
 
 }  // namespace tiles
-#elif defined(__AVX512BF16__)
+#elif defined(HAS_BF16)
 namespace vectors {
 
 // f(the number of rows as a constant).

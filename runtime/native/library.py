@@ -1,8 +1,8 @@
 """The compiled kernels, called by plain pointers: a call costs about a microsecond and no torch headers.
 
 Law: kernels are a matter of speed. Without them, for whatever reason, every answer is computed by torch, and
-one line of the log says why. `SUNDOG_NATIVE` chooses a variant (`amx`, `avx512_bf16`, `avx512`, `avx2`) or
-none (`off`).
+one line of the log says why. `SUNDOG_NATIVE` chooses a variant (`amx`, `avx512_bf16`, `avx512`, `avx2`; on
+aarch64 `neon_i8mm`, `neon_bf16`, `neon_dotprod`, `neon`) or none (`off`).
 """
 
 import ctypes
@@ -59,21 +59,21 @@ def choose(wanted: str | None, cpu_flags: set[str]) -> str:
     if wanted and wanted not in build.VARIANTS:
         raise Unavailable(f"SUNDOG_NATIVE is {wanted!r}: use {', '.join(build.VARIANTS)} or off")
     if not can or (wanted and wanted not in can):
-        raise Unavailable(f"this CPU has no {wanted or 'AVX2'}")
+        raise Unavailable(f"this CPU has no {wanted or 'AVX2 and no NEON'}")
     return wanted or can[0]
 
 
 def _opened(wanted: str | None, cpu_flags: set[str]) -> ctypes.CDLL:
-    """The best library; without tiles where compiler or system know none, which the log says."""
+    """The best library; the next best where compiler or system do not know the best, which the log says."""
     variant = choose(wanted, cpu_flags)
-    if wanted or variant != build.WITH_TILES:
+    if wanted or variant not in build.NEXT_BEST:
         return open_library(variant)
     try:
         return open_library(variant)
     except (build.BuildError, Unavailable) as error:
-        without = build.variants_of(cpu_flags)[1]
+        without = build.NEXT_BEST[variant]
         library = open_library(without)
-        _LOG.warning("computing without tiles (AMX), by %s: %s", without, error)
+        _LOG.warning("computing without %s, by %s: %s", build.LACKING[variant], without, error)
         return library
 
 

@@ -94,7 +94,7 @@ void widened_product(long num_rows, int num_vectors, const uint32_t* a, long a_r
         const char* from = (const char*)b + v * LANES * Mac::COLUMN_BYTES;
         uint32_t* to = widened;
         const long lines = next ? num_steps * VECTORS * LANES * Mac::COLUMN_BYTES / 64 : 0;
-        for (long i = 0; i < lines; i++, next += 64) _mm_prefetch(next, _MM_HINT_T1);
+        for (long i = 0; i < lines; i++, next += 64) prefetch(next);
         for (long k = 0; k < num_steps; k++, from += b_row * Mac::COLUMN_BYTES)
             UNROLLED for (int part = 0; part < Mac::PARTS; part++, to += COLUMNS)
                 UNROLLED for (int i = 0; i < VECTORS; i++)

@@ -104,7 +104,7 @@ template <class Put> class Panel {
             x += WORDS, lower += WORDS, w += 2 * WORDS * LANES;
             _tile_loadd(6, w, 64);
             _tile_stream_loadd(4, x, 4 * x_row_);
-            for (long j = 0; j < lines_a_step; j++) _mm_prefetch(next + ((i - 1) * lines_a_step + j) * 64, _MM_HINT_T1);
+            for (long j = 0; j < lines_a_step; j++) prefetch(next + ((i - 1) * lines_a_step + j) * 64);
             _tile_dpbf16ps(0, 4, 6);
             _tile_loadd(7, w + WORDS * LANES, 64);
             _tile_dpbf16ps(1, 4, 7);

@@ -28,10 +28,10 @@ struct WidenedPairs : Floats {
         return part ? both(words, set1_word(0xffff0000)) : left<16>(words);
     }
 };
-#if defined(__AVX512BF16__)
+#if defined(HAS_BF16)
 struct Pairs : Floats {
     static constexpr int PER_WORD = 2;
-    static INLINE vf mac(vf sum, vi a, vi b) { return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b); }
+    static INLINE vf mac(vf sum, vi a, vi b) { return add_pair_products(sum, a, b); }
 };
 #else
 using Pairs = WidenedPairs;
@@ -48,6 +48,9 @@ template <class T> constexpr bool BY_FLOATS = Packed<T>::Mac::PER_WORD == 1;
 #if defined(__AVX512F__)
 constexpr int MOST_ROWS = 6, MOST_VECTORS = 4;
 constexpr int vectors_at_once(long) { return 4; }
+#elif defined(__aarch64__)
+constexpr int MOST_ROWS = 6, MOST_VECTORS = 8;
+constexpr int vectors_at_once(long rows) { return rows == 1 ? 8 : 4; }
 #else
 constexpr int MOST_ROWS = 6, MOST_VECTORS = 8;
 constexpr int vectors_at_once(long rows) { return rows == 1 ? 8 : rows <= 3 ? 4 : rows == 4 ? 3 : 2; }
@@ -61,7 +64,7 @@ __attribute__((noinline)) void product_tile(const uint32_t* a, long a_row, const
     UNROLLED for (int r = 0; r < ROWS; r++)
         UNROLLED for (int v = 0; v < VECTORS; v++) sums[r][v] = adds ? load(c + r * c_row + v * LANES) : zero();
     for (long k = 0; k < num_steps; k++) {
-        for (long i = 0; i < lines; i++) _mm_prefetch(next + (k * lines + i) * 64, _MM_HINT_T1);
+        for (long i = 0; i < lines; i++) prefetch(next + (k * lines + i) * 64);
         UNROLLED for (int part = 0; part < Mac::PARTS; part++) {
             vi columns[VECTORS];
             UNROLLED for (int v = 0; v < VECTORS; v++)

@@ -87,7 +87,7 @@ template <class T> INLINE vf activated(vf x, int32_t activation) {
     if constexpr (std::is_same_v<T, bf16>)
         if (activation == SILU) {  // in a third of the time, and right to 1 in 100,000
             const vf divisor = set1(1.f) + roughly_exp2(min(set1(126.f), x * set1(-1.44269504f)));
-            const vf nearly = _mm512_rcp14_ps(divisor);
+            const vf nearly = roughly_inverse(divisor);
             return kept<T>(x * nearly * (set1(2.f) - divisor * nearly));
         }
 #endif

@@ -1,9 +1,11 @@
 // Vectors of 32-bit lanes for the instruction set that this file is compiled for, and the three number formats
 // that models come in. Everything is computed in float; bf16 products are taken two at a time where the CPU
 // has them.
+//
+// A CPU's own operations stand in x86.h and neon.h: each function there exists in both, and is all that kernels see of
+// the CPU. What only some CPUs have is announced by a macro: HAS_BF16 (`rounded`, `store` to bf16, and `add_pair_products`
+// of words of two bf16), HAS_POWERS (`times_power`), HAS_ROUNDED_PAIR. AMX alone has files of its own (tiles.h).
 #pragma once
-#include <immintrin.h>
-
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -15,134 +17,27 @@
 struct bf16 { uint16_t bits; };
 struct f16 { uint16_t bits; };
 
-// What this file is compiled for, in words.
-#if defined(__AMX_BF16__)
-constexpr const char* INSTRUCTIONS = "AMX";
-#elif defined(__AVX512BF16__)
-constexpr const char* INSTRUCTIONS = "AVX-512 with bf16";
-#elif defined(__AVX512F__)
-constexpr const char* INSTRUCTIONS = "AVX-512";
+#if defined(__x86_64__)
+#include "x86.h"
+#elif defined(__aarch64__)
+#include "neon.h"
 #else
-constexpr const char* INSTRUCTIONS = "AVX2";
+#error "there are vector operations for x86-64 and for aarch64 only"
 #endif
 
-#if defined(__AVX512F__)
-constexpr int LANES = 16;
-using vf = __m512;
-using vi = __m512i;
-INLINE vf zero() { return _mm512_setzero_ps(); }
-INLINE vf set1(float x) { return _mm512_set1_ps(x); }
-INLINE vi set1_word(uint32_t x) { return _mm512_set1_epi32(int(x)); }
-INLINE vf fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
-INLINE vf max(vf a, vf b) { return _mm512_max_ps(a, b); }
-INLINE vf min(vf a, vf b) { return _mm512_min_ps(a, b); }
-INLINE float sum(vf a) { return _mm512_reduce_add_ps(a); }
-INLINE float largest(vf a) { return _mm512_reduce_max_ps(a); }
-INLINE vf round(vf a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-INLINE vi as_int(vf a) { return _mm512_castps_si512(a); }
-INLINE vf as_float(vi a) { return _mm512_castsi512_ps(a); }
-INLINE vi to_int(vf a) { return _mm512_cvtps_epi32(a); }
-INLINE vi add(vi a, vi b) { return _mm512_add_epi32(a, b); }
-INLINE vi either(vi a, vi b) { return _mm512_or_si512(a, b); }
-INLINE vi both(vi a, vi b) { return _mm512_and_si512(a, b); }
-template <int N> INLINE vi left(vi a) { return _mm512_slli_epi32(a, N); }
-template <int N> INLINE vi right(vi a) { return _mm512_srli_epi32(a, N); }
-INLINE vf as_number(vi a) { return _mm512_cvtepi32_ps(a); }
-INLINE vi load_words(const uint32_t* p) { return _mm512_loadu_si512(p); }
-INLINE void store_words(uint32_t* p, vi a) { _mm512_storeu_si512(p, a); }
-INLINE vi widen(const uint16_t* p) { return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)); }
-INLINE void narrow(uint16_t* p, vi a) { _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(a)); }
-INLINE void narrow(int8_t* p, vi a) { _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8(a)); }
-INLINE vf load(const float* p) { return _mm512_loadu_ps(p); }
-INLINE void store(float* p, vf a) { _mm512_storeu_ps(p, a); }
-INLINE vf load(const f16* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
-INLINE void store(f16* p, vf a) { _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT)); }
-INLINE vf to_half(vf a) { return _mm512_cvtph_ps(_mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT)); }
-// Lanes from `first` up to `end` of a, minus infinity elsewhere.
-INLINE vf only(vf a, int first, int end) {
-    const uint32_t below_end = end >= 16 ? 0xffff : (1u << (end < 0 ? 0 : end)) - 1;
-    const uint32_t below_first = first >= 16 ? 0xffff : (1u << (first < 0 ? 0 : first)) - 1;
-    return _mm512_mask_mov_ps(set1(-INFINITY), __mmask16(below_end & ~below_first), a);
-}
-#else
-constexpr int LANES = 8;
-using vf = __m256;
-using vi = __m256i;
-INLINE vf zero() { return _mm256_setzero_ps(); }
-INLINE vf set1(float x) { return _mm256_set1_ps(x); }
-INLINE vi set1_word(uint32_t x) { return _mm256_set1_epi32(int(x)); }
-INLINE vf fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
-INLINE vf max(vf a, vf b) { return _mm256_max_ps(a, b); }
-INLINE vf min(vf a, vf b) { return _mm256_min_ps(a, b); }
-INLINE float sum(vf a) {
-    __m128 h = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
-    h = _mm_add_ps(h, _mm_movehl_ps(h, h));
-    return _mm_cvtss_f32(_mm_add_ss(h, _mm_shuffle_ps(h, h, 1)));
-}
-INLINE float largest(vf a) {
-    __m128 h = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
-    h = _mm_max_ps(h, _mm_movehl_ps(h, h));
-    return _mm_cvtss_f32(_mm_max_ss(h, _mm_shuffle_ps(h, h, 1)));
-}
-INLINE vf round(vf a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-INLINE vi as_int(vf a) { return _mm256_castps_si256(a); }
-INLINE vf as_float(vi a) { return _mm256_castsi256_ps(a); }
-INLINE vi to_int(vf a) { return _mm256_cvtps_epi32(a); }
-INLINE vi add(vi a, vi b) { return _mm256_add_epi32(a, b); }
-INLINE vi either(vi a, vi b) { return _mm256_or_si256(a, b); }
-INLINE vi both(vi a, vi b) { return _mm256_and_si256(a, b); }
-template <int N> INLINE vi left(vi a) { return _mm256_slli_epi32(a, N); }
-template <int N> INLINE vi right(vi a) { return _mm256_srli_epi32(a, N); }
-INLINE vf as_number(vi a) { return _mm256_cvtepi32_ps(a); }
-INLINE vi load_words(const uint32_t* p) { return _mm256_loadu_si256((const __m256i*)p); }
-INLINE void store_words(uint32_t* p, vi a) { _mm256_storeu_si256((__m256i*)p, a); }
-INLINE vi widen(const uint16_t* p) { return _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)); }
-INLINE void narrow(uint16_t* p, vi a) {
-    const __m128i low = _mm256_castsi256_si128(a), high = _mm256_extracti128_si256(a, 1);
-    _mm_storeu_si128((__m128i*)p, _mm_packus_epi32(low, high));
-}
-INLINE void narrow(int8_t* p, vi a) {
-    const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
-    _mm_storel_epi64((__m128i*)p, _mm_packs_epi16(words, words));
-}
-INLINE vf load(const float* p) { return _mm256_loadu_ps(p); }
-INLINE void store(float* p, vf a) { _mm256_storeu_ps(p, a); }
-INLINE vf load(const f16* p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)); }
-INLINE void store(f16* p, vf a) { _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT)); }
-INLINE vf to_half(vf a) { return _mm256_cvtph_ps(_mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT)); }
-INLINE vf only(vf a, int first, int end) {
-    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    const __m256i out = _mm256_or_si256(_mm256_cmpgt_epi32(set1_word(uint32_t(first)), lane),
-                                        _mm256_cmpgt_epi32(lane, set1_word(uint32_t(end - 1))));
-    return _mm256_blendv_ps(a, set1(-INFINITY), _mm256_castsi256_ps(out));
-}
-#endif
+// The cache that a line is fetched to.
+enum Cache { FIRST = 3, SECOND = 2 };
+template <Cache TO = SECOND> INLINE void prefetch(const void* line) { __builtin_prefetch(line, 0, TO); }
 
 INLINE vf load(const bf16* p) { return as_float(left<16>(widen(&p->bits))); }
-// To the nearest bf16, to even between two. A NaN stays one: its upper half holds the quiet bit. Where the CPU rounds by
-// itself, numbers below the least normal one become 0.
+#if !defined(HAS_BF16)
+// To the nearest bf16, to even between two. A NaN stays one: its upper half holds the quiet bit.
 INLINE vi rounded(vf a) {
-#if defined(__AVX512BF16__)
-    return _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(a));
-#endif
     const vi x = as_int(a);
     const vi up = right<16>(add(x, add(set1_word(0x7fff), both(right<16>(x), set1_word(1)))));
-#if defined(__AVX512F__)
-    return _mm512_mask_mov_epi32(up, _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), set1_word(0x7fc0));
-#else
-    return _mm256_blendv_epi8(up, set1_word(0x7fc0), as_int(_mm256_cmp_ps(a, a, _CMP_UNORD_Q)));
-#endif
+    return where_nan(a, set1_word(0x7fc0), up);
 }
-INLINE void store(bf16* p, vf a) {
-#if defined(__AVX512BF16__)
-    return _mm256_storeu_si256((__m256i*)p, (__m256i)_mm512_cvtneps_pbh(a));
-#endif
-    narrow(&p->bits, rounded(a));
-}
-
-#if defined(__AVX512BF16__)
-// Two vectors past the caches, to where a line of them begins.
-INLINE void stream(bf16* p, vf low, vf high) { _mm512_stream_si512((__m512i*)p, (__m512i)_mm512_cvtne2ps_pbh(high, low)); }
+INLINE void store(bf16* p, vf a) { narrow(&p->bits, rounded(a)); }
 #endif
 
 // The first n lanes, zeros behind them; and the first n lanes back.
@@ -159,16 +54,14 @@ template <class T> INLINE void store_part(T* p, vf a, int n) {
     std::memcpy(p, part, sizeof(T) * size_t(n));
 }
 
+#if !defined(HAS_POWERS)
 // x 2^n for a whole n, down to results below the least normal number.
 INLINE vf times_power(vf x, vf n) {
-#if defined(__AVX512F__)
-    return _mm512_scalef_ps(x, n);
-#else
     const vi half = to_int(round(n * set1(.5f))), rest = to_int(n - round(n * set1(.5f)));
     const vf a = as_float(left<23>(add(half, set1_word(127)))), b = as_float(left<23>(add(rest, set1_word(127))));
     return x * a * b;
-#endif
 }
+#endif
 
 // e^x: 2^n e^r, with r in ln 2 [-1/2, 1/2] and e^r by its Taylor series: of degree 7 to the last bits of a float, of
 // degree 4 to 1 in 20,000.
@@ -182,30 +75,7 @@ template <int DEGREE = 7> INLINE vf exp(vf x) {
     for (int i = DEGREE - 1; i >= 0; i--) p = fma(p, r, set1(ONE_OVER_FACTORIAL[i]));
     return times_power(p, n);
 }
-#if defined(__AVX512F__) && defined(__AVX512DQ__)
-// 2^x to 1 in 200,000, for weights that become bf16; 0 of minus infinity.
-INLINE vf roughly_exp2(vf x) {
-    const vf r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);  // in [0, 1)
-    vf p = fma(r, set1(0.0135341632f), set1(0.0520114698f));
-    p = fma(p, r, set1(0.241442751f));
-    p = fma(p, r, set1(0.693003836f));
-    return _mm512_scalef_ps(fma(p, r, set1(1.00000259f)), x);  // by the whole number below x
-}
-// 2^x to 1 in 10,000, a twentieth of what rounding to a bf16 changes; 0 of minus infinity.
-INLINE vf exp2_of_8_bits(vf x) {
-    const vf r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
-    const vf p = fma(fma(r, set1(0.0780238733f), set1(0.226066932f)), r, set1(0.695834279f));
-    return _mm512_scalef_ps(fma(p, r, set1(0.999925077f)), x);
-}
-#endif
-#if defined(__AVX512F__)
-// Two vectors of finite numbers as words of two bf16, halves between two of which go up: in a third of the time that the
-// CPU's own instruction takes.
-INLINE vi rounded_pair(vf low, vf high) {
-    const vi half = set1_word(0x8000);
-    return _mm512_mask_blend_epi16(0xaaaaaaaa, right<16>(add(as_int(low), half)), add(as_int(high), half));
-}
-#else
+#if !defined(HAS_ROUNDED_PAIR)
 INLINE vi rounded_pair(vf low, vf high) { return either(rounded(low), left<16>(rounded(high))); }
 #endif
 INLINE vf tanh(vf x) {

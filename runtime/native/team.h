@@ -2,7 +2,6 @@
 // more threads than cores. They wait for each other only inside a call.
 #pragma once
 #include <dlfcn.h>
-#include <immintrin.h>
 #include <sched.h>
 #include <sys/mman.h>
 
@@ -73,7 +72,7 @@ class Walker {
     void wait(Part& part, long num_mine, long total) {
         if (num_mine) part.done.fetch_add(num_mine, std::memory_order_acq_rel);
         for (int spins = 0; part.done.load(std::memory_order_acquire) < total; spins++)
-            if (spins < MOST_SPINS) _mm_pause();
+            if (spins < MOST_SPINS) spin();
             else sched_yield();
     }
 
@@ -116,7 +115,9 @@ class Room {
             align_ = num_bytes < HUGE_PAGE / 2 ? 64 : HUGE_PAGE;
             has_ = (num_bytes + align_ - 1) / align_ * align_;
             at_ = (char*)::operator new[](has_, std::align_val_t(align_));
+#if defined(MADV_HUGEPAGE)
             if (align_ == HUGE_PAGE) madvise(at_, has_, MADV_HUGEPAGE);
+#endif
         }
         return at_;
     }

@@ -71,7 +71,7 @@ INLINE void sums_of(const uint32_t* a, long a_row, const uint32_t* b, long b_row
         if (DOWN > 1 && ACROSS > 1) _tile_zero(3);
     }
     for (long k = 0; k < num_words; k += WORDS) {
-        for (long i = 0; i < lines; i++) _mm_prefetch(next + (k / WORDS * lines + i) * 64, _MM_HINT_T1);
+        for (long i = 0; i < lines; i++) prefetch(next + (k / WORDS * lines + i) * 64);
         _tile_loadd(6, b + k * b_row, 4 * b_row);
         _tile_loadd(4, a + k, 4 * a_row);
         _tile_dpbf16ps(0, 4, 6);

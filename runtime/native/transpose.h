@@ -10,13 +10,6 @@ template <bool UPPER> INLINE vi interleaved(vi a, vi b) {
     return _mm512_permutex2var_epi16(a, _mm512_add_epi32(_mm512_mullo_epi32(lane, step), from_both), b);
 }
 
-// 2 LANES words, each of a half of `a` and one of `b`.
-INLINE void interleave(const uint16_t* a, const uint16_t* b, uint32_t* out) {
-    const vi low = load_words((const uint32_t*)a), high = load_words((const uint32_t*)b);
-    store_words(out, interleaved<false>(low, high));
-    store_words(out + 16, interleaved<true>(low, high));
-}
-
 // The words of rows from `at` on: out[i] are those of column at + i.
 INLINE void transposed(const uint32_t* const rows[LANES], long at, vi out[LANES]) {
     __m512i a[16], b[16];
@@ -41,11 +34,23 @@ INLINE void transposed(const uint32_t* const rows[LANES], long at, vi out[LANES]
         out[i + 8] = _mm512_shuffle_i32x4(b[i], b[8 + i], 0xdd);
     }
 }
+#elif defined(__aarch64__)
+// The lower or upper LANES words, each of a half of `a` and one of `b`.
+template <bool UPPER> INLINE vi interleaved(vi a, vi b) {
+    const uint16x8_t x = vreinterpretq_u16_s32(a), y = vreinterpretq_u16_s32(b);
+    return vreinterpretq_s32_u16(UPPER ? vzip2q_u16(x, y) : vzip1q_u16(x, y));
+}
 
-INLINE void transpose(const uint32_t* const rows[LANES], long at, uint32_t* out, long out_row) {
-    vi columns[LANES];
-    transposed(rows, at, columns);
-    for (int i = 0; i < LANES; i++) store_words(out + i * out_row, columns[i]);
+// The words of rows from `at` on: out[i] are those of column at + i.
+INLINE void transposed(const uint32_t* const rows[LANES], long at, vi out[LANES]) {
+    const vi a = load_words(rows[0] + at), b = load_words(rows[1] + at);
+    const vi c = load_words(rows[2] + at), d = load_words(rows[3] + at);
+    const int64x2_t even = vreinterpretq_s64_s32(vtrn1q_s32(a, b)), odd = vreinterpretq_s64_s32(vtrn2q_s32(a, b));
+    const int64x2_t lower = vreinterpretq_s64_s32(vtrn1q_s32(c, d)), odd_lower = vreinterpretq_s64_s32(vtrn2q_s32(c, d));
+    out[0] = vreinterpretq_s32_s64(vtrn1q_s64(even, lower));
+    out[1] = vreinterpretq_s32_s64(vtrn1q_s64(odd, odd_lower));
+    out[2] = vreinterpretq_s32_s64(vtrn2q_s64(even, lower));
+    out[3] = vreinterpretq_s32_s64(vtrn2q_s64(odd, odd_lower));
 }
 #else
 INLINE void interleave(const uint16_t* a, const uint16_t* b, uint32_t* out) {
@@ -69,5 +74,20 @@ INLINE void transpose(const uint32_t* const rows[LANES], long at, uint32_t* out,
         _mm256_storeu_ps((float*)out + i * out_row, _mm256_permute2f128_ps(a[i], a[i + 4], 0x20));
         _mm256_storeu_ps((float*)out + (i + 4) * out_row, _mm256_permute2f128_ps(a[i], a[i + 4], 0x31));
     }
+}
+#endif
+
+#if defined(__AVX512F__) || defined(__aarch64__)
+// 2 LANES words, each of a half of `a` and one of `b`.
+INLINE void interleave(const uint16_t* a, const uint16_t* b, uint32_t* out) {
+    const vi low = load_words((const uint32_t*)a), high = load_words((const uint32_t*)b);
+    store_words(out, interleaved<false>(low, high));
+    store_words(out + LANES, interleaved<true>(low, high));
+}
+
+INLINE void transpose(const uint32_t* const rows[LANES], long at, uint32_t* out, long out_row) {
+    vi columns[LANES];
+    transposed(rows, at, columns);
+    for (int i = 0; i < LANES; i++) store_words(out + i * out_row, columns[i]);
 }
 #endif

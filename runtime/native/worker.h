@@ -26,7 +26,7 @@ constexpr int TILE = tiles::HERE ? 128 : 64, MOST_TILE_ROWS = tiles::HERE ? 1536
 
 // How a format is multiplied: in pairs as it is, or as floats.
 template <class T> struct Multiplied { using Mac = Floats; };
-#if defined(__AVX512BF16__)
+#if defined(HAS_BF16)
 template <> struct Multiplied<bf16> { using Mac = Pairs; };
 #endif
 
@@ -116,7 +116,7 @@ template <class T> class Worker {
   private:
     // Whether keys stay where they are for so many rows of a head.
     bool stay_in_place(int rows) const {
-#if defined(__AVX512BF16__)
+#if defined(HAS_BF16)
         if constexpr (PER == 2 && !BY_TILES)
             return rows <= MOST_ROWS_IN_PLACE && l_.key_width % (2 * LANES) == 0 && l_.value_width % COLUMNS_IN_PLACE == 0;
 #endif
@@ -162,7 +162,7 @@ template <class T> class Worker {
     // memory, a little apart.
     void attend_few(int heads, int rows, int64_t position) {
         const int n = rounded_up(tile_.num, KEYS_AT_ONCE);
-#if defined(__AVX512BF16__)
+#if defined(HAS_BF16)
         for (int i = 0; i < n; i += KEYS_AT_ONCE)
             for (int h = 0; h < heads; h++) score_few(h, i, rows);
         for (int row = 0; row < heads * rows; row++)
@@ -245,7 +245,7 @@ template <class T> class Worker {
         };
         tiles::Strips<decltype(one)>(tiled, one).attend(many_);
     }
-#elif defined(__AVX512BF16__)
+#elif defined(HAS_BF16)
     // All rows' scores with the keys i ... i + LANES.
     void score_few(int h, int i, int rows) {
         const uint32_t* keys[LANES];
@@ -253,7 +253,8 @@ template <class T> class Worker {
             keys[j] = (const uint32_t*)place(l_.keys, tile_, std::min(i + j, tile_.num - 1), h, l_.key_width);
         vectors::with_rows(rows, [&](auto num) {
             vectors::score_in_place<num.value>(keys, queries_ + h * rows * query_row_, query_row_, key_words_,
-                                               (float*)scores_ + h * rows * SCORES + i, SCORES, [&] { fetch(LANES); });
+                                               (float*)scores_ + h * rows * SCORES + i, SCORES,
+                                               [&] { fetch(4 * LANES * LANES / LINE_BYTES); });
         });
     }
 
@@ -264,7 +265,8 @@ template <class T> class Worker {
             vectors::with_rows(rows, [&](auto num) {
                 vectors::add_values_in_place<num.value>(
                     value_at, std::min(LANES, tile_.num - i), weights_ + h * rows * WEIGHTS + i / PER, WEIGHTS,
-                    (float*)sums_ + h * rows * sum_row_ + c, sum_row_, [&] { fetch(2 * COLUMNS_IN_PLACE / (2 * LANES)); });
+                    (float*)sums_ + h * rows * sum_row_ + c, sum_row_,
+                    [&] { fetch(2 * COLUMNS_IN_PLACE * int(sizeof(T)) / LINE_BYTES); });
             });
         }
     }
@@ -318,10 +320,10 @@ template <class T> class Worker {
     // Fetches some more lines: of this tile's keys, then of its values, then of the next tile, in their order in memory.
     // Inlined, because compilers drop calls of a function that does nothing else.
     INLINE void fetch(int lines) {
-        constexpr auto FETCHED_TO = BY_TILES ? _MM_HINT_T1 : _MM_HINT_T0;  // a tile is larger than the first cache
+        constexpr auto FETCHED_TO = BY_TILES ? SECOND : FIRST;  // a tile is larger than the first cache
         while (lines > 0 && (left_ || next_row())) {
             const int n = std::min(lines, left_);
-            for (int i = 0; i < n; i++) _mm_prefetch(fetched_ + i * LINE_BYTES, FETCHED_TO);
+            for (int i = 0; i < n; i++) prefetch<FETCHED_TO>(fetched_ + i * LINE_BYTES);
             fetched_ += n * LINE_BYTES, left_ -= n, lines -= n;
         }
     }

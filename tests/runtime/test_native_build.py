@@ -19,7 +19,7 @@ from tests.runtime.variants import RUNNABLE, needs_kernels
 
 QUICK = tuple("-O0" if flag == "-O3" else flag for flag in build.COMMON)
 """A build is looked at here, not what it can."""
-ALL_FLAGS = {build.CPU_NAMES.get(flag[2:], flag[2:]) for flag in build.VARIANTS["amx"]}
+ALL_FLAGS = build.needs("amx")
 STAND_IN = 'extern "C" int stands_in() { return 1; }'
 """For the sources, where a library is built and not opened."""
 
@@ -123,12 +123,79 @@ def test_the_best_variant_that_the_cpu_can_run_is_chosen() -> None:
     assert choose("avx2", avx512) == "avx2"
     for wanted, has, reason in (
         ("avx512", avx2, "this CPU has no avx512"),
-        (None, set(), "this CPU has no AVX2"),
-        ("sse", avx512, "use amx, avx512_bf16, avx512, avx2 or off"),
+        ("neon", avx512, "this CPU has no neon"),
+        (None, set(), "this CPU has no AVX2 and no NEON"),
+        (
+            "sse",
+            avx512,
+            "use amx, avx512_bf16, avx512, avx2, neon_i8mm, neon_bf16, neon_dotprod, neon or off",
+        ),
         ("off", avx512, "SUNDOG_NATIVE is off"),
     ):
         with pytest.raises(Unavailable, match=reason):
             choose(wanted, has)
+
+
+CORES = {
+    "neon": "fp asimd evtstrm aes pmull sha1 sha2 crc32 cpuid",
+    "neon_dotprod": "fp asimd evtstrm aes pmull sha1 crc32 atomics fphp asimdhp cpuid asimdrdm asimddp ssbs",
+    "neon_bf16": "fp asimd crc32 atomics fphp asimdhp asimdrdm asimddp sve bf16",
+    "neon_i8mm": "fp asimd crc32 atomics fphp asimdhp cpuid asimdrdm jscvt asimddp sve i8mm bf16 dgh rng",
+}
+"""What Linux says of aarch64's cores, such as Cortex-A72, Neoverse N1 (Graviton2) and V1 (Graviton3)."""
+
+
+@pytest.mark.parametrize("level", CORES)
+def test_aarch64_cores_get_their_level_from_what_linux_says(level: str, tmp_path: Path) -> None:
+    """The best, and every lower one by its name."""
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(f"processor\t: 0\nBogoMIPS\t: 243.75\nFeatures\t: {CORES[level]}\nCPU part\t: 0xd40\n")
+    flags = build.cpu_flags(cpuinfo)
+    assert choose(None, flags) == level
+    lower = list(build.VARIANTS)[list(build.VARIANTS).index(level) :]
+    assert build.variants_of(flags) == lower
+    assert [choose(name, flags) for name in lower] == lower
+    with pytest.raises(Unavailable, match="this CPU has no avx2"):
+        choose("avx2", flags)
+
+
+def test_apple_cores_get_their_level_from_sysctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An M1 has no bf16, an M2 has; a name that is missing is a feature that is."""
+    common = "hw.optional.AdvSIMD: 1\nhw.optional.armv8_crc32: 1\nhw.optional.arm.FEAT_RDM: 1\n"
+    common += "hw.optional.arm.FEAT_LSE: 1\nhw.optional.arm.FEAT_DotProd: 1\nhw.model: a: b\n"
+    later = "hw.optional.arm.FEAT_BF16: 1\nhw.optional.arm.FEAT_I8MM: 1\n"
+    sysctl = tmp_path / "sysctl"
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    for said, level in (
+        (common, "neon_dotprod"),
+        (common + later.replace("1", "0"), "neon_dotprod"),
+        (common + later, "neon_i8mm"),
+    ):
+        sysctl.write_text(f"#!/bin/sh\ncat <<END\n{said}END\n")
+        sysctl.chmod(0o755)
+        assert choose(None, build.cpu_flags(tmp_path / "no-cpuinfo")) == level
+
+
+@pytest.mark.parametrize("best", ["neon_i8mm", "neon_bf16"])
+def test_an_aarch64_compiler_without_bf16_builds_the_next_best(
+    best: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The line says what is missing, by which level is computed, and why."""
+    stand_in = object()
+
+    def opened(variant: str) -> object:
+        if variant == best:
+            raise build.BuildError("g++ failed: invalid feature modifier")
+        assert variant == "neon_dotprod"
+        return stand_in
+
+    monkeypatch.setattr(library_room, "open_library", opened)
+    monkeypatch.setattr(build, "cpu_flags", lambda: build.needs(best))
+    found: object = kernels()
+    assert found is stand_in
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert "without bf16" in said and "by neon_dotprod: g++ failed: invalid feature modifier" in said
+    kernels.cache_clear()
 
 
 @needs_kernels
