@@ -6,8 +6,8 @@ a limit only there passes alone; a defect fails again. A test is of the real clo
 again: to pass the second time would mean that it is not deterministic. If such a law failed, or more than a
 few tests did, or pytest ended otherwise than by failed tests, its own status stands.
 
-Every rerun is written to `build/reruns.txt`, with how the test failed at first, for CI to print. The options
-hold for both runs, what comes after `--` (files, workers) only for the first.
+Every rerun is written to `.pytest_cache/reruns.txt`, with how the test failed at first, for CI to print. The
+options hold for both runs, what comes after `--` (files, workers) only for the first.
 """
 
 import inspect
@@ -23,7 +23,7 @@ MOST = 5
 CACHE = Path(".pytest_cache/again")
 FAILURES = CACHE / "failures.jsonl"
 """The failures of one run of pytest: a line of JSON for each, written by the hooks below."""
-RERUNS = Path("build/reruns.txt")
+RERUNS = Path(".pytest_cache/reruns.txt")
 FAILED = 1
 """Pytest's exit status when tests failed, and nothing worse."""
 REAL_CLOCK = "real clock"
@@ -44,7 +44,8 @@ def main(options: list[str], what: list[str]) -> int:
         print("\nNot run again, for they do not depend on the real clock:", *lawful, sep="\n  ")
         return status
     print("\nOnce more, alone:", *names, sep="\n  ", flush=True)
-    status = _pytest(*options, *names)
+    # Of a few cases none is long: see `keep` in conftest.py.
+    status = _pytest(*("--long" if option == "--only-long" else option for option in options), *names)
     if status == 0:
         print("Passed alone, failed beside the others:", *names, sep="\n  ")
     RERUNS.parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,9 @@
 """Async tests run on the virtual clock and never sleep; `@pytest.mark.wall_clock` excepts one.
 
 Tests that put something of their own in the place of a class, `@pytest.mark.plain`, are skipped
-when the simulator is compiled (`make fast`): compiled classes are what they are. What is slow while a
-quicker test states the same law, `@pytest.mark.long(reason="...")`, runs with `--long` (`make test-all`),
+when the simulator is compiled (`make fast`): compiled classes are what they are. What is slow, most of
+it while a quicker test states the same law, `@pytest.mark.long(reason="...")`, runs with `--long` (`make
+test-all`); with `keep=N` as many of its cases, spread evenly, stay in `make test`;
 and what needs Ray, `@pytest.mark.ray`, with `--ray` (`make test-ray`). A slow test that stays in `make test`
 says why by `@pytest.mark.slow(reason="...")`; the slowest of a run are printed last, with their reasons.
 
@@ -55,7 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "ray: runs on a Ray cluster; `make test-ray` runs it")
     config.addinivalue_line("markers", "looks_inside: of an actor, which must be in the test's own process")
     config.addinivalue_line(
-        "markers", "long(reason): a quicker test states the same law; for `make test-all`"
+        "markers", "long(reason, keep=0): slow, for `make test-all`; `keep` of its cases stay in `make test`"
     )
     config.addinivalue_line("markers", "slow(reason): slow, and in `make test` for this reason")
     if not hasattr(config, "workerinput"):
@@ -115,13 +116,39 @@ class Slowest:
 
 def _choose_long(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep what is marked `long` and the rest, or one of both, as the options say."""
+    if config.getoption("--long"):
+        return
+    long = long_among(items)
     if config.getoption("--only-long"):
-        config.hook.pytest_deselected(items=[item for item in items if not item.get_closest_marker("long")])
-        items[:] = [item for item in items if item.get_closest_marker("long")]
-    elif not config.getoption("--long"):
-        for item in items:
-            if item.get_closest_marker("long"):
-                item.add_marker(pytest.mark.skip(reason="long: make test-all"))
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in long])
+        items[:] = [item for item in items if item.nodeid in long]
+        return
+    for item in items:
+        if item.nodeid in long:
+            item.add_marker(pytest.mark.skip(reason="long: make test-all"))
+
+
+def long_among(items: list[pytest.Item]) -> set[str]:
+    """Return the ids of what is left to `make test-all`.
+
+    A mark with `keep=N` leaves it all cases but N, unless no more than N were asked for: those run wherever.
+    """
+    found, cases = set(), defaultdict(list)
+    for item in items:
+        if (marker := item.get_closest_marker("long")) is None:
+            continue
+        if num_kept := marker.kwargs.get("keep", 0):
+            cases[item.nodeid.partition("[")[0], num_kept].append(item.nodeid)
+        else:
+            found.add(item.nodeid)
+    for (_, num_kept), names in cases.items():
+        found.update(
+            name
+            for index, name in enumerate(names)
+            if len(names) > num_kept
+            and index * num_kept // len(names) == (index - 1) * num_kept // len(names)
+        )
+    return found
 
 
 def pytest_unconfigure() -> None:

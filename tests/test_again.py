@@ -81,7 +81,7 @@ def test_what_failed_is_tried_again(
     assert done.returncode == status, done.stdout + done.stderr
     assert said in done.stdout
     assert unsaid not in done.stdout
-    reruns = tmp_path / "build/reruns.txt"
+    reruns = tmp_path / ".pytest_cache/reruns.txt"
     assert reruns.exists() == ("Once more" in done.stdout)
     if reruns.exists():
         assert "test_meets_a_limit_once: run again" in reruns.read_text()

@@ -70,6 +70,7 @@ def test_a_crash_of_the_engine_ends_what_had_begun_and_answers_what_had_not(serv
     assert len(server.said) < 30 and "Traceback" not in "".join(server.said)
 
 
+@pytest.mark.long(reason="fills a disk under a live server")
 def test_a_full_disk_costs_the_records_and_nothing_else(tmp_path: Path) -> None:
     """The journal and the messages end with a warning each; answers go on, and so does the server."""
     record = ["--record", str(tmp_path), "--messages"]

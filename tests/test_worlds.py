@@ -106,6 +106,7 @@ def simulated(past: Past, settings: EngineConfig) -> Journal:
     return journal
 
 
+@pytest.mark.long(keep=3, reason="more seeds of the law whose first cases `make test` runs")
 @pytest.mark.parametrize("async_scheduling", [False, True])
 @pytest.mark.parametrize("seed", range(4))
 def test_both_worlds_form_the_same_batches(seed: int, async_scheduling: bool) -> None:
@@ -116,6 +117,7 @@ def test_both_worlds_form_the_same_batches(seed: int, async_scheduling: bool) ->
     assert decisions(simulated(Past.of(there), settings).outputs) == decisions(there.outputs)
 
 
+@pytest.mark.long(keep=3, reason="more seeds of the law whose first cases `make test` runs")
 @pytest.mark.parametrize("async_scheduling", [False, True])
 @pytest.mark.parametrize("policy", OF_DOCS, ids=lambda name: name.rpartition("/")[2])
 def test_both_worlds_decide_alike_under_every_policy_of_the_docs(policy: str, async_scheduling: bool) -> None:

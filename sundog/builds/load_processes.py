@@ -8,10 +8,12 @@ import math
 import resource
 import secrets
 import signal
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -122,6 +124,10 @@ class _Died:
     how: str
 
 
+Said = _Done | _Died | list[Happened]
+"""What a process says, or what its silence means."""
+
+
 class Record(Protocol):
     """The record of a load, which also has what its processes took."""
 
@@ -142,20 +148,45 @@ def play_in_processes(
     with _Processes(len(shares)) as processes:
         try:
             processes.begin(jobs)
-            for said in processes.said():
-                if isinstance(said, _Died):
-                    raise LoadBroken(said.how)
-                if isinstance(said, _Done) and said.gone is not None:
-                    raise ServerGone(said.gone)
-                _take(said, rows, record)
+            processes.hear(partial(_take_or_raise, rows=rows, record=record))
         except BaseException:
             processes.stop()
-            for said in processes.said(time.monotonic() + LEAVE_S):
-                _take(said, rows, record)
+            processes.hear(partial(_take, rows=rows, record=record), time.monotonic() + LEAVE_S)
             raise
 
 
-def _take(said: "_Done | _Died | list[Happened]", rows: Mapping[str, TraceRequest], record: Record) -> None:
+@contextmanager
+def interrupt_held() -> Iterator[None]:
+    """Hold back the first Ctrl-C until the block is over; a second one ends it at once."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or before is None:
+        yield
+        return
+    held: list[int] = []
+
+    def hold(number: int, _frame: object) -> None:
+        if held:
+            raise KeyboardInterrupt
+        held.append(number)
+
+    signal.signal(signal.SIGINT, hold)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if held:
+        signal.raise_signal(signal.SIGINT)
+
+
+def _take_or_raise(said: Said, rows: Mapping[str, TraceRequest], record: Record) -> None:
+    if isinstance(said, _Died):
+        raise LoadBroken(said.how)
+    if isinstance(said, _Done) and said.gone is not None:
+        raise ServerGone(said.gone)
+    _take(said, rows, record)
+
+
+def _take(said: Said, rows: Mapping[str, TraceRequest], record: Record) -> None:
     """Put what a process said into the record."""
     if isinstance(said, _Done):
         record.took(said.share)
@@ -209,18 +240,22 @@ class _Processes:
             with suppress(OSError):
                 pipe.send(start_s)
 
-    def said(self, before_s: float = math.inf) -> Iterator["_Done | _Died | list[Happened]"]:
-        """Yield what they send until all are done, or until an instant."""
+    def hear(self, take: Callable[[Said], None], before_s: float = math.inf) -> None:
+        """Give `take` what they send until all are done, or until an instant of `time.monotonic`.
+
+        Ctrl-C comes between two messages: one that was received and not taken would be in nobody's record.
+        """
         while self._at_work:
             left_s = None if before_s == math.inf else max(0.0, before_s - time.monotonic())
             if not (ready := wait(list(self._at_work), left_s)):
                 return
             for pipe in self._pipes:
                 if pipe in ready:
-                    said = self._receive(pipe)
-                    if not isinstance(said, list):
-                        self._at_work.discard(pipe)
-                    yield said
+                    with interrupt_held():
+                        said = self._receive(pipe)
+                        if not isinstance(said, list):
+                            self._at_work.discard(pipe)
+                        take(said)
 
     def stop(self) -> None:
         """Tell all to say what was done, and to end."""
@@ -228,7 +263,7 @@ class _Processes:
             with suppress(OSError):
                 pipe.send("stop")
 
-    def _receive(self, pipe: Connection) -> "_Done | _Died | list[Happened]":
+    def _receive(self, pipe: Connection) -> Said:
         try:
             said: _Done | list[Happened] = pipe.recv()
             return said

@@ -213,6 +213,7 @@ async def test_a_served_engine_goes_on_with_fcfs(tmp_path: Path, caplog: pytest.
     assert len(lines) == 1 and "engine 0" in lines[0] and "Fcfs takes over" in lines[0]
 
 
+@pytest.mark.long(keep=6, reason="more seeds of the law whose first cases `make test` runs")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_whatever_fails_the_queue_is_ranked_anew_and_nobody_is_lost(tmp_path: Path, fault: str) -> None:
     """Requests are conserved, the laws of the state hold, and from then on the first come is first."""

@@ -50,6 +50,7 @@ def test_the_log_is_the_golden_log(name: str, lockstep: bool, engine_version: st
     assert_equal_logs(name, engine_version, lockstep)
 
 
+@pytest.mark.long(keep=20, reason="more seeds of the law whose first cases `make test` runs")
 @pytest.mark.parametrize("name", RANDOM)
 def test_the_log_of_a_random_trace_is_the_golden_log(name: str) -> None:
     """Every option mixed with every other; under 0.33 alone, whose decisions they are."""

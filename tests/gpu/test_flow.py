@@ -73,6 +73,7 @@ esac
     assert [row["part"] for row in found["rows"] if "error" not in row] == ["load", "transformers"]
 
 
+@pytest.mark.long(reason="hides packages from a whole run of the GPU's command")
 def test_torch_transformers_and_pytest_are_all_it_takes() -> None:
     """A machine with a GPU may have nothing else of ours, and reaches no registry."""
     pytest.importorskip("torch")

@@ -70,6 +70,7 @@ def check_same(folder: Path, requests: dict[str, Asked], **more: object) -> Said
     return found
 
 
+@pytest.mark.long(keep=1, reason="more seeds of the law whose first cases `make test` runs")
 @pytest.mark.parametrize("architecture", ["gemma2", "qwen3_moe", "deepseek_v3"])
 def test_every_manner_of_layers_answers_as_on_the_cpu(
     folder: Callable[[str], Path], architecture: str
@@ -79,6 +80,9 @@ def test_every_manner_of_layers_answers_as_on_the_cpu(
     assert found.most_under_way == 2
 
 
+@pytest.mark.long(
+    reason="builds models of several adapters; tests/runtime/test_serve_lora.py has the law on the CPU"
+)
 def test_adapters_are_mixed_in_a_step(folder: Callable[[str], Path], tmp_path: Path) -> None:
     model = build_model("llama", tmp_path / "model")
     make_adapter(model, tmp_path / "a", ("q_proj", "v_proj", "down_proj"))
@@ -159,6 +163,7 @@ def test_penalties_biases_and_bans_are_the_cpus(folder: Callable[[str], Path]) -
     check_same(folder("llama"), asked)
 
 
+@pytest.mark.long(reason="builds two models; tests/runtime/test_speculation.py has the law on the CPU")
 def test_a_draft_models_guesses_are_checked(folder: Callable[[str], Path]) -> None:
     drafts = SpeculativeConfig("draft_model", 3, model=str(folder("llama")))
     ends = Sampling(temperature=0.0, max_tokens=10)
@@ -167,6 +172,7 @@ def test_a_draft_models_guesses_are_checked(folder: Callable[[str], Path]) -> No
     assert found.tokens == said(opened(folder("qwen3"), "cpu"), asked).tokens
 
 
+@pytest.mark.long(reason="builds models for a pretended GPU; test_batch_invariance.py has the law on the CPU")
 def test_requests_that_are_aborted_under_way_leave_the_others_alone(folder: Callable[[str], Path]) -> None:
     asked = mixture(6, greedy)
     cut = {
@@ -180,6 +186,7 @@ def test_requests_that_are_aborted_under_way_leave_the_others_alone(folder: Call
     assert {name: found.tokens[name] for name in kept} == {name: right.tokens[name] for name in kept}
 
 
+@pytest.mark.long(keep=1, reason="more seeds of the law whose first cases `make test` runs")
 @pytest.mark.parametrize("layout", ["fp8 in blocks", "awq", "gptq"])
 def test_quantised_weights_are_multiplied_out_on_the_way(layout: str, tmp_path: Path) -> None:
     pytest.importorskip("trio")

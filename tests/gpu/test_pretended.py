@@ -46,6 +46,7 @@ def said(
     return answers(engine, requests, config)
 
 
+@pytest.mark.long(keep=1, reason="more seeds of the law whose first cases `make test` runs")
 @pytest.mark.parametrize("architecture", ["llama", "gpt_oss"])
 def test_two_steps_under_way_and_graphs_say_what_the_cpu_says(
     folder: Callable[[str], Path], device: Device, architecture: str
@@ -59,6 +60,7 @@ def test_two_steps_under_way_and_graphs_say_what_the_cpu_says(
     assert ahead.tokens == said(opened(folder(architecture), "cpu"), requests).tokens
 
 
+@pytest.mark.long(keep=1, reason="more seeds of the law whose first cases `make test` runs")
 @pytest.mark.parametrize("sampling", [drawn, remembering])
 def test_it_draws_what_the_cpu_draws(
     folder: Callable[[str], Path], device: Device, sampling: Callable[[int], Sampling]
@@ -100,6 +102,7 @@ def test_no_launch_waits_for_the_device(folder: Callable[[str], Path], device: D
     assert device.num_played > played
 
 
+@pytest.mark.long(keep=1, reason="more seeds of the law whose first cases `make test` runs")
 @pytest.mark.parametrize("architecture", ["llama", "mistral"])
 def test_halves_attend_by_torchs_call(
     folder: Callable[[str], Path], device: Device, architecture: str

@@ -106,6 +106,7 @@ async def answer(driver: Driver, logits: list[Tensor], name: str, num_others: in
     return [row.clone() for row in logits]
 
 
+@pytest.mark.long(keep=12, reason="more seeds of the law whose first cases `make test` runs")
 @pytest.mark.parametrize("architecture", ["qwen3", "mixtral"])
 @pytest.mark.parametrize(("dtype", "quantization"), FORMATS)
 async def test_an_answer_does_not_depend_on_what_else_is_in_the_batch(

@@ -20,6 +20,7 @@ SAID = ("AMX", "AVX-512 with bf16", "AVX-512", "AVX2")
 COHERE = "Cohere2LayerNorm is not a root mean square norm"
 
 
+@pytest.mark.long(keep=2, reason="more seeds of the law whose first cases `make test` runs")
 @pytest.mark.parametrize(
     ("architecture", "options", "why"),
     [

@@ -22,6 +22,7 @@ def client() -> Iterator[httpx.Client]:
         yield found
 
 
+@pytest.mark.long(reason="hundreds of answers to compare with vLLM's")
 def test_texts_ends_and_refusals_are_vllms(client: httpx.Client) -> None:
     """Penalties, biases, bans, allowed tokens, stops, limits, filters, grammars and chats, greedily.
 

@@ -27,6 +27,7 @@ def huge_bytes(address: int) -> int:
     return 0
 
 
+@pytest.mark.long(reason="moves the weights of a large model")
 def test_moved_weights_are_the_same(caplog: pytest.LogCaptureFixture) -> None:
     """A plain and a packed layer; whoever cannot move them says why."""
     caplog.set_level("INFO", "sundog.memory")

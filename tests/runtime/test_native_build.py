@@ -90,6 +90,7 @@ def test_two_processes_build_at_once(cache: Path, sources: Path) -> None:
     ]
 
 
+@pytest.mark.long(reason="compiles the kernels anew")
 @needs_kernels
 def test_a_cache_that_cannot_be_written_costs_a_build_and_leaves_nothing(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -198,6 +199,7 @@ def test_an_aarch64_compiler_without_bf16_builds_the_next_best(
     kernels.cache_clear()
 
 
+@pytest.mark.long(reason="compiles the kernels anew")
 @needs_kernels
 def test_a_compiler_without_tiles_builds_the_next_best_and_one_line_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -220,6 +222,7 @@ def test_a_compiler_without_tiles_builds_the_next_best_and_one_line_says_why(
     kernels.cache_clear()
 
 
+@pytest.mark.long(reason="compiles the kernels anew")
 @needs_kernels
 def test_a_system_that_gives_no_tiles_gets_the_next_best(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

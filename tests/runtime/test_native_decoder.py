@@ -104,6 +104,7 @@ def both(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
     assert apart
 
 
+@pytest.mark.long(keep=45, reason="more seeds of the law whose first cases `make test` runs")
 @pytest.mark.parametrize("dtype", APART)
 @pytest.mark.parametrize("architecture", sorted(WHOLE))
 async def test_a_whole_decoder_gives_the_logits_of_its_layers(
@@ -127,6 +128,7 @@ async def run_a_few(folder: Path, dtype: str) -> None:
     await driver.run(6)
 
 
+@pytest.mark.long(keep=8, reason="more seeds of the law whose first cases `make test` runs")
 @pytest.mark.parametrize("dtype", APART)
 @pytest.mark.parametrize(
     ("architecture", "settings"),

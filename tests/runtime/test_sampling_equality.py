@@ -89,6 +89,7 @@ async def test_bad_words_are_never_said(llama: Opened) -> None:
         assert word not in list(zip(*(answer[i:] for i in range(len(word))), strict=False))
 
 
+@pytest.mark.long(keep=4, reason="more seeds of the law whose first cases `make test` runs")
 @pytest.mark.parametrize("seed", range(12))
 async def test_any_mixture_gives_what_each_gives_alone(llama: Opened, seed: int) -> None:
     """Chunked, preempted, on shared prefixes, left out of steps, beside requests that ask for nothing."""
@@ -126,6 +127,7 @@ async def test_any_mixture_gives_what_each_gives_alone(llama: Opened, seed: int)
     assert not driver.failed
 
 
+@pytest.mark.long(keep=2, reason="more seeds of the law whose first cases `make test` runs")
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_whole_engine_gives_what_each_request_gives_alone(

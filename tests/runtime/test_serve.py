@@ -164,7 +164,8 @@ def test_sigterm_finishes_the_running_stream_and_exits_0() -> None:
         last = [chunk for chunk in stream if chunk.choices][-1]
         assert last.choices[0].finish_reason == "length"
         assert server.process.wait(STOP_S) == 0
-        assert len(children) == 2 and not any(child.is_running() for child in children)
+        left = psutil.wait_procs(children, timeout=5)[1]  # the first process reaps them, sooner or later
+        assert len(children) == 2 and not [each for each in left if each.status() != psutil.STATUS_ZOMBIE]
 
 
 def test_a_port_in_use_is_one_clear_message() -> None:

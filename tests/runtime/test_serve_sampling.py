@@ -60,6 +60,9 @@ def choice(served: Live, **fields: Any) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long(
+    reason="asks a library for each answer alone; test_sampling_equality.py has the law without a server"
+)
 def test_requests_at_once_get_what_the_library_gives_each_alone(
     served: Live, model: PreTrainedModel, tokenizer: Tokenizer
 ) -> None:

@@ -88,6 +88,7 @@ request_s = 0.002
 HOPS = "\n[hops]\nsubmit = 0.25\ntoken = 0.001\noutput = 0.125\n"
 
 
+@pytest.mark.long(reason="measures an engine of processes")
 def test_a_measured_engine_has_the_hops_that_were_measured(tmp_path: Path) -> None:
     """They can be switched off, alone or with the rest of the host, and given otherwise."""
     file, alone = tmp_path / "with.toml", tmp_path / "without.toml"

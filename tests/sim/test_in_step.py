@@ -78,6 +78,7 @@ def test_groups_of_other_replicas_do_not_wait() -> None:
     assert times[2] == times[3] == pytest.approx(0.02 + 0.003)
 
 
+@pytest.mark.long(keep=4, reason="more seeds of the law whose first cases `make test` runs")
 @pytest.mark.parametrize("seed", range(16))
 def test_tokens_are_conserved_and_runs_are_equal(seed: int) -> None:
     """Tiny pools, preemptions, both modes; `debug` checks queues and pool whenever an engine idles."""

@@ -169,6 +169,7 @@ def played_with_cancels(seed: int, config: EngineConfig, capacity: Capacity) -> 
     return recorder
 
 
+@pytest.mark.long(keep=8, reason="more seeds of the law whose first cases `make test` runs")
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("seed", range(16))
 def test_decode_runs_change_no_byte_where_requests_are_cancelled(seed: int, is_async: bool) -> None:

@@ -103,6 +103,7 @@ def test_a_run_of_clients_has_what_they_saw(run: Path) -> None:
         assert row["first_scheduled_s"] is row["num_preemptions"] is row["error"] is None
 
 
+@pytest.mark.long(reason="runs every command that reads a run")
 def test_every_reader_of_runs_reads_it(run: Path, tmp_path: Path) -> None:
     """And says what clients cannot know."""
     page = tmp_path / "page.html"

@@ -69,6 +69,7 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.long(reason="measures an engine's steps")
 def test_the_file_says_what_was_measured(profile: Path) -> None:
     """The engine's limits, and evidence for people."""
     read = read_profile(profile)

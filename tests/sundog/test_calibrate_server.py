@@ -32,6 +32,7 @@ def server() -> Iterator[Live]:
         yield found
 
 
+@pytest.mark.long(reason="loads a server for many seconds")
 def test_one_command_loads_a_server_fits_and_says_what_the_file_is_worth(
     server: Live, tmp_path: Path
 ) -> None:
@@ -59,6 +60,7 @@ def test_one_command_loads_a_server_fits_and_says_what_the_file_is_worth(
     assert again.returncode == 0 and "milliseconds may be" in again.stdout, again.stderr
 
 
+@pytest.mark.long(reason="loads a server for many seconds")
 def test_loads_without_a_trace_have_lengths_of_their_own(server: Live, tmp_path: Path) -> None:
     """Prompts of up to 384 tokens, as the help says."""
     file = tmp_path / "server.toml"

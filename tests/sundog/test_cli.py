@@ -174,6 +174,7 @@ def test_a_sweep_schedules_as_a_replay_does(tmp_path: Path) -> None:
     assert new == newest != old
 
 
+@pytest.mark.long(reason="predicts every record that ships")
 def test_validate_shows_the_records_that_come_with_sundog() -> None:
     """Without a folder of one's own there is one server under two loads, and something was fitted to each."""
     done = sundog("validate", "--json")
@@ -185,6 +186,7 @@ def test_validate_shows_the_records_that_come_with_sundog() -> None:
     }
 
 
+@pytest.mark.long(reason="predicts every record that ships")
 def test_validate_goes_on_after_a_server_it_cannot_predict(tmp_path: Path) -> None:
     """An unknown model and parallelism that does not fit are lines with their reasons; the page has them."""
     text = Path("sim/figures/validate/servers/qwen3-14b-h100.server.toml").read_text()

@@ -4,6 +4,7 @@ import io
 import re
 
 import numpy as np
+import pytest
 from rich.console import Console
 
 from sundog.commands.demo.times import RoundTimes, TimesBeside
@@ -12,6 +13,7 @@ from tests.sundog.test_runs import sundog
 QUESTIONS = ("first?", "second?")
 
 
+@pytest.mark.long(reason="runs the whole demo")
 def test_the_simulation_agrees_with_the_live_run_it_was_not_fitted_to() -> None:
     """Batches and answers come first, then times; what steps take was learnt from other questions."""
     done = sundog("demo")

@@ -186,6 +186,7 @@ def test_a_question_that_a_command_would_refuse_is_refused(
             sundog.sweep(spec, **{"vary": {"max_num_seqs": [1]}, **given})
 
 
+@pytest.mark.long(reason="draws every figure twice")
 def test_pictures_are_vectors_and_the_same_each_time(swept: sundog.SweepResult, tmp_path: Path) -> None:
     """Each kind, as SVG, PDF and PNG; the axes name their units."""
     run = sundog.replay(TRACE, limit=60, max_num_seqs=2)
@@ -210,6 +211,7 @@ def test_pictures_are_vectors_and_the_same_each_time(swept: sundog.SweepResult, 
         swept.plot.load_curve("tpot_s.mean")
 
 
+@pytest.mark.long(reason="draws every figure")
 def test_figures_are_drawn_from_a_shell(spec: Path, tmp_path: Path) -> None:
     """Of a run's folder and of a sweep's, which is read back as `sundog.sweep` gives it."""
     words = ["--vary", "max_num_seqs=1,16", "--vary", f"{RATE}=1,4", "--by", RATE, "--replications", "2"]

@@ -24,6 +24,7 @@ def test_there_are_notebooks() -> None:
     assert len(NOTEBOOKS) == 4 and all(name in named for name in NOTEBOOKS)
 
 
+@pytest.mark.long(reason="runs whole notebooks in kernels of their own")
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_a_notebook_runs_and_shows_what_it_shows(name: str) -> None:
     """No cell fails or writes an escape code; each gives the outputs that are kept, their texts alike."""

@@ -72,6 +72,7 @@ async def counted() -> Counter[str]:
     return Counter(f"{type(each).__module__}.{type(each).__qualname__}" for each in kept)
 
 
+@pytest.mark.long(reason="counts the objects of thousands of requests")
 @pytest.mark.xfail(
     strict=False, reason="lists and sets stay under Hypercorn: caches or a leak, not yet known"
 )

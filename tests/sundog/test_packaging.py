@@ -63,6 +63,7 @@ def data_files() -> set[str]:
     return {str(path.relative_to(ROOT)) for path in found}
 
 
+@pytest.mark.long(reason="builds and installs a wheel")
 def test_without_a_compiler_a_wheel_holds_everything_in_plain_python(tmp_path: Path) -> None:
     """It says why it is plain, and replays from where it was unpacked."""
     archive = wheel(tmp_path, "/bin/false")
@@ -292,6 +293,7 @@ def test_the_base_simulates() -> None:
         assert done.returncode == 0 and done.stdout, done.stderr
 
 
+@pytest.mark.long(keep=3, reason="more seeds of the law whose first cases `make test` runs")
 @pytest.mark.parametrize(
     ("missing", "arguments", "extra"),
     [

@@ -39,6 +39,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long(reason="runs whole sweeps")
 def test_the_page_of_a_sweep_has_its_curves_and_their_data(swept: Path) -> None:
     """A curve for each metric and a front, each with its picture and the numbers in it."""
     page = (swept / "page.html").read_text()

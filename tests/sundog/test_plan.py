@@ -55,6 +55,7 @@ def runner(spec: Path, slo: str) -> TrialRunner:
     return TrialRunner(Plan(workload, str(spec), *options))
 
 
+@pytest.mark.long(keep=1, reason="tries every fleet of a grid by replays; `make test` has one grid")
 @pytest.mark.parametrize("slo", PROBLEMS)
 def test_a_plan_is_that_of_the_exhaustive_grid(spec: Path, slo: str) -> None:
     """Two machines, each with one to six replicas and two draws, all played to their ends."""
@@ -175,6 +176,7 @@ def test_the_command_prints_a_plan_and_its_commands(spec: Path) -> None:
     assert {each["settings"]["gpu"] for each in found["candidates"]} == {"h100", "l40s"}
 
 
+@pytest.mark.long(reason="searches fleets by whole replays; test_plan.py plans one")
 def test_the_largest_load_of_a_fleet(spec: Path) -> None:
     """Two replicas hold more than one, and a fleet that cannot hold says so."""
     common = ["capacity", str(spec), "--slo", PROBLEMS[0], "--replications", "2", "--resolution", "0.1"]

@@ -45,6 +45,7 @@ def runner(spec: Path, **target: str) -> TrialRunner:
     return TrialRunner(Plan(workload_of(str(spec), ReadingOptions()), str(spec), EngineOptions(), *options))
 
 
+@pytest.mark.long(reason="searches fleets by whole replays; test_plan.py plans one")
 def test_a_fleet_that_is_asked_for_is_the_only_one_that_is_tried(spec: Path) -> None:
     """`-tp 1` is the default of a server, and asked for all the same; its commands name what was asked."""
     done = plan(spec, *FEW, "--max-num-seqs", "32", "--max-model-len", "8000", "--no-tune", "--json")
@@ -61,6 +62,7 @@ def test_a_fleet_that_is_asked_for_is_the_only_one_that_is_tried(spec: Path) -> 
     assert figures["cells"][0]["runs"][0]["slo_held"] == 1
 
 
+@pytest.mark.long(reason="searches fleets by whole replays; test_plan.py plans one")
 def test_a_fleet_that_survives_holds_without_the_replicas_that_may_be_lost(spec: Path) -> None:
     """It has one more than the fleet that holds, and its commands simulate that."""
     one = json.loads(plan(spec, *FEW, "--no-tune", "--json").stdout)["winner"]
@@ -119,6 +121,7 @@ def test_a_request_that_every_fleet_refuses_is_named(tmp_path: Path) -> None:
     assert done.returncode == 2 and f"no load holds: {reason}" in done.stderr
 
 
+@pytest.mark.long(reason="searches fleets by whole replays; test_plan.py plans one")
 def test_a_load_that_was_not_reached_is_no_limit(tmp_path: Path) -> None:
     """The search ends at 64 times the load, and says so; one instant is no load."""
     trace = tmp_path / "few.csv"
@@ -160,6 +163,7 @@ def test_a_lost_trial_ends_when_only_its_queue_is_left(tmp_path: Path) -> None:
     assert early.share < 0.9 and whole.share == 1
 
 
+@pytest.mark.long(reason="searches fleets by whole replays; test_plan.py plans one")
 def test_an_autoscaler_is_bounded_by_its_windows(spec: Path) -> None:
     """Windows of bursts need more replicas than windows without; none needs more than the whole fleet."""
     found = json.loads(plan(spec, *FEW, "--resize-s", "5", "--no-tune", "--json").stdout)
@@ -171,6 +175,7 @@ def test_an_autoscaler_is_bounded_by_its_windows(spec: Path) -> None:
     assert json.loads(plan(spec, *FEW, "--no-tune", "--json").stdout)["autoscaler"] is None
 
 
+@pytest.mark.long(reason="searches fleets by whole replays; test_plan.py plans one")
 def test_settings_are_tuned_where_that_saves_a_replica(spec: Path) -> None:
     """Unless the question names them; the JSON says what was tried."""
     found = json.loads(plan(spec, *FEW, "--max-num-seqs", "32", "--json").stdout)
@@ -178,6 +183,7 @@ def test_settings_are_tuned_where_that_saves_a_replica(spec: Path) -> None:
     assert json.loads(plan(spec, *FEW, "--no-tune", "--json").stdout)["tuned"] == {}
 
 
+@pytest.mark.long(reason="searches fleets by whole replays; test_plan.py plans one")
 def test_manifests_say_what_the_plan_says(spec: Path, tmp_path: Path) -> None:
     """A Deployment and llm-d's values: replicas, ranks, GPUs and the options of vLLM."""
     import yaml
@@ -201,6 +207,7 @@ def test_manifests_say_what_the_plan_says(spec: Path, tmp_path: Path) -> None:
     assert done.returncode == 2 and "name it .svg" in done.stderr and not done.stdout
 
 
+@pytest.mark.long(reason="searches fleets by whole replays; test_plan.py plans one")
 def test_a_plan_goes_on_where_it_was_broken_off(spec: Path, tmp_path: Path) -> None:
     """The trials of a killed command are not made again; another question is refused by name."""
     out, words = tmp_path / "kept", (spec, *FEW, "--json")

@@ -41,6 +41,7 @@ def plan(spec: str, *words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.long(reason="searches fleets by whole replays; test_plan.py plans one")
 def test_pools_are_bought_where_equal_replicas_cost_more(spec: str, tmp_path: Path) -> None:
     """Its commands simulate the fleet, which holds the objectives, and serve both pools; so do the files."""
     manifest, values = str(tmp_path / "vllm.yaml"), str(tmp_path / "llm-d.yaml")
@@ -75,6 +76,7 @@ def test_pools_survive_with_one_engine_more_of_each(spec: str) -> None:
     assert more["replicas"] == one["replicas"] + 2 == more["gpus"] == more["cost_per_h"]
 
 
+@pytest.mark.long(reason="searches fleets by whole replays; test_plan.py plans one")
 def test_a_fleet_may_be_of_two_gpus(spec: str, tmp_path: Path) -> None:
     """Prompts where a multiplication is cheap, answers where memory is fast: one kind costs more."""
     (prices := tmp_path / "prices.toml").write_text("h100 = 1.0\nh200 = 1.5\n")
@@ -87,6 +89,7 @@ def test_a_fleet_may_be_of_two_gpus(spec: str, tmp_path: Path) -> None:
     assert sum(each["trials"] for each in found["candidates"] if "pool" in each["settings"]) <= 10
 
 
+@pytest.mark.long(keep=1, reason="more seeds of the law whose first cases `make test` runs")
 @pytest.mark.parametrize(
     "slo", ["p95(ttft)<0.5,p95(tpot)<0.011", "p50(ttft)<0.1", "mean(ttft)<0.2,p99(tpot)<0.02"]
 )

@@ -91,6 +91,7 @@ def test_weights_in_32_bits_are_priced_as_vllm_runs_them(trace: Path, tmp_path: 
     assert asked["tpot_s"]["mean"] > 1.5 * cast["tpot_s"]["mean"]
 
 
+@pytest.mark.long(reason="predicts a range by many replays")
 def test_the_model_of_a_summary_may_be_a_folder_beside_it(tmp_path: Path) -> None:
     """With a dot in front or without; a name of the hub stays one."""
     (tmp_path / "shapes" / "mine").mkdir(parents=True)

@@ -248,6 +248,7 @@ def test_a_run_too_long_for_a_journal_says_so(tmp_path: Path) -> None:
     assert not said["--journal"] and not said["--no-journal"]
 
 
+@pytest.mark.long(reason="runs compare and the command it prints")
 def test_the_command_that_compare_prints_can_be_given(tmp_path: Path) -> None:
     """It names what both runs were given; none is printed where the GPU decided one of them."""
     limits: dict[str, tuple[object, ...]] = {

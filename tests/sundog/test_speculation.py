@@ -57,6 +57,7 @@ FIELDS: tuple[dict[str, object], ...] = (
 )
 
 
+@pytest.mark.long(keep=1, reason="more seeds of the law whose first cases `make test` runs")
 @pytest.mark.wall_clock
 def test_answers_are_those_of_a_server_without_drafts(plain: Live, drafting: Live) -> None:
     """Text, usage, reason of the end and log probabilities, many requests at a time."""

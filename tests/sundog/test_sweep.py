@@ -144,6 +144,7 @@ largest = 1500
 """
 
 
+@pytest.mark.long(reason="sweeps each load alone and all together")
 def test_a_row_says_what_it_says_alone_beside_other_loads(tmp_path: Path) -> None:
     """An overloaded rate never settles: it cuts nothing from another one, is marked, and has a row."""
     spec = tmp_path / "bursts.toml"
@@ -161,6 +162,7 @@ def test_a_row_says_what_it_says_alone_beside_other_loads(tmp_path: Path) -> Non
     assert f"{rate}30 †" in table and f"{rate}6 †" not in table and "did not settle" in table
 
 
+@pytest.mark.long(reason="runs whole sweeps")
 def test_too_few_requests_after_the_warm_up_are_no_row(tmp_path: Path) -> None:
     """The table says how many are left; the figures in the JSON are null."""
     spec = tmp_path / "bursts.toml"
@@ -323,6 +325,7 @@ def _until(claim: Callable[[], bool], process: "subprocess.Popen[Any] | None" = 
         time.sleep(0.05)
 
 
+@pytest.mark.long(reason="runs whole sweeps")
 def test_runs_are_kept_and_a_sweep_goes_on(tmp_path: Path) -> None:
     """Each run is as `replay` makes it; finished ones are read; another spec is refused by name."""
     out = tmp_path / "out"

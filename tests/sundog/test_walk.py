@@ -47,6 +47,7 @@ def check_code(text: str) -> int:
     return len(places)
 
 
+@pytest.mark.long(reason="walks long tables of runs")
 def test_a_walk_is_what_the_runs_tables_say(run: Path) -> None:
     """Times, tokens, hits and preemptions of some requests; a step is counted once, folded or not."""
     num_folds = 0

@@ -102,6 +102,9 @@ async def test_a_client_that_pipelines_and_leaves_is_cancelled(serving: Any) -> 
         assert len(site.llm.asked) == 1
 
 
+@pytest.mark.long(
+    reason="fills the buffers of sockets; test_nothing_is_held_of_clients_that_pipeline_and_leave is quicker"
+)
 async def test_a_client_that_pipelines_without_end_and_leaves_is_cancelled(serving: Any) -> None:
     """Nothing more is read behind so much, but what is written says that it has left."""
     async with serving() as site:

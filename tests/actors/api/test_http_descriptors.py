@@ -36,6 +36,7 @@ def cpu_s(server: Live) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+@pytest.mark.long(reason="uses up a server's descriptors, ten seconds")
 def test_clients_come_one_after_the_other(server: Live) -> None:
     """Each keeps its connection alive, asks once and leaves: its descriptor is free when an idle one's is."""
     for _ in range(4 * LIMIT):

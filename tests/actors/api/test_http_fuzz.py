@@ -169,11 +169,17 @@ def assert_serves(server: Live) -> None:
     server.assert_sound()
 
 
+@pytest.mark.long(
+    reason="hundreds of random bodies over HTTP; test_error_shapes.py has the refusals one by one"
+)
 def test_no_body_hurts_an_emulated_server(emulated: Live) -> None:
     """Sound and strange fields in any mixture: 200 or a 4xx in OpenAI's shape."""
     fuzz(emulated, 150)
 
 
+@pytest.mark.long(
+    reason="hundreds of random bodies over HTTP; test_error_shapes.py has the refusals one by one"
+)
 def test_no_body_hurts_the_embedded_model(embedded: Live) -> None:
     """The same where numbers reach torch."""
     fuzz(embedded, 100)

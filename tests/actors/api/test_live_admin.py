@@ -97,6 +97,7 @@ def test_a_paused_server_holds_up_new_requests(server: Live) -> None:
     assert do(server, "GET", "is_paused").json() == {"is_paused": False}
 
 
+@pytest.mark.long(keep=1, reason="begins a server for each manner; `make test` begins one")
 @pytest.mark.parametrize(
     "command",
     [EMULATED, (*EMULATED, "--api-processes", "2"), ("sundog", "serve", "--port", "0")],

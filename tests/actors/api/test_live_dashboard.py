@@ -106,6 +106,7 @@ def burst(server: Live, **more: Any) -> tuple[dict[str, float], list[list[float]
     return now["forecasts"], ranges
 
 
+@pytest.mark.long(reason="plays a burst on the real clock")
 def test_a_burst_of_longer_answers_is_forecast() -> None:
     """Their length is known: the first forecasts are at most 15 % off, in the median, and no range.
 
@@ -117,6 +118,7 @@ def test_a_burst_of_longer_answers_is_forecast() -> None:
     assert all(low == high for low, high in ranges)
 
 
+@pytest.mark.long(reason="plays a load on the real clock")
 def test_answers_that_may_stop_are_forecast_as_a_range() -> None:
     """Some have stopped at a blank, so others may."""
     with live(*EMULATED, "--max-num-seqs", "12") as server:

@@ -2,6 +2,7 @@
 
 import resource
 
+import pytest
 import trio
 
 from tests.live import EMULATED, Live, live
@@ -32,6 +33,7 @@ async def opened(server: Live, count: int) -> list[trio.SocketStream]:
     return streams
 
 
+@pytest.mark.long(reason="opens a thousand streams")
 def test_an_open_stream_takes_little_memory() -> None:
     """While it is written; the body of its request is forgotten."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)

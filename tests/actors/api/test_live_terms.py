@@ -42,6 +42,7 @@ def order(server: Live, waiting: dict[str, tuple[dict[str, Any], dict[str, str]]
     return ended
 
 
+@pytest.mark.long(keep=1, reason="begins a server for each policy; `make test` begins one")
 def test_a_policy_orders_by_what_requests_bring(server: Live) -> None:
     """Tenants first, then each kind of target, then predictions; a header goes before the field."""
     asked: dict[str, tuple[dict[str, Any], dict[str, str]]] = {

@@ -109,6 +109,7 @@ class Timed(Policy):
 """
 
 
+@pytest.mark.long(keep=2, reason="more seeds of the law whose first cases `make test` runs")
 @pytest.mark.parametrize("policy", EXAMPLES, ids=lambda name: name.rpartition("/")[2])
 def test_questions_grow_with_the_requests_and_not_with_their_square(policy: str, calls: list[str]) -> None:
     """Of requests that all wait for the same few running slots."""

@@ -91,6 +91,7 @@ def reachable(server: Live) -> bool:
         return False
 
 
+@pytest.mark.long(reason="begins a server of several doors; test_doors.py begins one")
 def test_keys_change_at_every_door(server: Live, keys: Path) -> None:
     """By SIGHUP; a file that is wrong changes nothing, at a door that begins meanwhile, too."""
     assert statuses(server, "sk-eve") == {401}

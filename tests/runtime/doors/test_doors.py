@@ -135,6 +135,7 @@ def test_responses_are_not_kept_where_the_next_door_would_not_know_them(server: 
         assert refused["error"]["param"] == "previous_response_id"
 
 
+@pytest.mark.long(keep=1, reason="more seeds of the law whose first cases `make test` runs")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_door_that_dies_or_stands_still_is_replaced(server: Live, number: signal.Signals) -> None:
     """Its clients lose their connections, the engine forgets them; those of the other door do not notice."""

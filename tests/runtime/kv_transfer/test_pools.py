@@ -118,6 +118,7 @@ def answers(journal: Journal) -> dict[str, list[int]]:
     return found
 
 
+@pytest.mark.long(keep=1, reason="more seeds of the law whose first cases `make test` runs")
 @pytest.mark.skipif(not RUNNABLE, reason="torch's kernels compute, whose sums depend on the batch")
 @pytest.mark.parametrize(("seed", "dtype"), [(0, "float32"), (1, "float32"), (2, "float32"), (2, "bfloat16")])
 def test_answers_of_pools_are_token_for_token_those_of_one_engine(seed: int, dtype: str) -> None:
@@ -130,6 +131,7 @@ def test_answers_of_pools_are_token_for_token_those_of_one_engine(seed: int, dty
     assert mover.totals.num_bytes > 0
 
 
+@pytest.mark.long(keep=2, reason="more seeds of the law whose first cases `make test` runs")
 @pytest.mark.parametrize("loss_rates", [(), (0.3, 0.2)], ids=["", "losses"])
 @pytest.mark.parametrize("seed", range(3))
 def test_pools_form_the_batches_that_a_simulation_forms(seed: int, loss_rates: tuple[float, ...]) -> None:

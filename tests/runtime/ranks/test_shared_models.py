@@ -41,6 +41,7 @@ def by_two_ranks(folders: list[str]) -> dict[Case, Answered]:
     return {case: Answered(**line) for case, line in zip(cases(folders), lines, strict=True)}
 
 
+@pytest.mark.long(keep=2, reason="more seeds of the law whose first cases `make test` runs")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("num_blocks", [200, 24])
 def test_two_ranks_answer_as_one_does(

@@ -180,6 +180,7 @@ def ends(values: dict[str, float], reason: str) -> float:
     )
 
 
+@pytest.mark.long(reason="kills engines again and again; test_processes.py kills one")
 def test_engines_killed_under_load_lose_nothing_that_had_not_begun() -> None:
     """Two rounds; `--long` has ten."""
     kill_under_load(2, seed=1)

@@ -41,6 +41,7 @@ def test_a_rank_that_does_not_load_ends_the_server_in_one_line(hangs: Path) -> N
     assert "runner-0.1: handling Load for" in lines[0]
 
 
+@pytest.mark.long(keep=1, reason="more seeds of the law whose first cases `make test` runs")
 @pytest.mark.parametrize(("number", "name"), [("0", "sundog engine 0"), ("1", "sundog rank 0.1")])
 def test_a_process_that_is_killed_while_it_loads_ends_the_server_in_one_line(
     hangs: Path, number: str, name: str
@@ -78,6 +79,7 @@ def test_a_fork_server_that_is_killed_before_it_is_ready_ends_the_server_in_one_
     assert said.count("sundog: no engine process can begin: the process that starts engines ended") == 1
 
 
+@pytest.mark.long(keep=1, reason="more seeds of the law whose first cases `make test` runs")
 @pytest.mark.parametrize("options", [("--in-process",), (), ("-tp", "2", "--dtype", "float32")])
 def test_memory_that_runs_out_while_a_model_is_loaded_is_one_line(options: tuple[str, ...]) -> None:
     """With what helps; here the KV cache does not fit into the address space."""
@@ -95,6 +97,7 @@ def test_memory_that_runs_out_while_a_model_is_loaded_is_one_line(options: tuple
     assert "Unable to allocate" in lines[0] and "--num-gpu-blocks" in lines[0]
 
 
+@pytest.mark.long(reason="waits for an engine that loads again")
 def test_an_engine_that_does_not_load_again_is_ended_named_and_tried_again(hangs: Path) -> None:
     """The server goes on, and serves once a load ends."""
     with live(*FAULTY, "--load-timeout", str(LOAD_S)) as server:

@@ -289,6 +289,7 @@ SHAPES = {m: load_model(m) for m in known_models()}
 PRICED = [(g, m) for g in GPUS for m, shape in SHAPES.items() if unlike_tables(shape, g) is None]
 
 
+@pytest.mark.long(keep=60, reason="more models of the law that `make test` states of every seventh")
 @pytest.mark.parametrize(("gpu", "name"), PRICED)
 def test_every_model_is_priced_near_its_roofline(gpu: str, name: str) -> None:
     """Two independent sources of the same physics; small models are ruled by fixed times."""

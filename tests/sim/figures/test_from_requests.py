@@ -52,6 +52,7 @@ def test_requests_alone_tell_what_steps_cost(rate_per_s: float) -> None:
         assert found.model.step_s(work) == pytest.approx(TRUTH.step_s(work), rel=0.06)
 
 
+@pytest.mark.long(keep=1, reason="more seeds of the law whose first cases `make test` runs")
 @pytest.mark.parametrize("is_client", [False, True])
 def test_three_loads_of_a_server_predict_a_fourth(is_client: bool) -> None:
     """E2E to 1.5 % and TTFT to 3 %, by what a server knows of its requests and by what clients do."""
@@ -70,6 +71,7 @@ def test_three_loads_of_a_server_predict_a_fourth(is_client: bool) -> None:
     assert predicted.ttft_s.mean() == pytest.approx(real.ttft_s.mean(), rel=0.03)
 
 
+@pytest.mark.long(reason="fits a server's times to several loads")
 def test_loads_of_a_server_are_calibrated_by_one_command(tmp_path: Path) -> None:
     """An unseen load is predicted, front end included, and the file says how far each of its own is off."""
     folders = [tmp_path / name for name in ("slow", "middle", "fast", "unseen")]

@@ -39,6 +39,7 @@ def test_quantiles_of_students_t_are_those_of_the_tables(
     assert t_quantile(probability, degrees) == pytest.approx(expected, rel=3e-7, abs=1e-9)
 
 
+@pytest.mark.long(keep=1, reason="thousands of draws for each case; `make test` has one")
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_an_interval_of_few_values_covers_the_mean_as_often_as_it_says(count: int) -> None:
     """95 % of 20,000 samples, within two standard errors: the fewest replications are two."""
@@ -89,6 +90,7 @@ def test_the_same_arrivals_make_a_small_difference_visible() -> None:
     assert not difference(first, second).excludes_zero
 
 
+@pytest.mark.long(reason="thousands of draws")
 def test_no_difference_is_shown_where_there_is_none() -> None:
     """In at least nine of ten pairs of equal runs, for means and for a quantile."""
     rng = np.random.default_rng(4)

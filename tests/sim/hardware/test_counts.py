@@ -73,6 +73,7 @@ def drawn(kind: str, seed: int) -> dict[str, Any]:
     return config
 
 
+@pytest.mark.long(keep=12, reason="more models of the law that `make test` states of some")
 @pytest.mark.parametrize("kind", sorted(set(FAMILIES) - NOT_THERE - WITH_EYES))
 def test_parameters_are_those_of_the_model_in_transformers(kind: str) -> None:
     """Exactly, in models of a few sizes each."""

@@ -130,6 +130,7 @@ def requests_of(found: list[dict[str, Any]]) -> set[str]:
     return {e["id"] for e in found if "id" in e}
 
 
+@pytest.mark.long(reason="draws hundreds of thousands of events")
 def test_a_span_of_seconds_is_drawn_in_full(long_run: Path, tmp_path: Path) -> None:
     """All steps, messages and requests of that time, and nothing else."""
     whole, _ = drawn(long_run, tmp_path / "all.json")

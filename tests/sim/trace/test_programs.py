@@ -45,6 +45,7 @@ def expected(rows: list[Row], run: Path) -> list[float]:
     return [max(times[n][1] for n in part) - min(times[n][0] for n in part) for part in parts]
 
 
+@pytest.mark.long(keep=1, reason="more seeds of the law whose first cases `make test` runs")
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_program_lasts_from_its_first_arrival_to_its_last_token(tmp_path: Path, seed: int) -> None:
     """In a replay, in a sweep, and in a sweep that keeps its runs, whatever percentile is asked for."""

@@ -176,6 +176,7 @@ def damaged(rng: random.Random, data: bytes) -> bytes:
     return data
 
 
+@pytest.mark.long(keep=3, reason="more seeds of the law whose first cases `make test` runs")
 @pytest.mark.parametrize("name", SEEDS)
 def test_damage_is_refused_or_reads_as_good_rows(tmp_path: Path, tokenizer: str, name: str) -> None:
     """400 damaged files of each format: a TraceError with file and line, or rows that may run."""

@@ -123,6 +123,7 @@ def test_blocks_in_use_are_summed_as_the_recorder_does() -> None:
     assert (np.diff(spans.block_seconds_before(between)) >= 0).all()
 
 
+@pytest.mark.long(reason="holds many large runs, to count them")
 def test_a_sweep_holds_few_runs_at_a_time() -> None:
     """Runs lie on disk until the warm-up of their seed is known: memory does not grow with their number."""
     alive: list[weakref.ref[Floats]] = []

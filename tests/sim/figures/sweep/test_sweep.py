@@ -92,6 +92,7 @@ def test_draws_of_one_recording_do_not_make_it_more_certain(num_draws: int) -> N
     assert 0.9 <= covered / 300 <= 0.99
 
 
+@pytest.mark.long(keep=1, reason="thousands of draws for each case; `make test` has one")
 @pytest.mark.parametrize("shared", [0.0, 3.0], ids=["apart", "with-common-seeds"])
 @pytest.mark.parametrize("num_settings", [2, 8])
 def test_equal_settings_are_seldom_told_apart(num_settings: int, shared: float) -> None:

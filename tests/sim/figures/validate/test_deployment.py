@@ -89,6 +89,7 @@ def test_a_server_is_deployed_as_replay_does_it(
         assert ours.step_s(work) == other.cost.step_s(work) > 0
 
 
+@pytest.mark.long(reason="predicts whole records of servers")
 def test_ranks_and_stages_change_what_is_predicted(tmp_path: Path) -> None:
     """Two replicas wait less, as do two stages, whose first is free sooner; eight bits take less."""
     base = ttft_s(tmp_path)
@@ -126,6 +127,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.long(reason="predicts whole records of servers")
 def test_what_cannot_be_predicted_is_a_line(tmp_path: Path) -> None:
     """Through the command line, each of them, beside what can be."""
     for number, (model, key, _) in enumerate(REFUSED):

@@ -48,6 +48,7 @@ def check(rows: list[ValidationRow], recorded: dict[str, tuple[float, float, flo
         assert own is None or rise is None or own * 100 == pytest.approx(rise, abs=NOISE), family
 
 
+@pytest.mark.long(reason="predicts every record that ships")
 def test_errors_of_the_shipped_family_are_those_written_down() -> None:
     """A change that moves them says so here."""
     check(rows_of(find_servers(OWN)), OF_OWN)

@@ -74,6 +74,7 @@ def test_the_front_end_is_seen_by_a_client_and_by_nobody_else(tmp_path: Path) ->
             assert with_it.figures[name] == pytest.approx(value + shift)
 
 
+@pytest.mark.long(reason="predicts a record at several loads")
 def test_a_range_is_told_and_is_wider_the_nearer_the_knee(tmp_path: Path) -> None:
     """Faster steps at its low end, slower ones at its high end, the prediction within."""
     (calm,) = predict(server(tmp_path), NO_OVERHEAD, "auto")
@@ -142,6 +143,7 @@ def test_arrivals_take_exactly_as_long_as_the_rate_says() -> None:
     assert gaps.min() > 0 and gaps.std() / gaps.mean() == pytest.approx(1, abs=0.05)
 
 
+@pytest.mark.long(reason="predicts every record that ships")
 def test_the_records_that_come_with_sundog_are_predicted_within_three_percent() -> None:
     """Mean latencies of the load that the host's share was fitted to, and of a heavier one."""
     from sim.cost.overhead import host_overhead

@@ -1,0 +1,35 @@
+"""What `make test` leaves out is what `make test-all` runs."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.conftest import long_among
+
+
+def item(name: str, **marked: object) -> Any:
+    marker = pytest.mark.long(**marked).mark if marked else None
+    return SimpleNamespace(nodeid=name, get_closest_marker=lambda _: marker)
+
+
+@pytest.mark.parametrize("keep", [1, 2, 3, 7])
+@pytest.mark.parametrize("count", [8, 9, 14, 60])
+def test_as_many_cases_stay_as_are_kept_the_first_among_them(count: int, keep: int) -> None:
+    """All others are left to `make test-all`, and none to neither."""
+    names = [f"test_a[{number}]" for number in range(count)]
+    long = long_among([item(name, reason="many", keep=keep) for name in names])
+    assert long < set(names) and len(names) - len(long) == keep and names[0] not in long
+
+
+def test_without_cases_to_keep_all_are_long_and_without_a_mark_none() -> None:
+    """Whatever stands beside them."""
+    assert long_among([item("a[1]", reason="slow"), item("a[2]", reason="slow"), item("b")]) == {
+        "a[1]",
+        "a[2]",
+    }
+
+
+def test_a_case_that_is_asked_for_alone_runs() -> None:
+    """By its name, as the few failures that are tried again."""
+    assert not long_among([item("a[5]", reason="many", keep=2), item("a[9]", reason="many", keep=2)])
