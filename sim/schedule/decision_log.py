@@ -164,6 +164,7 @@ class DecisionLog:
         blocks |= {name: list(ids) for name, ids in batch.new_blocks}
         by_whom = zip(batch.preempted, batch.preempted_for, strict=True)
         logged = (*new, *running, *resumed)
+        state.waiting.peek()  # ranks those anew that were passed over before the last admission
         return {
             "ev": "sched",
             "step": step,

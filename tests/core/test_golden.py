@@ -21,6 +21,7 @@ STAGES = sorted(path.name.split(".")[0] for path in (GOLDEN / "stages").glob("*.
 DRAFTS = sorted(path.name.split(".")[0] for path in (GOLDEN / "drafts").glob("*.trace.json.gz"))
 DRAFTS_033 = sorted(path.name.split(".")[0] for path in (GOLDEN / "drafts33").glob("*.trace.json.gz"))
 INTERVALS = sorted(path.name.split(".")[0] for path in (GOLDEN / "interval").glob("*.trace.json.gz"))
+POLICIES = sorted(path.name.split(".")[0] for path in (GOLDEN / "policies").glob("*.trace.json.gz"))
 VECTORS = json.loads((GOLDEN / "hash_vectors.json").read_text())
 BLOCK_0, BLOCK_1 = tuple(range(16)), tuple(range(16, 32))
 
@@ -82,6 +83,12 @@ def test_the_log_with_a_prefill_interval_is_the_golden_log(name: str, lockstep: 
     assert_equal_logs(f"interval/{name}", "0.33", lockstep=lockstep)
 
 
+@pytest.mark.parametrize("name", POLICIES)
+def test_the_log_under_an_exported_policy_is_the_golden_log(name: str) -> None:
+    """vLLM 0.33 decided with the class that `sundog export` writes; four of the policies pause requests."""
+    assert_equal_logs(f"policies/{name}", "0.33", lockstep=True)
+
+
 def test_the_goldens_of_033_are_not_those_of_032() -> None:
     """Some of its drafts, and some of its intervals, are decided otherwise there."""
     for folder, names in (("drafts33", DRAFTS_033), ("interval", INTERVALS)):
@@ -95,7 +102,7 @@ def test_the_goldens_of_033_are_not_those_of_032() -> None:
 def test_there_are_goldens() -> None:
     """The parametrisations above found their files."""
     assert (len(NAMES), len(RANDOM), len(STAGES), len(DRAFTS)) == (13, 60, 11, 12)
-    assert (len(DRAFTS_033), len(INTERVALS)) == (12, 12)
+    assert (len(DRAFTS_033), len(INTERVALS), len(POLICIES)) == (12, 12, 7)
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["algo"])
