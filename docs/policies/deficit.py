@@ -26,7 +26,8 @@ class Deficit(Policy):
 
     def admitted(self, request: Request, view: View) -> None:
         new = request.submit.num_prompt_tokens - view.num_computed_tokens(request)
-        view.memory[request.submit.tenant] += max(new, 0)
+        # A decode pool's engine has not been asked to refuse.
+        view.memory[request.submit.tenant] = view.memory.get(request.submit.tenant, 0) + max(new, 0)
 
     def sampled(self, request: Request, view: View) -> None:
         view.memory[request.submit.tenant] += self.output_weight

@@ -144,10 +144,10 @@ class Last(RouterPolicy):
 class Tide(Scaler):
     """Wants all replicas and the fewest by turns."""
 
-    period_s: float = 1.0
+    turn_s: float = 1.0
 
     def want(self, fleet: ScaledFleet) -> int:
-        return 1 if int(fleet.now_s / self.period_s) % 2 else 4096
+        return 1 if int(fleet.now_s / self.turn_s) % 2 else 4096
 
 
 @dataclass(frozen=True)

@@ -76,8 +76,8 @@ def configuration(seed: int) -> Configuration:
     _limits(rng, options)
     _policy(rng, options)
     may_scale = shape in ("replicas", "moves") and "data_parallel_size" not in options
-    if may_scale and rng.random() < 0.5:
-        _scaler(rng, options)
+    if (may_scale and rng.random() < 0.5) or (shape == "pools" and rng.random() < 0.3):
+        _scaler(rng, shape, options)
     if shape not in ("pools", "stages") and rng.random() < 0.4:
         options["kv_offloading_size"] = rng.choice([0.02, 0.1, 1.0])
         options["kv_offloading_gb_per_s"] = rng.choice([0.2, 2.0, 20.0])
@@ -85,14 +85,19 @@ def configuration(seed: int) -> Configuration:
     if rng.random() < 0.15 and shape != "stages":
         drafts = {"method": "ngram", "num_speculative_tokens": rng.randint(1, 4), "acceptance": 0.6}
         options |= {"speculative_config": json.dumps(drafts), "async_scheduling": False}
+    if shape == "ranks":
+        options.pop("prefill_schedule_interval", None)
     if rng.random() < 0.3:
-        options["predictor"] = rng.choice(["oracle", "class-mean", "noisy"])
+        by_prompt = f"{DOCS}/by_prompt.py:ByPrompt:insight=0.5"
+        options["predictor"] = rng.choice(["oracle", "class-mean", "noisy", by_prompt])
     if rng.random() < 0.2:
         options["client_timeout"] = rng.choice([0.3, 1.0, 4.0])
     if rng.random() < 0.15:
         options["max_concurrency"] = rng.randint(1, 12)
     if rng.random() < 0.15:
         options["max_waiting"] = rng.randint(2, 20)
+    if rng.random() < 0.15:
+        options["request_rate"] = rng.choice(["inf", "2", "50"])
     rows = _rows(rng)
     faults = ""
     if shape not in ("ranks", "stages") and rng.random() < 0.5:
@@ -120,13 +125,27 @@ def _shape(rng: random.Random, shape: str, options: dict[str, Any]) -> None:
         options["kv_transfer_gb_per_s"] = rng.choice([0.02, 0.2, 50.0])
         options["kv_transfer_latency_s"] = rng.choice([0.0, 0.001, 0.2])
     routers = [f"{DECIDERS}:{name}" for name in ("Holds", "Global", "TurnsAway")]
-    routers += [f"{DECIDERS}:Global:most=1", "round-robin", "least-tokens", "power-of-two"]
+    routers += [f"{DECIDERS}:Global:most=1", "round-robin", "least-requests", "least-tokens", "power-of-two"]
     routers += ["prefix-aware", "weighted:prefix=1,load=0.5", "session-affinity"]
     routers += [f"{DOCS}/routers/sticky_prefix.py:StickyPrefix", f"{DOCS}/routers/shed_load.py:ShedLoad"]
+    routers += [f"{DOCS}/routers/late_binding.py:LateBinding:most={rng.choice([1, 4])}"]
+    routers += [f"{DOCS}/routers/longest_apart.py:LongestApart:long_tokens=100"]
+    if shape in ("one", "replicas", "ranks"):
+        routers += ["data-parallel", "data-parallel:rule=counts"]
     if shape == "moves" or (shape == "pools" and rng.random() < 0.3):
         routers = [f"{DECIDERS}:Restless", f"{DECIDERS}:Restless:share=0.05,most=3"]
         routers.append(f"{DOCS}/routers/llumnix.py:Llumnix")
     options["router"] = rng.choice(routers)
+    if not _moves(options["router"]) and rng.random() < 0.15:
+        options["router_replicas"] = rng.randint(2, 3)
+    if rng.random() < 0.2:
+        options["hop_cost"] = rng.choice(
+            ["submit=0.004", "submit=0.001,token=1e-5,output=0.003", "output=0.05"]
+        )
+
+
+def _moves(router: str) -> bool:
+    return "Restless" in router or "Llumnix" in router
 
 
 def _limits(rng: random.Random, options: dict[str, Any]) -> None:
@@ -143,38 +162,56 @@ def _limits(rng: random.Random, options: dict[str, Any]) -> None:
         ("victim", 0.2, ["least-recompute"]),
         ("refuse_never_fit", 0.1, [True]),
         ("engine_version", 0.2, ["0.32.0", "0.11.0"]),
+        ("prefill_schedule_interval", 0.2, [2, 3, 9]),
+        ("block_size", 0.2, [4, 8]),
+        ("step_scale", 0.1, [0.05, 8.0]),
+        ("host_overhead", 0.1, [False]),
     ):
         if rng.random() < share:
             options[name] = rng.choice(values)
     if options.get("enable_chunked_prefill") is False:
         options["max_num_batched_tokens"] = 2048
+    if (finer := BLOCK // options.get("block_size", BLOCK)) > 1:
+        _more_blocks(options, finer)
+
+
+def _more_blocks(options: dict[str, Any], times: int) -> None:
+    """Keep the tokens of the KV cache with smaller blocks."""
+    if "num_gpu_blocks" in options:
+        options["num_gpu_blocks"] *= times
+    pools = [each.rpartition("=") for each in options.get("pool", ())]
+    if pools:
+        options["pool"] = tuple(f"{pool}={int(blocks) * times}" for pool, _, blocks in pools)
 
 
 def _policy(rng: random.Random, options: dict[str, Any]) -> None:
     urgent = ["priority", "earliest-deadline", "mlfq", "shortest-remaining"]
     urgent += [f"{DECIDERS}:Whims", f"{DECIDERS}:Choosy"]
-    others = [
-        "fcfs",
-        "fcfs",
-        "shortest-prompt",
-        "longest-prefix",
-        "vtc",
-        "prefill-first",
-        f"{DECIDERS}:Nibbling",
-    ]
-    others += [f"{DECIDERS}:Pausing", f"{DOCS}/policies/least_recompute.py:LeastRecompute"]
-    others += [f"{DOCS}/policies/deficit.py:Deficit", f"{DOCS}/policies/fast_serve.py:FastServe"]
+    others = ["fcfs", "fcfs", "shortest-prompt", "longest-prefix", "vtc", "prefill-first", "decode-first"]
+    others += [f"{DECIDERS}:{name}" for name in ("Nibbling", "Pausing")]
+    documented = ["policies/least_recompute.py:LeastRecompute", "policies/deficit.py:Deficit:quantum=40"]
+    documented += ["policies/fast_serve.py:FastServe:batch=2,quantum=4,prompt_tokens_per_level=32"]
+    documented += ["policies/andes.py:Andes:lead_s=0.2", "policies/sola.py:Sola:least_tokens=8"]
+    documented += ["policies/learned_rank.py:LearnedRank:patience_s=1", "lottery.py:Lottery:favoured=a"]
+    documented += ["interactive_first.py:InteractiveFirst:patience_steps=9", "least_slack.py:LeastSlack"]
+    documented += ["learned_lengths.py:LearnedLengths", "response_ratio.py:ResponseRatio"]
+    documented += ["rate_limit.py:RateLimit:per_minute=60", "small_chunks.py:SmallChunks:chunk_tokens=8"]
+    others += [f"{DOCS}/{each}" for each in rng.sample(documented, 5)]
     options["policy"] = rng.choice(urgent if "preempt_for_priority" in options else urgent + others)
     if options["policy"] == "shortest-remaining":
         options["predictor"] = rng.choice(["oracle", "noisy"])
 
 
-def _scaler(rng: random.Random, options: dict[str, Any]) -> None:
-    own = [f"{DECIDERS}:Tide:period_s={rng.choice([0.3, 1.0, 2.5])}"]
-    options["scaler"] = rng.choice([*own, *own, "keda:target=3,down_s=1", "hpa:down_s=1"])
+def _scaler(rng: random.Random, shape: str, options: dict[str, Any]) -> None:
+    own = f"{DECIDERS}:Tide:turn_s={rng.choice([0.3, 1.0, 2.5])}"
+    known = ["keda:target=3,down_s=1", "hpa:down_s=1", "attainment:ttft_s=0.1,down_s=1", "forecast:down_s=1"]
+    scalers = [own, own, *known, f"{DOCS}/scalers/grow_early.py:GrowEarly"]
+    options["scaler"] = rng.choice(scalers)
+    options["scale_least"] = 1 if shape == "pools" else rng.randint(1, 2)
+    if shape == "pools" and rng.random() < 0.5:
+        options["scaler"] = f"prefill={rng.choice(scalers)},decode={rng.choice(scalers)}"
     options["scale_every_s"] = rng.choice([0.5, 1.0, 3.0])
     options["scale_start_s"] = rng.choice([0.0, 0.1, 2.0])
-    options["scale_least"] = rng.randint(1, 2)
 
 
 def _rows(rng: random.Random) -> list[TraceRequest]:
@@ -203,6 +240,8 @@ def _rows(rng: random.Random) -> list[TraceRequest]:
                 tenant=rng.choice(["a", "b", None]),
                 priority=rng.randint(-2, 2),
                 slo_ttft_s=rng.choice([None, 0.5, 5.0]),
+                slo_tpot_s=rng.choice([None, 0.02, 0.5]),
+                slo_e2e_s=rng.choice([None, 1.0, 20.0]),
                 predicted_tokens=rng.choice([None, num_output, 10]),
             )
         if has_sessions and rng.random() < 0.6:
@@ -235,6 +274,9 @@ def _faults(rng: random.Random, shape: str, options: Mapping[str, Any], span_s: 
     for kind in rng.choices(kinds, k=rng.randint(1, 5)):
         fields = {"kind": json.dumps(kind), **_fields(rng, kind, num_replicas, span_s)}
         tables.append("[[fault]]\n" + "\n".join(f"{name} = {value}" for name, value in fields.items()))
+    if rng.random() < 0.1:  # the last table is left out first to make a configuration smaller
+        mtbf_s, down_s = round(rng.uniform(0.2, 2.0) * span_s, 3), rng.choice([0.01, 1.0])
+        tables.append(f"[random]\nmtbf_s = {mtbf_s}\ndown_s = {down_s}\nuntil_s = {span_s}")
     return "\n\n".join(tables)
 
 
@@ -254,3 +296,25 @@ def _fields(rng: random.Random, kind: str, num_replicas: int, span_s: float) -> 
         "retries": {"attempts": rng.randint(1, 4), "wait_s": rng.choice([0.0, 0.3, 2.0])},
     }
     return fields[kind]
+
+
+NOT_VARIED = {
+    "tensor_parallel_size": "only how long steps take; pools have engines of one and two GPUs",
+    "dtype": "only how long steps take",
+    "quantization": "only how long steps take",
+    "kv_cache_dtype": "only how long steps take, and how many blocks fit, which are given",
+    "gpu_memory_utilization": "how many blocks fit, which are given",
+    "gpu": "only how long steps take; pools have several",
+    "cost": "only how long steps take",
+    "kv_offloading_backend": "has one value",
+    "prefix_caching_hash_algo": "names blocks; a replay's have the names of its trace",
+    "override_generation_config": "samples tokens, which a replay takes from its trace",
+    "debug": "every configuration has it",
+    "slo": "judges a run that is over",
+    "gpu_price_per_h": "judges a run that is over",
+    **dict.fromkeys(
+        ("limit", "tokenizer", "columns", "from_s", "until_s", "sample_sessions", "max_idle_s"),
+        "says which rows of a trace there are",
+    ),
+}
+"""The options of a replay that no configuration has, with the reason."""

@@ -2,11 +2,20 @@
 
 import os
 from collections.abc import Iterable
+from typing import get_args
 
 import pytest
 
+from actors.core.policies import POLICIES
+from actors.core.routers import ROUTERS
+from actors.core.scalers import SCALERS
+from sim.fleet.faults import PlannedFault
+from sim.oracle import PREDICTORS
+from sim.trace.record import TraceRequest
+from sundog.library.functions import RECORDS
+from sundog.options.row import rows
 from tests.core.traces import num_cases
-from tests.fuzz.lattice import configuration
+from tests.fuzz.lattice import DOCS, NOT_VARIED, configuration
 from tests.fuzz.laws import Broken, check
 
 CONFIGURATIONS = 48
@@ -36,3 +45,41 @@ def test_features_that_meet_keep_every_law(part: int) -> None:
 def test_more_features_that_meet_keep_every_law(part: int) -> None:
     first = 1000 + int(os.environ.get("SUNDOG_FUZZ_SEED", "0"))
     held_against_every_law(range(first + part, first + 300, 4))
+
+
+MANY = [configuration(seed) for seed in range(500)]
+
+
+def test_every_option_that_changes_decisions_is_in_the_lattice() -> None:
+    """A new option is either varied there or named with its reason."""
+    known = {row.name for record in RECORDS for row in rows(record)}
+    varied = {name for each in MANY for name in each.options} | {"faults"}
+    assert varied | NOT_VARIED.keys() == known
+    assert not varied & NOT_VARIED.keys()
+
+
+def test_every_decider_and_every_fault_is_in_the_lattice() -> None:
+    """Those that have a name, and those that the documentation shows."""
+    given = " ".join(str(value) for each in MANY for value in each.options.values())
+    assert not [name for name in (*POLICIES, *ROUTERS, *SCALERS, *PREDICTORS) if name not in given]
+    rooms = [DOCS, *(DOCS / room for room in ("policies", "routers", "scalers"))]
+    documented = [path for room in rooms for path in room.glob("*.py")]
+    assert len(documented) > 15
+    assert not [path for path in documented if str(path) not in given]
+    faults = "\n".join(each.faults for each in MANY)
+    kinds = {kind.model_fields["kind"].annotation.__args__[0] for kind in get_args(PlannedFault)}
+    assert not [kind for kind in kinds if f'"{kind}"' not in faults]
+    assert "[random]" in faults
+
+
+def test_every_field_of_a_trace_is_in_the_lattice() -> None:
+    """Each differs from its default in some row."""
+    defaults = TraceRequest("", 0.0, 0, 0)
+    found = {
+        name
+        for each in MANY
+        for row in each.rows
+        for name, value, default in zip(TraceRequest._fields, row, defaults, strict=True)
+        if value != default
+    }
+    assert found == set(TraceRequest._fields)
