@@ -178,7 +178,8 @@ class Scheduler(Actor[ToScheduler]):
     @property
     def _has_work(self) -> bool:
         """True while there is something to plan, and planning is allowed."""
-        return self._state.has_work and not self._inbox.is_frozen
+        state = self._state
+        return bool(state.requests or state.finished_ids) and not self._inbox.is_frozen
 
     def _take(self, message: Due) -> None:
         """Keep a message until it takes effect; a run ends for it."""
@@ -318,7 +319,7 @@ class Scheduler(Actor[ToScheduler]):
     def _go_on(self, planned: Planned) -> None:
         """Begin the next step soon, or wait for what it needs."""
         if self._steps or self._has_work or self._inbox.held or not self._inbox.is_empty:
-            if not self._waits_for_blocks(planned):
+            if not (self._state.handovers.is_used and self._waits_for_blocks(planned)):
                 self._begin_soon()
             elif self._steps:
                 self.phase = Phase.EXECUTING
@@ -332,7 +333,7 @@ class Scheduler(Actor[ToScheduler]):
     def _waits_for_blocks(self, planned: Planned) -> bool:
         """True if only a message can go on: what is held for, or by, another engine is all that lacks."""
         state = self._state
-        if not (state.requests and state.handovers.is_used):
+        if not state.requests:
             return False
         if any(step.batch.num_tokens for step in (planned, *self._steps)):
             return False

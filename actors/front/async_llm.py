@@ -251,7 +251,7 @@ class AsyncLLM(Actor[FrontMessage]):
             if (request := self._requests.get(part.request_id)) is not None and request.is_admitted:
                 request.take_prompt_logprobs(part)
         prompts = [e.request_id for e in output.finished if e.reason == "handed" and e.moves is None]
-        for request in self._active(prompts):
+        for request in self._active(prompts) if prompts else ():
             request.handed_over()
         if output.tokens:
             logprobs, to_come, vectors = dict(output.logprobs), dict(output.accepted), dict(output.vectors)

@@ -143,8 +143,10 @@ class Router(Actor[RouterMessage]):
         match message:
             case StepOutput():
                 self._follow(message)
-            case Submit() | Siblings():
-                self._submit(message.submits if isinstance(message, Siblings) else (message,))
+            case Submit():
+                self._submit((message,))
+            case Siblings():
+                self._submit(message.submits)
             case Released():
                 self._released(message)
             case Abort():
@@ -210,7 +212,7 @@ class Router(Actor[RouterMessage]):
             reason, again_s = refusal.reason, refusal.retry_after_s
             submits = tuple([replace(submit, refused=reason, retry_after_s=again_s) for submit in submits])
             self._send(submits, up[0])
-        elif not self._place(submits, self._first):
+        elif not self._place(submits, fleet):
             self._hold(submits, self._first)
 
     def _fleet(self, submits: tuple[Submit, ...], role: Role) -> Fleet:
@@ -219,9 +221,8 @@ class Router(Actor[RouterMessage]):
             return self._fleets[0, role]
         return self._fleets[self._shared.router_of(tuple([each.request_id for each in submits])), role]
 
-    def _place(self, submits: tuple[Submit, ...], role: Role) -> bool:
+    def _place(self, submits: tuple[Submit, ...], fleet: Fleet) -> bool:
         """Send requests to the replica that the policy chooses; False if it chooses none."""
-        fleet = self._fleet(submits, role)
         replica = self._policy.choose(submits[0], fleet) if self._has_choice else fleet.up[0]
         if replica is not None:
             self._send(submits, replica)
@@ -241,7 +242,7 @@ class Router(Actor[RouterMessage]):
         held, self._held = self._held, []
         for role, submits in held:
             self._state.begin(self.clock.now_s())
-            if self._state.up_for[role] and self._place(submits, role):
+            if self._state.up_for[role] and self._place(submits, self._fleet(submits, role)):
                 self._state.num_held -= len(submits)
             elif self._may_serve(role):
                 self._held.append((role, submits))
@@ -297,7 +298,7 @@ class Router(Actor[RouterMessage]):
             self._send((submit,), replica)
         elif not self._may_serve(self._last):
             self._report(Undelivered((submit.request_id,)))
-        elif not (fleet.up and self._place((submit,), self._last)):
+        elif not (fleet.up and self._place((submit,), fleet)):
             self._hold((submit,), self._last)
 
     def _move(self) -> None:

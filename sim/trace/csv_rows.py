@@ -9,6 +9,7 @@ from datetime import date
 
 from sim.files.lines import shown
 from sim.trace.record import (
+    MAX_SPAN_S,
     MAX_TOKENS,
     FromFirst,
     TraceError,
@@ -51,6 +52,10 @@ SPLITWISE = Dialect(
 """Patel et al., "Splitwise" (ISCA 2024): the traces of its simulator, in seconds."""
 KNOWN_DIALECTS = (AZURE, BENCH, SERVEGEN, SERVEGEN_REASON, BURSTGPT, BURSTGPT_SESSIONS, SPLITWISE)
 DIALECTS = {d.header: d for d in KNOWN_DIALECTS}
+
+
+SAFE_DIGITS = 8
+"""A number of so few digits is not above MAX_TOKENS."""
 
 
 class Timestamps:
@@ -118,9 +123,9 @@ class CsvRows:
     def _row(self, line: bytes) -> TraceRequest:
         """Read one row; raises the TraceError that says what is wrong with it."""
         names, row = self._names, line.split(b",")
-        if not line.strip():
-            raise self._error("the line is blank; remove it")
         if len(row) != len(names):
+            if not line.strip():
+                raise self._error("the line is blank; remove it")
             expected = f"{len(names)} ({self._dialect.header})"
             raise self._error(f"{len(row)} columns instead of {expected}")
         when, prompt_place, output_place = self._dialect.places
@@ -140,12 +145,15 @@ class CsvRows:
         except ValueError:
             kind = "a timestamp" if self._dialect.timestamps else "a number"
             raise self._error(f"{shown(value)} is not {kind}", name) from None
-        reason = arrival_problem(arrival_s, self._previous_s)
-        if reason:
-            raise self._error(reason, name)
+        if not 0.0 <= self._previous_s <= arrival_s <= MAX_SPAN_S:
+            reason = arrival_problem(arrival_s, self._previous_s)
+            if reason:
+                raise self._error(reason, name)
         return arrival_s
 
     def _tokens(self, value: bytes, name: str, what: str) -> int:
+        if value.isdigit() and len(value) <= SAFE_DIGITS and (few := int(value)):
+            return few
         digits = value.removeprefix(b"-")
         if not digits.isdigit():
             raise self._error(f"{shown(value)} is not a whole number", name)

@@ -73,29 +73,32 @@ class BlockPool:
         if count > self.num_free:
             raise KeyError(f"{count} blocks are asked for, {self.num_free} are free")
         self.num_free -= count
-        start = max(len(self._empty) - count, 0)
-        blocks = self._empty[start:]
-        del self._empty[start:]
-        blocks.reverse()
-        while len(blocks) < count:
-            blocks += self._reuse(count - len(blocks))
-        return blocks
+        if not (count and self._empty):
+            return self._reuse(count)
+        blocks = self._empty[: -count - 1 : -1]
+        del self._empty[-count:]
+        missing = count - len(blocks)
+        return blocks + self._reuse(missing) if missing else blocks
 
-    def _reuse(self, most: int) -> list[int]:
-        """Take up to `most` blocks from the end of the next run to be reused."""
-        run = self._free.first
-        start = max(len(run.blocks) - most, 0)
-        if run.keys:
-            if start:
-                self._split(run, start)
-                run, start = self._free.first, 0
-            self._forget(run, run.keys[::-1])
-            del self._runs[run.blocks[0]]
-        blocks = run.blocks[start:]
-        del run.blocks[start:]
-        if not start:
-            self._free.remove(run)
-        blocks.reverse()
+    def _reuse(self, count: int) -> list[int]:
+        """Take blocks from the ends of the next runs to be reused."""
+        blocks: list[int] = []
+        while count > 0:
+            run = self._free.first
+            num_blocks = len(run.blocks)
+            if run.keys:
+                if num_blocks > count:
+                    self._split(run, num_blocks - count)
+                    run, num_blocks = self._free.first, count
+                self._forget(run, run.keys[::-1])
+                del self._runs[run.blocks[0]]
+            if num_blocks > count:
+                blocks += run.blocks[: -count - 1 : -1]
+                del run.blocks[-count:]
+            else:
+                blocks += run.blocks[::-1]
+                self._free.remove(run)
+            count -= num_blocks
         return blocks
 
     def find(self, keys: list[Key], most: int) -> list[int]:

@@ -50,13 +50,13 @@ class View:
     __slots__ = (
         "_kv",
         "_lockstep",
-        "_now_s",
         "_running",
         "_seed",
         "_step_times",
         "_waiting",
         "limits",
         "memory",
+        "now_s",
         "num_memory_changes",
     )
 
@@ -77,7 +77,8 @@ class View:
         self._waiting: Queue = ()
         self._seed = seed
         self._step_times = step_times
-        self._now_s = 0.0
+        self.now_s = 0.0
+        """The run's time: the planned step can begin then at the earliest, or the last one ended then."""
         self.memory: Any = None
         """The policy's memory (`Policy.new_memory`), of a type that only its author knows."""
         self.num_memory_changes = 0
@@ -89,12 +90,7 @@ class View:
 
     def advance(self, now_s: float) -> None:
         """Set the time; only the Scheduler calls this, before each step."""
-        self._now_s = now_s
-
-    @property
-    def now_s(self) -> float:
-        """The run's time: the planned step can begin then at the earliest, or the last one ended then."""
-        return self._now_s
+        self.now_s = now_s
 
     @property
     def step(self) -> int:
@@ -103,7 +99,7 @@ class View:
 
     def is_past(self, time_s: float) -> bool:
         """True if `now_s` has come to this time."""
-        return self._now_s >= time_s
+        return self.now_s >= time_s
 
     def has_waited(self, request: Request, num_steps: int) -> bool:
         """True if the request has waited for at least this many steps."""

@@ -311,7 +311,7 @@ def _admit_waiting(state: SchedulerState, draft: Draft) -> None:
                 _pass_over(state, request)
             else:
                 break
-        if any(waiting.num_overtakes >= most for waiting in passed):
+        if passed and any(waiting.num_overtakes >= most for waiting in passed):
             if state.running or not state.has_fetched:
                 break
             # Only requests that hold fetched blocks can make room: they take none, and so overtake nobody.

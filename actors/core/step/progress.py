@@ -67,7 +67,7 @@ class Progress:
         if not state.requests:
             self._num_tokens = 0
             return False
-        if state.handovers.has_blocks and not state.has_fetched:
+        if state.handovers.is_used and state.handovers.has_blocks and not state.has_fetched:
             self.begin()
             return False
         num_empty = self._num_empty_steps
