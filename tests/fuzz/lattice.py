@@ -13,6 +13,8 @@ DECIDERS = Path(__file__).with_name("deciders.py")
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = 16
 CONTEXT = 480
+WITNESS_TOKENS = 7
+"""The tokens of a witness, a small request after all others: five of its prompt, two of its answer."""
 LAST_S = 520.0
 """The witnesses come this much after the others: longer than blocks are kept for a lost request (480 s)."""
 
@@ -96,9 +98,9 @@ def configuration(seed: int) -> Configuration:
         options["max_concurrency"] = rng.randint(1, 12)
     if rng.random() < 0.15:
         options["max_waiting"] = rng.randint(2, 20)
-    if rng.random() < 0.15:
-        options["request_rate"] = rng.choice(["inf", "2", "50"])
     rows = _rows(rng)
+    if not any(row.after for row in rows) and rng.random() < 0.25:
+        options["request_rate"] = rng.choice(["inf", "2", "50"])
     faults = ""
     if shape not in ("ranks", "stages") and rng.random() < 0.5:
         faults = _faults(rng, shape, options, rows[-1].arrival_s + 1.0)

@@ -15,11 +15,14 @@ from actors.core.config import ConfigError
 from actors.kernel.actor import Actor
 from actors.messages import EngineUp, Heard, StepOutput
 from sim.record.recorder import Recorder
+from sim.trace.record import TraceRequest
+from sim.workload.resample import retimed
 from sundog.builds.replayed import play
 from sundog.builds.simulated import Simulated
 from sundog.ends import leaves
 from sundog.library.functions import records_of
-from tests.fuzz.lattice import LAST_S, Configuration
+from sundog.options.simulation import parse_rate
+from tests.fuzz.lattice import LAST_S, WITNESS_TOKENS, Configuration
 
 MOST_AT_ONCE = 3000
 """Steps of all replicas together that may end in one instant, empty ones and those with refusals included."""
@@ -32,9 +35,10 @@ class Broken(Exception):
 class Watch(Actor[Heard]):
     """A listener that raises as soon as time stands still, or a replica has lost blocks."""
 
-    def __init__(self, quiet_s: float, num_blocks: Sequence[int]) -> None:
+    def __init__(self, quiet_s: float, num_blocks: Sequence[int], block_size: int) -> None:
         super().__init__("watch")
         self._quiet_s, self._num_blocks = quiet_s, num_blocks
+        self._of_witness = -(-WITNESS_TOKENS // block_size)
         self._instant_s, self._num_steps = -1.0, 0
 
     def handle(self, message: Heard) -> None:
@@ -56,7 +60,8 @@ class Watch(Actor[Heard]):
             raise Broken(f"replica {output.replica} has {output.num_free_blocks} free blocks")
         is_empty = not (output.num_running or output.num_waiting)
         num_held = self._num_blocks[output.replica] - output.num_free_blocks
-        if now_s >= self._quiet_s and is_empty and num_held > 1:  # a witness may be on its way to be decoded
+        # A witness may be on its way to be decoded.
+        if now_s >= self._quiet_s and is_empty and num_held > self._of_witness:
             raise Broken(f"replica {output.replica} has lost {num_held} blocks")
 
 
@@ -67,7 +72,11 @@ class Built:
         with TemporaryDirectory() as folder:
             target, _, self._load, _, engine = records_of(configuration.write(Path(folder)))
             self._simulated, self._seed = Simulated.of(engine, target), engine.seed
-        self._rows = configuration.rows
+        self._rows: Sequence[TraceRequest] = configuration.rows
+        self._quiet_s = self._rows[-1].arrival_s - LAST_S / 10
+        if self._load.request_rate is not None:  # the witnesses come with all others
+            self._rows = list(retimed(self._rows, parse_rate(self._load.request_rate), self._seed))
+            self._quiet_s = math.inf
 
     def run(self, *, decode_runs: bool = True) -> Recorder:
         """Replay the configuration once, under watch."""
@@ -76,8 +85,8 @@ class Built:
         capacities = [simulated.capacity] * config.replicas
         if plan is not None:
             capacities = [engine.capacity for engine in plan.engines]
-        quiet_s = self._rows[-1].arrival_s - LAST_S / 10
-        watch = Watch(quiet_s, [each.num_blocks - 1 for each in capacities])
+        num_blocks = [each.num_blocks - 1 for each in capacities]
+        watch = Watch(self._quiet_s, num_blocks, config.scheduler.block_size)
         return play(simulated, self._rows, self._load, self._seed, listeners=[watch])
 
 
