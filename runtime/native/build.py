@@ -57,9 +57,10 @@ SYSCTL_NAMES = {
     "hw.optional.arm.FEAT_I8MM": "i8mm",
 }
 """Linux's names of what macOS says of an Apple CPU."""
-NEXT_BEST = {"amx": "avx512_bf16", "neon_i8mm": "neon_dotprod", "neon_bf16": "neon_dotprod"}
+WITH_TILES = "amx"
+NEXT_BEST = {WITH_TILES: "avx512_bf16", "neon_i8mm": "neon_dotprod", "neon_bf16": "neon_dotprod"}
 """The variant that serves where compilers or systems may not know a CPU's best instructions yet."""
-LACKING = {"amx": "tiles (AMX)", "neon_i8mm": "bf16 and i8mm", "neon_bf16": "bf16"}
+LACKING = {WITH_TILES: "tiles (AMX)", "neon_i8mm": "bf16 and i8mm", "neon_bf16": "bf16"}
 """What is missing then, in words."""
 _LOG = logging.getLogger("sundog.loading")
 MOST_BUILD_S = 900
