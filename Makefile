@@ -32,10 +32,10 @@ types: $(VENV)/installed-test
 house:
 	$(PYTHON) -m tools.sizes
 
-# A quarter of the random cases: CI runs all of them compiled, `test-long` thrice as many. The few tests that fail beside
+# Half of the random cases: CI runs all of them compiled, `test-long` thrice as many. The few tests that fail beside
 # all others are run again alone: on a busy machine the real clock fails tests, too.
 tests: $(VENV)/installed-test
-	SUNDOG_FUZZ=0.25 $(BIN)/python -m tests.again -- $(PARALLEL)
+	SUNDOG_FUZZ=0.5 $(BIN)/python -m tests.again -- $(PARALLEL)
 
 # What `make test` leaves out, because it is slow; of most a quicker test, or a case, there states the same law.
 test-all: $(VENV)/installed-test

@@ -31,9 +31,15 @@ class RecordField:
 def stage(root: Path, folder: Path, modules: Sequence[str]) -> None:
     """Copy the packages of `root` into `folder`, with constructors written into the `modules`."""
     for package in PACKAGES:
-        shutil.copytree(
-            root / package, folder / package, ignore=lambda _, names: [n for n in names if not _is_source(n)]
-        )
+        if (root / package).is_dir():
+            shutil.copytree(
+                root / package,
+                folder / package,
+                ignore=lambda _, names: [n for n in names if not _is_source(n)],
+            )
+    for name in modules:
+        if not (folder / name).exists():
+            shutil.copy(root / name, folder / name)
     sources = {path: path.read_text(encoding="utf-8") for path in folder.rglob("*.py")}
     bases = set().union(*(bases_in(source) for source in sources.values()))
     for name in modules:

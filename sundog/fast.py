@@ -164,16 +164,17 @@ def extensions(
 ) -> list[Any]:
     """Translate the modules to C, and return them as extensions for setuptools; raises Uncompiled.
 
-    A file of C for each module is written below `target_dir`, from a copy of the source in which records have
-    their constructors written out (`compiled_records`).
+    The working folder must be the source's. A file of C for each module is written below `target_dir`, from a
+    copy of the source in which records have their constructors written out (`compiled_records`).
     """
     from mypyc.build import mypycify
 
     target_dir = os.path.abspath(target_dir)
     os.makedirs(target_dir, exist_ok=True)
     staged = Path(target_dir) / "source"
+    staged.mkdir()
     # By its path: a build in isolation runs this file, too, and has no package to import from.
-    runpy.run_path(str(Path(__file__).with_name("compiled_records.py")))["stage"](ROOT, staged, modules)
+    stage = runpy.run_path(str(Path(__file__).with_name("compiled_records.py")))["stage"]
     config = os.path.join(target_dir, "mypy.ini")
     with open(config, "w", encoding="utf-8") as file:
         file.write(MYPY)
@@ -181,6 +182,7 @@ def extensions(
     _progress(f"translating {len(modules)} modules to C")
     said = io.StringIO()
     try:
+        stage(Path.cwd(), staged, modules)
         with redirect_stdout(said), chdir(staged):
             made = mypycify(
                 [*options, *modules],

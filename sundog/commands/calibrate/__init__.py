@@ -37,9 +37,9 @@ def calibrate(
     """Fit a cost model to an engine, a server, or a log.
 
     MODEL is a model's folder, or sundog-tiny, the embedded model: its engine is measured here. URL is a
-    server that speaks OpenAI's API: each --request-rate is put on it, by the requests of TRACE or of a
-    workload's .toml, and predicted by a fit to the others. LOG is the folder of a run, of a server's requests
-    or of several `bench --out`, or a file of steps (docs/measuring.md, docs/records.md).
+    server of OpenAI's API: each --request-rate is put on it, by the requests of TRACE or of a workload's
+    .toml, and predicted by a fit to the others. LOG is the folder of a run, of a server's requests or of
+    `bench --out`, or a file of steps (docs/measuring.md, docs/records.md).
     """
     source = sources[0]
     path = Path(source)
