@@ -54,7 +54,9 @@ def test_a_server_of_the_command_line_speaks_https(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 @pytest.mark.parametrize(
-    "command", [EMULATED, pytest.param(SERVED, marks=pytest.mark.long)], ids=["emulate", "serve"]
+    "command",
+    [EMULATED, pytest.param(SERVED, marks=pytest.mark.long(reason="loads a model"))],
+    ids=["emulate", "serve"],
 )
 def test_openssl_talks_http2_with_a_self_signed_certificate(command: tuple[str, ...], tmp_path: Path) -> None:
     """`openssl s_client -alpn h2` agrees on it, and what goes through it is answered in HTTP/2."""
