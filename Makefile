@@ -72,7 +72,8 @@ bench: $(VENV)/installed-test
 	$(BIN)/python -m tests.bench
 
 # Three quarters of an hour or so: 50,000 requests of all manners to the embedded model, a day of an emulated
-# server's, and ten minutes in which a process of a loaded server is killed or stopped every ten seconds.
+# server's, and ten minutes in which a process of a loaded server is killed or stopped every ten seconds. A tenth of
+# it: `.venv/bin/python -m tests.soak --scale 0.1`.
 soak: $(VENV)/installed-test
 	$(BIN)/python -m tests.soak
 

@@ -24,6 +24,16 @@ def raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+def are_descriptors_short() -> bool:
+    """Return whether the next connection's descriptor is in the upper half of those allowed."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    try:
+        os.close(lowest_free := os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        return True
+    return most != resource.RLIM_INFINITY and lowest_free >= most // 2
+
+
 def listen(
     host: str, port: int, backlog: int, stalled_client_s: float, *, shares_port: bool = False
 ) -> socket.socket:

@@ -12,11 +12,13 @@ from hypercorn.trio import serve
 from hypercorn.typing import ASGIFramework
 
 from actors.core.config import ConfigError
-from actors.http.listener import cut_connections, listen
+from actors.http.listener import are_descriptors_short, cut_connections, listen
 
 log = logging.getLogger("sundog.api.http")
 log.setLevel(logging.WARNING)  # the server says itself where it runs
 REMARK_EVERY_S = 60.0
+SHORT_KEEP_ALIVE_S = 1.0
+"""For connections that get descriptors of the upper half: idle ones never keep new clients out for longer."""
 
 
 class _Seldom(logging.Filter):
@@ -65,14 +67,26 @@ def _try(config: Config, options: str, wrong: str) -> None:
         raise ConfigError(f"{options}: {why or wrong}") from None
 
 
+class _Config(Config):
+    """Settings of Hypercorn, which reads `keep_alive_timeout` whenever a connection becomes idle."""
+
+    keep_alive_s = 0.0
+
+    @property
+    def keep_alive_timeout(self) -> float:  # type: ignore[override]  # is only read
+        """The seconds for which a connection without a request is kept, though its client has left."""
+        return min(self.keep_alive_s, SHORT_KEEP_ALIVE_S) if are_descriptors_short() else self.keep_alive_s
+
+
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
     """The limits and timeouts of connections.
 
     `backlog` connections may wait to be accepted. A connection on which no whole head has come is kept for
-    `keep_alive_s` (5 s resets pooled clients). A client is dropped that takes nothing of what was sent for
-    `stalled_client_s`, or the grace if that is shorter, or whose TLS greeting takes longer than `greeting_s`.
-    More than `max_head_bytes` or `max_headers` are a 431. Pages of `allowed_origins` may call; `*` is all.
+    `keep_alive_s` (5 s resets pooled clients), for a second at most if half of the descriptors are in use. A
+    client is dropped that takes nothing of what was sent for `stalled_client_s`, or the grace if that is
+    shorter, or whose TLS greeting takes longer than `greeting_s`. More than `max_head_bytes` or `max_headers`
+    are a 431. Pages of `allowed_origins` may call; `*` is all.
     """
 
     backlog: int = 2048
@@ -90,8 +104,8 @@ class HttpSettings:
 
     def config(self) -> Config:
         """Return Hypercorn's settings; raises ConfigError for certificates that cannot be used."""
-        config = Config()
-        config.keep_alive_timeout, config.ssl_handshake_timeout = self.keep_alive_s, self.greeting_s
+        config = _Config()
+        config.keep_alive_s, config.ssl_handshake_timeout = self.keep_alive_s, self.greeting_s
         config.keep_alive_max_requests = 2**31  # over HTTP/2 the last one would cut the answers beside it
         config.h11_max_incomplete_size = config.h2_max_header_list_size = self.max_head_bytes
         # Without TLS nothing needs HTTP/2, and its errors end all connections (docs/api.md).

@@ -1,5 +1,6 @@
-"""What the streams of `bench door` cost where a framework serves them and nothing else."""
+"""What stands beside the server in `bench door`: another checkout's server, and frameworks alone."""
 
+import os
 import re
 import subprocess
 import sys
@@ -8,54 +9,77 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.bench.door_load import Price, priced
+from tests.bench.door_load import Price
 
 APP = str(Path(__file__).with_name("anchor_app.py"))
+START = "import sys; from sundog.__main__ import main; sys.exit(main())"
 
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
     """One that is running."""
 
+    name: str
     url: str
     pid: int
 
 
 @contextmanager
-def running(python: str, framework: str, step_s: float) -> Iterator[Anchor | str]:
-    """It, or why it does not run."""
-    command = [python, APP, framework, f"{step_s:.6f}"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
+def frameworks(python: str, step_s: float) -> Iterator[list[Anchor]]:
+    """Those that give a token every `step_s`, but for one that does not run, of which a line is printed."""
+    quart, fastapi = "Quart, Hypercorn, Trio", "FastAPI, uvicorn, uvloop"
+    with (
+        _running(quart, [sys.executable, APP, "quart", f"{step_s:.6f}"]) as first,
+        _running(fastapi, [python, APP, "fastapi", f"{step_s:.6f}"]) as second,
+    ):
+        yield [each for each in (first, second) if each is not None]
+
+
+@contextmanager
+def checkout(folder: str, arguments: tuple[str, ...]) -> Iterator[list[Anchor]]:
+    """The server of another checkout, by the same Python."""
+    command, env = [sys.executable, "-c", START, *arguments], os.environ | {"PYTHONPATH": folder}
+    with _running("before, with its engine", command, cwd=folder, env=env, is_on_stderr=True) as anchor:
+        if anchor is None:
+            sys.exit(f"the server of {folder} did not start")
+        yield [anchor]
+
+
+@contextmanager
+def _running(
+    name: str,
+    command: list[str],
+    *,
+    cwd: str | None = None,
+    env: dict[str, str] | None = None,
+    is_on_stderr: bool = False,
+) -> Iterator[Anchor | None]:
+    streams = {"stderr" if is_on_stderr else "stdout": subprocess.PIPE}
+    process = subprocess.Popen(command, text=True, cwd=cwd, env=env, **streams)  # type: ignore[call-overload]
+    lines = process.stderr if is_on_stderr else process.stdout
     try:
-        said = process.stdout.readline().strip()
-        yield Anchor(said, process.pid) if re.fullmatch(r"http://[\d.:]+", said) else said
+        said = ""
+        for said in lines:
+            if found := re.search(r"http://[\d.:]+", said):
+                yield Anchor(name, found.group(), process.pid)
+                return
+        print(f"{name:24} left out: {said.strip() or 'it did not start'}", flush=True)
+        yield None
     finally:
         process.kill()
         process.wait()
 
 
-def anchored(door: Price, python: str) -> None:
-    """Print what the door's streams cost, and what as many cost elsewhere at the same pace."""
+def show(names: list[str], found: list[Price]) -> None:
+    """Print a line for each server."""
+    door = found[0]
     print(f"\n{door.num_streams} streams, a token every {door.pace_s * 1e3:.1f} ms")
-    print(
-        f"{'':24} {'us a token':>10} {'ms a request':>12} {'gaps p50':>8} {'p99':>8} {'last first token':>16}"
-    )
-    show("Sundog, with its engine", door)
-    for name, framework, runs_in in (
-        ("Quart, Hypercorn, Trio", "quart", sys.executable),
-        ("FastAPI, uvicorn, uvloop", "fastapi", python),
-    ):
-        with running(runs_in, framework, door.pace_s) as anchor:
-            if isinstance(anchor, str):
-                print(f"{name:24} left out: {anchor or 'it did not start'}", flush=True)
-            else:
-                show(name, priced(anchor, door.num_streams, door.num_tokens))
-
-
-def show(name: str, price: Price) -> None:
-    print(
-        f"{name:24} {price.token_s * 1e6:10.1f} {price.request_s * 1e3:12.2f} {price.gap_s(0.5) * 1e3:8.1f}"
-        f" {price.gap_s(0.99) * 1e3:8.1f} {price.many.first_s * 1e3:13.0f} ms",
-        flush=True,
-    )
+    columns = ("us a token", "ms a request", "gaps p50", "gaps p99", "last first token", "kB a stream")
+    print(" " * 24, *columns)
+    for name, price in zip(names, found, strict=True):
+        print(
+            f"{name:24} {price.token_s * 1e6:10.1f} {price.request_s * 1e3:12.2f}",
+            f"{price.gap_s(0.5) * 1e3:8.1f} {price.gap_s(0.99) * 1e3:8.1f}",
+            f"{price.many.first_s * 1e3:13.0f} ms {price.kb:11.0f}",
+            flush=True,
+        )

@@ -1,27 +1,31 @@
 """What a streamed token, a request and a connection cost the server's process: processor time, memory.
 
     python -m tests.bench door [--streams 64 256 1000] [--tokens 120] [--step-scale 1] [--anchors [PYTHON]]
+                               [--before FOLDER]
 
 The server is `sundog emulate`, whole, in a process of its own; this one is the client. Each load
 runs with few tokens and with many: the difference is the price of a token, what is left that of a request.
 The same load without HTTP, in a third process, says which part of both is the door's. On a machine that
 others use, steps that take longer (`--step-scale`) keep tokens from sharing a chunk. With `--anchors` the
 same clients read as many streams, at the same pace, from plain Quart, and from FastAPI if PYTHON, by default
-this one, has it with uvicorn, uvloop and httptools.
+this one, has it with uvicorn, uvloop and httptools. `--before` is another checkout, whose server is asked as
+well. All are asked in turn, so that what else a machine does falls on all.
 """
 
 import argparse
+import os
 import resource
 import statistics
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import trio
 
-from tests.bench.anchors import anchored
-from tests.bench.door_load import Price, cpu_s, priced, prices, resident_kb
+from tests.bench.anchors import Anchor, checkout, frameworks, show
+from tests.bench.door_load import Price, Serving, cpu_s, played, priced, prices, resident_kb
 from tests.live import Live, live
 
 SERVER = ("sundog", "emulate", "--port", "0", "--gpu", "h100", "--model", "llama-3.1-8b")
@@ -51,9 +55,22 @@ def alone(num_streams: int, num_tokens: int, step_scale: float) -> list[tuple[fl
     return [tuple(map(float, line.split())) for line in said.splitlines()]
 
 
-def measure(server: Served, num_streams: int, num_tokens: int, step_scale: float) -> Price:
-    """Print the prices at this many streams, and what of them is HTTP's."""
-    price = priced(server, num_streams, num_tokens)
+def measure(server: Served, num_streams: int, options: argparse.Namespace, before: list[Anchor]) -> None:
+    """Print the prices at this many streams, and beside others' if they are asked for."""
+    with ExitStack() as running:
+        beside = list(before)
+        if options.anchors is not None:
+            gaps_s = trio.run(played, server, num_streams, options.tokens).gaps_s
+            beside += running.enter_context(frameworks(options.anchors, statistics.fmean(gaps_s)))
+        servers: list[Serving] = [server, *beside]
+        found = priced(servers, num_streams, options.tokens)
+    report(found[0], num_streams, options.tokens, options.step_scale)
+    if beside:
+        show(["Sundog, with its engine", *(each.name for each in beside)], found)
+
+
+def report(price: Price, num_streams: int, num_tokens: int, step_scale: float) -> None:
+    """Print the prices, and what of them is HTTP's."""
     without = alone(num_streams, num_tokens, step_scale)
     graph_each, graph_request = prices(num_streams, num_tokens, [(few, many) for few, many, *_ in without])
     first_s, gap_s = (statistics.median(column) for column in list(zip(*without, strict=True))[2:])
@@ -67,7 +84,6 @@ def measure(server: Served, num_streams: int, num_tokens: int, step_scale: float
         f" {price.kb:.0f} kB a stream over {price.idle_kb / 1024:.0f} MB",
         flush=True,
     )
-    return price
 
 
 def idle(server: Served, count: int) -> str:
@@ -98,15 +114,18 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=120)
     parser.add_argument("--step-scale", type=float, default=1.0)
     parser.add_argument("--anchors", nargs="?", const=sys.executable, metavar="PYTHON")
+    parser.add_argument("--before", metavar="FOLDER")
     options = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-    with live(*SERVER, *LIMITS, "--step-scale", f"{options.step_scale:g}") as process:
-        server = Served(process)
-        measured = [measure(server, count, options.tokens, options.step_scale) for count in options.streams]
+    scaled = ("--step-scale", f"{options.step_scale:g}")
+    with ExitStack() as running:
+        server, before = Served(running.enter_context(live(*SERVER, *LIMITS, *scaled))), list[Anchor]()
+        if options.before is not None:
+            arguments = (*SERVER[1:], *LIMITS, *scaled)
+            before = running.enter_context(checkout(os.path.abspath(options.before), arguments))
+        for count in options.streams:
+            measure(server, count, options, before)
         print(idle(server, 2000), flush=True)
-    if options.anchors is not None:
-        for price in measured:
-            anchored(price, options.anchors)
 
 
 if __name__ == "__main__":

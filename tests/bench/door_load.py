@@ -1,8 +1,9 @@
 """The load of `bench door`: streams that are asked for at once, and what they take of their server."""
 
-import os
 import statistics
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol
 
 import trio
@@ -17,7 +18,6 @@ from tests.bench.graph_alone import FEW, ROUNDS
 
 MODEL = "llama-3.1-8b"
 EXTRAS = {"ignore_eos": True}
-TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 class Serving(Protocol):
@@ -55,10 +55,12 @@ class Cost:
 
 
 def cpu_s(pid: int) -> float:
-    """Processor time of a process so far, by Linux's count, in whole ticks."""
-    with open(f"/proc/{pid}/stat") as file:
-        fields = file.read().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) * TICK_S
+    """Processor time of a process so far, of the threads that it has now, by the scheduler's nanoseconds.
+
+    In ticks of 10 ms, a token of one stream would cost whole multiples of 200 µs.
+    """
+    shares = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(each.read_text().split()[0]) for each in shares) / 1e9
 
 
 def resident_kb(pid: int) -> int:
@@ -103,7 +105,7 @@ class Price:
     token_s: float
     request_s: float
     many: Cost
-    """Of the last load with many tokens."""
+    """Of the last load with many tokens; the gaps of all."""
     num_streams: int
     num_tokens: int
     kb: float
@@ -123,14 +125,22 @@ class Price:
         return self.many.num_chunks / self.num_streams / self.num_tokens
 
 
-def priced(server: Serving, num_streams: int, num_tokens: int) -> Price:
-    """The price of so many streams at a time, after a first load so that everything is there."""
-    trio.run(played, server, num_streams, FEW)
-    idle_kb = resident_kb(server.pid)
+def priced(servers: Sequence[Serving], num_streams: int, num_tokens: int) -> list[Price]:
+    """Return the price of so many streams at a time from each server, asked in turn after a first load."""
+    for server in servers:
+        trio.run(played, server, num_streams, FEW)
+    idle_kb = [resident_kb(server.pid) for server in servers]
     rounds = [
-        (trio.run(played, server, num_streams, FEW), trio.run(played, server, num_streams, num_tokens))
+        [
+            (trio.run(played, server, num_streams, FEW), trio.run(played, server, num_streams, num_tokens))
+            for server in servers
+        ]
         for _ in range(ROUNDS)
     ]
-    each, request = prices(num_streams, num_tokens, [(few.cpu_s, many.cpu_s) for few, many in rounds])
-    kb = (max(many.peak_kb for _, many in rounds) - idle_kb) / num_streams
-    return Price(each, request, rounds[-1][1], num_streams, num_tokens, kb, idle_kb)
+    found = list[Price]()
+    for own, before_kb in zip(zip(*rounds, strict=True), idle_kb, strict=True):
+        each, request = prices(num_streams, num_tokens, [(few.cpu_s, many.cpu_s) for few, many in own])
+        kb = (max(many.peak_kb for _, many in own) - before_kb) / num_streams
+        many = replace(own[-1][1], gaps_s=sorted(gap for _, many in own for gap in many.gaps_s))
+        found.append(Price(each, request, many, num_streams, num_tokens, kb, before_kb))
+    return found

@@ -1,17 +1,21 @@
 """`make soak`: 50,000 requests of all manners to the embedded model, a day of an emulated server's, signals.
 
-    python -m tests.soak [--requests 50000] [--hours 24] [--time-scale 96] [--signals 600]
+    python -m tests.soak [--requests 50000] [--hours 24] [--time-scale 96] [--signals 600] [--scale 1]
 
-Memory, of a server and its engine processes, is printed as it goes. It fails if that grows by more than
-GROWTH_MB once warm, if a request is answered with 5xx or breaks off, and if anything is held at the end.
+Memory, of a server and its engine processes, and its descriptors are printed as it goes, and at the end how
+memory grew and how long a health probe waited. It fails if memory grows by more than GROWTH_MB once warm, if
+a request is answered with 5xx or breaks off, and if a request, a block or a connection is held at the end.
+`--scale 0.1` is a tenth of all of it.
 """
 
 import argparse
 import random
+import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import httpx
 import psutil  # type: ignore[import-untyped]  # ships no types
@@ -28,10 +32,15 @@ WARM = 3000
 CLIENTS = 24
 AN_HOUR = 360
 """Requests to the emulated server in an hour of its clock."""
-QUIET = ("--no-log-requests", "--disable-log-stats")
+KEEP_ALIVE_S = 5
+"""Hypercorn holds an idle connection for this long after its client has closed it (docs/api.md)."""
+QUIET = ("--no-log-requests", "--disable-log-stats", "--timeout-keep-alive", str(KEEP_ALIVE_S))
 TORCH = ("sundog", "serve", "--port", "0", "--debug", "--num-gpu-blocks", "512")
 """Few blocks: all are written to before memory counts, and requests are preempted."""
 SETTLE_S = 30.0
+MORE_FDS = 2
+"""Of a connection kept alive by whoever asks here, and a file just open."""
+PROBE_EVERY_S = 0.2
 EVERY_S = 10.0
 """The time between two signals to processes of a server."""
 
@@ -40,6 +49,11 @@ def megabytes(server: Live) -> list[float]:
     """What a server has in memory, and each of its processes."""
     root = psutil.Process(server.process.pid)
     return [each.memory_info().rss / 2**20 for each in (root, *root.children(recursive=True))]
+
+
+def descriptors(server: Live) -> int:
+    """Return the number of descriptors that a server's first process holds."""
+    return int(psutil.Process(server.process.pid).num_fds())
 
 
 class Failed(Exception):
@@ -53,7 +67,9 @@ class Soak:
         self._server, self._num_requests, self._every = server, num_requests, every
         self._random = random.Random(seed)
         self._base_mb: float | None = None
-        self._begin_s = time.monotonic()
+        self._begin_s, self._begin_fds = time.monotonic(), descriptors(server)
+        self._grown: list[tuple[int, float]] = []
+        self._health_s: list[float] = []
         self.statuses: Counter[int] = Counter()
 
     @property
@@ -78,7 +94,10 @@ class Soak:
         now_mb = sum(parts_mb)
         grown = "" if self._base_mb is None else f", {now_mb - self._base_mb:+.1f} since it was warm"
         parts = " + ".join(f"{part:.0f}" for part in parts_mb)
-        print(f"{self.num_done:6d} requests, {took_s:5.0f} s: {parts} = {now_mb:.0f} MB{grown}", flush=True)
+        held = f"{now_mb:.0f} MB{grown}, {descriptors(self._server)} descriptors"
+        print(f"{self.num_done:6d} requests, {took_s:5.0f} s: {parts} = {held}", flush=True)
+        if self._base_mb is not None:
+            self._grown.append((self.num_done, now_mb))
         if self._base_mb is not None and now_mb - self._base_mb > GROWTH_MB:
             raise Failed(f"memory has grown by more than {GROWTH_MB} MB")
 
@@ -92,7 +111,7 @@ class Soak:
                 num_begun += 1
                 await self.one()
 
-        async with trio.open_nursery() as nursery:
+        async with self._probed(), trio.open_nursery() as nursery:
             for _ in range(CLIENTS):
                 nursery.start_soon(client)
 
@@ -100,11 +119,28 @@ class Soak:
         """All requests within this time, by a Poisson process."""
         start_s, rate = trio.current_time(), self._num_requests / seconds
         due_s = start_s
-        async with trio.open_nursery() as nursery:
+        async with self._probed(), trio.open_nursery() as nursery:
             for _ in range(self._num_requests):
                 due_s += self._random.expovariate(rate)
                 await trio.sleep_until(due_s)
                 nursery.start_soon(self.one)
+
+    @asynccontextmanager
+    async def _probed(self) -> AsyncIterator[None]:
+        """Meanwhile ask for the server's health, and note how long each answer took."""
+
+        async def probe() -> None:
+            async with httpx.AsyncClient(base_url=self._server.url, timeout=SETTLE_S) as client:
+                while True:
+                    begin_s = time.monotonic()
+                    (await client.get("/health")).raise_for_status()
+                    self._health_s.append(time.monotonic() - begin_s)
+                    await trio.sleep(PROBE_EVERY_S)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(probe)
+            yield
+            nursery.cancel_scope.cancel()
 
     def end(self) -> None:
         """What must be true once all clients have left."""
@@ -113,7 +149,17 @@ class Soak:
             if time.monotonic() > deadline_s:
                 raise Failed(f"the server still holds {left}")
             time.sleep(0.1)
+        while (num_held := descriptors(self._server) - self._begin_fds) > MORE_FDS:
+            if time.monotonic() > deadline_s:
+                raise Failed(f"the server still holds {num_held} descriptors of clients that have left")
+            time.sleep(0.1)
         self.check()
+        ranked = sorted(self._health_s)
+        middle, p99 = (ranked[int(part * len(ranked))] * 1e3 for part in (0.5, 0.99))
+        print(f"health of {len(ranked)} probes: {middle:.0f} ms (p50), {p99:.0f} ms (p99)", flush=True)
+        if len(self._grown) > 2:
+            slope = statistics.linear_regression(*zip(*self._grown, strict=True)).slope
+            print(f"memory grew by {slope * 1e3:+.2f} MB each 1,000 requests once warm", flush=True)
         self._server.assert_sound()
         print(f"statuses: {dict(sorted(self.statuses.items()))}; nothing is held", flush=True)
         if (lag := httpx.get(f"{self._server.url}/load").json().get("emulation")) is not None:
@@ -137,7 +183,11 @@ def main() -> None:
     parser.add_argument(
         "--signals", type=float, default=600.0, help="seconds of killing and stopping processes"
     )
+    parser.add_argument("--scale", type=float, default=1.0, help="the part of all of it that is done")
     options = parser.parse_args()
+    options.requests = round(options.requests * options.scale)
+    options.hours *= options.scale
+    options.signals *= options.scale
 
     try:
         soak_both(options)

@@ -1,5 +1,6 @@
 """HTTP/1.1 by the bytes: requests in any framing, early, in pieces, and what breaks the rules."""
 
+import itertools
 import re
 import socket
 import struct
@@ -267,6 +268,7 @@ async def test_another_protocol_is_not_begun(serving: Any) -> None:
 
 
 UPGRADE = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+UNKNOWN_UPGRADE = b"Connection: Upgrade\r\nUpgrade: foo\r\n"
 
 
 async def test_a_body_beside_an_offer_to_upgrade_is_the_requests(serving: Any) -> None:
@@ -276,8 +278,9 @@ async def test_a_body_beside_an_offer_to_upgrade_is_the_requests(serving: Any) -
     )
     async with serving() as site:
         async with await site.connect() as stream:
-            for request in (completion(max_tokens=1), in_chunks(completion(max_tokens=1), 7)):
-                await stream.send_all(request.replace(b"Host: x\r\n", b"Host: x\r\n" + UPGRADE))
+            asked = (completion(max_tokens=1), in_chunks(completion(max_tokens=1), 7))
+            for request, upgrade in itertools.product(asked, (UPGRADE, UNKNOWN_UPGRADE)):
+                await stream.send_all(request.replace(b"Host: x\r\n", b"Host: x\r\n" + upgrade))
                 data = await answer(stream, b"}")
                 assert data.startswith(b"HTTP/1.1 200 ") and data.count(b"HTTP/1.1") == 1
         async with await site.connect() as stream:
