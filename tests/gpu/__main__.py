@@ -31,6 +31,8 @@ TESTS = (
     "--rootdir=.",
     "--noconftest",
     "-p",
+    "tests.gpu.conftest",
+    "-p",
     "tests.gpu.outcomes",
 )
 

@@ -21,7 +21,6 @@ from actors.core.params.sampling import (  # noqa: E402
 )
 from runtime.attention import paged_cache  # noqa: E402
 from runtime.attention.paged_cache import LayerShape, block_bytes, choose_num_blocks, free_bytes  # noqa: E402
-from runtime.embedding.backend import Encoder  # noqa: E402
 from runtime.embedding.settings import EmbeddingSettings  # noqa: E402
 from runtime.engine.engine import Engine  # noqa: E402
 from runtime.engine.model_loader import ModelLoader  # noqa: E402
@@ -117,6 +116,9 @@ def test_answers_keep_to_a_grammar(folder: Callable[[str], Path]) -> None:
 @pytest.mark.parametrize("pooling", [PoolingType.LAST, PoolingType.MEAN])
 @pytest.mark.parametrize("kind", ["bert", "qwen3", "modernbert"])
 def test_vectors_are_those_of_the_cpu(kind: str, pooling: PoolingType, tmp_path: Path) -> None:
+    pytest.importorskip("trio")
+    from runtime.embedding.backend import Encoder
+
     make_embedder(kind, tmp_path)
     prompts = [random_prompt(seed, length) for seed, length in enumerate((5, 40, 41, 7, 1))]
     found = Encoder(tmp_path, EmbeddingSettings(pooling), device="cuda").vectors(prompts)
