@@ -1,5 +1,6 @@
 """The torch backend: an engine's steps, launched and answered for the actors above."""
 
+import gc
 from collections.abc import Coroutine, Sequence
 from typing import NamedTuple
 
@@ -14,6 +15,8 @@ from runtime.model.loader import import_torch
 import_torch()
 
 # ruff: noqa: E402
+import torch
+
 from runtime.attention.paged_cache import PagedKVCache
 from runtime.engine.device_thread import DeviceThread
 from runtime.engine.engine import Engine
@@ -78,7 +81,19 @@ class TorchBackend(ModelLoader):
         return self._loaded.model.cache
 
     async def close(self) -> None:
-        """Release the weights and the cache."""
+        """Release the weights and the cache; a GPU's memory goes back to its driver, for other processes."""
         loaded, self._loaded = self._loaded, None
-        if loaded is not None and loaded.device_thread is not None:
+        if loaded is None:
+            return
+        if loaded.device_thread is not None:
             await run_blocking(loaded.device_thread.close)
+        is_cuda = loaded.model.device.type == "cuda"
+        del loaded
+        if is_cuda:
+            await run_blocking(_return_memory)
+
+
+def _return_memory() -> None:
+    """Give back what torch keeps of a GPU for its next tensors; recordings of steps are cycles."""
+    gc.collect()
+    torch.cuda.empty_cache()

@@ -192,6 +192,28 @@ def test_too_little_memory_says_what_helps(folders: dict[str, Path]) -> None:
         ModelLoader(folders["llama"], device="cuda", **settings).open()
 
 
+async def _opened_and_closed(folder: Path) -> tuple[int, int]:
+    from runtime.engine.backend import TorchBackend
+
+    backend = TorchBackend(
+        folder, device="cuda", dtype="float32", num_gpu_blocks=20_000, block_size=16, max_model_len=128
+    )
+    await backend.load()
+    held = torch.cuda.memory_reserved()
+    await backend.close()
+    return held, torch.cuda.memory_reserved()
+
+
+def test_a_closed_engine_gives_the_gpu_back(folders: dict[str, Path]) -> None:
+    """Another process may take it, as the server does that `sundog calibrate` starts."""
+    trio = pytest.importorskip("trio")
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    held, after = trio.run(_opened_and_closed, folders["llama"])
+    assert held > before + (200 << 20)
+    assert after < before + (1 << 26)
+
+
 async def _driven(folder: Path) -> dict[str, list[int]]:
     from runtime.engine.backend import TorchBackend
     from tests.runtime.driver import Driver

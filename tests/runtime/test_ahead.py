@@ -3,11 +3,14 @@
 What a GPU does is done here on the CPU: tokens fed back, padded decodes, one upload, no look at a number.
 """
 
+import gc
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+import trio
 
 from actors.core.config import SchedulerConfig
 from actors.core.params.sampling import Sampling
@@ -128,3 +131,19 @@ async def test_threads_that_launch_ahead_give_the_same_tokens(folder: Path) -> N
     with pytest.raises(ValueError, match="admitted twice"):
         await driver.step()
     await backend.close()
+
+
+async def test_a_closed_engine_is_gone_with_its_recordings(folder: Path) -> None:
+    """Its memory is another process's to take, as the server's that `sundog calibrate` starts."""
+    backend = TorchBackend(folder, device="cpu", dtype="float32", num_gpu_blocks=40, **LIMITS)
+    await backend.load()
+    assert backend._loaded is not None
+    recorded = backend._loaded.model
+    recorded._attention = AttentionBackend(by_gathering)
+    recorded.record(replayed, LIMITS["max_num_seqs"])
+    kept = weakref.ref(recorded), weakref.ref(recorded._graphs)
+    del recorded
+    await backend.close()
+    await trio.sleep(0.01)  # Trio holds a task's last result until another task has run
+    gc.collect()
+    assert [each() for each in kept] == [None, None]
