@@ -1,11 +1,15 @@
 """The gate between two commits: what fails it, and what noise does not."""
 
+import json
+import sys
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.bench.bench_gate import Ran, cases, chosen, judge, main, ran, run
+from tests.bench.replay_cases import TIMED, mooncake
 
 
 @pytest.mark.parametrize(
@@ -73,3 +77,49 @@ def test_a_commit_that_there_is_not_is_named(capsys: pytest.CaptureFixture[str])
     with pytest.raises(SystemExit, match="2"):
         main(["no-such-commit"])
     assert "git knows no commit no-such-commit" in capsys.readouterr().err
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_trace_is_given_to_dynamo_with_its_arrivals_lengths_and_contents(tmp_path: Path) -> None:
+    """Prompts of which nothing is known share no block."""
+    table, named = tmp_path / "a.csv", tmp_path / "b.jsonl"
+    table.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n0.5,600,8\n0.75,512,9\n2,3,1\n")
+    row = {"timestamp": 1500, "input_length": 700, "output_length": 5, "hash_ids": [7, 3]}
+    named.write_text(json.dumps(row) + "\n")
+    assert rows(mooncake(table, tmp_path / "c", most=2)) == [
+        {"timestamp": 500.0, "input_length": 600, "output_length": 8, "hash_ids": [0, 1]},
+        {"timestamp": 750.0, "input_length": 512, "output_length": 9, "hash_ids": [2]},
+    ]
+    assert rows(mooncake(named, tmp_path / "d")) == [row]
+
+
+def test_both_simulators_get_the_same_limits_and_fleet() -> None:
+    """Blocks, sequences, tokens a step, and as many engines."""
+    for case in TIMED.values():
+        options, given = case.options(), case.dynamo()
+        engines = [each["engine"] for each in given.values() if isinstance(each, dict)]
+        assert len(engines) == (2 if case.num_each_pool else 1)
+        for engine in engines:
+            assert options[options.index("--num-gpu-blocks") + 1] == str(engine["num_gpu_blocks"])
+            assert options[options.index("--max-num-seqs") + 1] == str(engine["max_num_seqs"])
+            tokens = options[options.index("--max-num-batched-tokens") + 1]
+            assert tokens == str(engine["max_num_batched_tokens"])
+        if case.num_each_pool:
+            assert given["num_prefill_workers"] == given["num_decode_workers"] == case.num_each_pool
+        else:
+            assert given["num_workers"] == case.replicas
+            assert ("--replicas" in options) == (case.replicas > 1)
+
+
+def test_without_a_commit_and_without_dynamo_there_is_nothing_to_compare_with(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """And a Python without Dynamo is named."""
+    with pytest.raises(SystemExit, match="2"):
+        main([])
+    assert "--dynamo PYTHON" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="has no ai-dynamo-runtime: pip install it there"):
+        main(["--dynamo", sys.executable])

@@ -1,5 +1,8 @@
 """Whether the working tree is slower than a commit: `python -m tests.bench gate BASE`.
 
+`python -m tests.bench gate [BASE] --dynamo PYTHON` prints other cases beside Dynamo's mocker
+(`beside_dynamo.py`), and decides nothing. Calls of a request are counted by `python -m tests.bench.counts`.
+
 With `--cases NAME,…` only some cases run, and with `--plain` nothing is compiled. Thirteen commands run
 in both, in turn, for up to five rounds, and what counts is the CPU time of the whole process: a busy machine
 disturbs both sides of a pair alike. A case fails if it takes more than a tenth longer in four rounds of five;
@@ -12,12 +15,14 @@ import hashlib
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+from tests.bench.beside_dynamo import table, version
+from tests.bench.replay_cases import TIMED
 from tests.bench.runs import (
     A100,
     H100,
@@ -45,6 +50,7 @@ class Ran(NamedTuple):
 
 
 Take = Callable[[Path, str], Ran]
+Case = TypeVar("Case")
 
 
 def cases(folder: Path) -> dict[str, str]:
@@ -76,7 +82,7 @@ def judge(pairs: list[tuple[float, float]]) -> bool | None:
     return False if num_slower + ROUNDS - len(pairs) < ENOUGH else None
 
 
-def run(before: Path, now: Path, commands: dict[str, str], take: Take) -> list[str]:
+def run(before: Path, now: Path, commands: Mapping[str, str], take: Take) -> list[str]:
     """The cases that are slower now; prints a line for each."""
     slower = []
     for name, command in commands.items():
@@ -108,7 +114,7 @@ def ran(source: Path, command: str) -> Ran:
         return Ran(taken.cpu_s, digest.hexdigest())
 
 
-def chosen(commands: dict[str, str], names: str | None) -> dict[str, str]:
+def chosen(commands: Mapping[str, Case], names: str | None) -> Mapping[str, Case]:
     """The cases that are asked for, by name with commas between, or all."""
     if names is None:
         return commands
@@ -118,24 +124,49 @@ def chosen(commands: dict[str, str], names: str | None) -> dict[str, str]:
     return {name: commands[name] for name in names.split(",")}
 
 
+def trees(asked: argparse.Namespace, folder: Path) -> dict[str, Path]:
+    """The sources to compare, compiled unless that was refused: `now`, and the commit if one is given."""
+    compiled = shutil.which("cc") is not None and not asked.plain
+    # Compiling takes longer than most cases: on two cores both are done in the time of one.
+    with ThreadPoolExecutor(2) as both:
+        made = {"now": asked.now or both.submit(copied, folder / "now", compiled=compiled)}
+        if asked.base:
+            old = asked.before or both.submit(committed, asked.base, folder / "before", compiled=compiled)
+            made[asked.base] = old
+        return {name: each if isinstance(each, Path) else each.result() for name, each in made.items()}
+
+
 def main(arguments: list[str]) -> None:
     """Compare the working tree with a commit; exit 1 if it is slower, 2 if there is no such commit."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench gate", description=__doc__)
-    parser.add_argument("base", help="the commit to compare with")
+    parser.add_argument("base", nargs="?", help="the commit to compare with")
     parser.add_argument("--cases", help="names with commas between; all if not given")
     parser.add_argument("--plain", action="store_true", help="compile nothing")
+    parser.add_argument("--dynamo", type=Path, metavar="PYTHON", help="a Python that has Dynamo's wheel")
+    for name, whose in (("now", "the working tree"), ("before", "BASE")):
+        parser.add_argument(
+            f"--{name}", type=Path, metavar="FOLDER", help=f"{whose}, copied and compiled before"
+        )
     asked = parser.parse_args(arguments)
-    if not is_commit(asked.base):
+    if asked.base is None and asked.dynamo is None:
+        parser.error("give the commit to compare with, or --dynamo PYTHON")
+    if asked.base is not None and not is_commit(asked.base):
         parser.error(f"git knows no commit {asked.base}; give a branch, a tag or the beginning of a hash")
-    compiled = shutil.which("cc") is not None and not asked.plain
-    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(2) as both:
+    if asked.dynamo is not None:
+        version(asked.dynamo)
+    asked.dynamo, asked.now, asked.before = (
+        each and each.absolute() for each in (asked.dynamo, asked.now, asked.before)
+    )
+    with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        commands = chosen(cases(folder), asked.cases)
-        # Compiling takes longer than most cases: on two cores both are done in the time of one.
-        old = both.submit(committed, asked.base, folder / "before", compiled=compiled)
-        new = both.submit(copied, folder / "now", compiled=compiled)
-        before, now = old.result(), new.result()
+        commands = {} if asked.dynamo else chosen(cases(folder), asked.cases)
+        beside = chosen(TIMED, asked.cases) if asked.dynamo else {}
+        found = trees(asked, folder)
+        for line in table(beside, asked.dynamo, found, folder) if asked.dynamo else ():
+            print(line, flush=True)
+        if asked.dynamo:
+            return
         print(f"CPU seconds          {asked.base:>8}      now  ratio", flush=True)
-        slower = run(before, now, commands, ran)
+        slower = run(found[asked.base], found["now"], commands, ran)
     if slower:
         sys.exit(f"slower by more than a tenth in {ENOUGH} rounds of {ROUNDS}: {', '.join(slower)}")

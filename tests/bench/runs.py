@@ -23,6 +23,10 @@ A100 = (
 H100 = "--model llama-3.1-8b --gpu h100 --max-num-seqs 256 --max-num-batched-tokens 8192"
 
 
+class CommandFailed(Exception):
+    """A command that was to be measured ended with an error."""
+
+
 class Taken(NamedTuple):
     """What a command took, its own processes included, and what it printed."""
 
@@ -105,11 +109,11 @@ def _made(folder: Path, compiled: bool) -> Path:
     compileall.compile_dir(folder, quiet=1)
     if compiled:
         command = [sys.executable, "-m", "sundog.fast", "build"]
-        subprocess.run(command, cwd=folder, env=_paths(folder), capture_output=True, check=True)
+        subprocess.run(command, cwd=folder, env=paths(folder), capture_output=True, check=True)
     return folder
 
 
-def _paths(source: Path) -> dict[str, str]:
+def paths(source: Path) -> dict[str, str]:
     """An environment in which the modules are those of `source`, wherever sundog is installed from."""
     return {**os.environ, "PYTHONPATH": str(source)}
 
@@ -121,15 +125,20 @@ def replayed(source: Path, trace: Path, options: str) -> Taken:
 
 def took(source: Path, arguments: list[str]) -> Taken:
     """What `sundog` with these arguments takes; it must succeed."""
-    command = [sys.executable, "-m", "sundog", *arguments]
+    return measured([sys.executable, "-m", "sundog", *arguments], source, paths(source))
+
+
+def measured(command: list[str], folder: Path, environment: dict[str, str]) -> Taken:
+    """What a command takes in a folder; it must succeed."""
     with tempfile.TemporaryFile() as printed:
         start = time.perf_counter()
         child = subprocess.Popen(
-            command, cwd=source, env=_paths(source), stdout=printed, stderr=subprocess.DEVNULL
+            command, cwd=folder, env=environment, stdout=printed, stderr=subprocess.DEVNULL
         )
         _, status, used = os.wait4(child.pid, 0)
         wall_s = time.perf_counter() - start
         child.returncode = os.waitstatus_to_exitcode(status)
-        assert child.returncode == 0, f"{' '.join(command)} failed"
+        if child.returncode:
+            raise CommandFailed(f"{' '.join(command)} failed")
         printed.seek(0)
         return Taken(used.ru_utime + used.ru_stime, wall_s, used.ru_maxrss / 1024, printed.read())
