@@ -17,6 +17,7 @@ from quart import Quart, Response, request
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 
 from actors.api.responses import json_response
+from actors.core.logged import MOST_LOGGED, logged
 from actors.kernel.actor import ActorDied
 from actors.messages import Refused
 
@@ -158,11 +159,11 @@ def install(app: Quart, spell: ErrorShape) -> None:
         return await respond(_of_http(error))
 
     async def answer_dead_engine(error: ActorDied) -> Response:
-        log.error("%s %s found no engine: %s", request.method, request.path, error)
+        log.error("%s %s found no engine: %s", logged(request.method), logged(request.path), error)
         return await respond(ApiError(503, "The engine has stopped; its log says why."))
 
     async def answer_bug(error: Exception) -> Response:
-        log.error("%s %s failed", request.method, request.path, exc_info=error)
+        log.error("%s %s failed", logged(request.method), logged(request.path), exc_info=error)
         return await respond(ApiError(500, BROKEN))
 
     app.register_error_handler(ApiError, respond)
@@ -208,18 +209,13 @@ def log_refusals(app: Quart) -> None:
         if request.method == "POST" and response.status_code >= 400:
             name = response.headers.get("X-Request-Id") or request.headers.get("X-Request-Id")
             fields: dict[str, object] = {
-                "request_id": name,
-                "path": request.path,
+                "request_id": None if name is None else name[:MOST_LOGGED],
+                "path": request.path[:MOST_LOGGED],
                 "status": response.status_code,
                 "finish_reason": "refused",
             }
-            shown = _printable(name or "-"), _printable(request.path), response.status_code
+            shown = logged(name or "-"), logged(request.path), response.status_code
             requests_log.info("%s: POST %s: refused with %d", *shown, extra={"fields": fields})
         return response
 
     app.after_request(note)
-
-
-def _printable(text: str) -> str:
-    """Return the text without what would steer the terminal that shows the log."""
-    return text if text.isprintable() else repr(text)

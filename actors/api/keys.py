@@ -112,11 +112,6 @@ def _digest(key: str) -> str:
     return hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest()
 
 
-def owner_of(request: ApiRequest) -> str | None:
-    """Return the digest of the key that a request came with; None where keys do not tell clients apart."""
-    return request.owner
-
-
 LIVE = "/dashboard/events"
 OPEN = frozenset(("/health", "/ready", "/readyz", "/ping", "/version", "/metrics"))
 """Paths that probes and scrapers read without a key."""

@@ -8,6 +8,7 @@ in the prefix cache: each computes again the rest of the prompt alone, from one 
 import logging
 from dataclasses import replace
 
+from actors.core.logged import logged
 from actors.core.params.sampling import Repetition
 from actors.core.params.stop_strings import StopStrings
 from actors.front.codec import TokenDecoder
@@ -94,7 +95,7 @@ class ActiveRequest:
                 delta.prompt_logprobs, self.prompt_logprobs = tuple(self.prompt_logprobs), []
             return delta
         except Exception:
-            log.exception("a token of %s has no text; it fails alone", self.submit.request_id)
+            log.exception("a token of %s has no text; it fails alone", logged(self.submit.request_id))
             return Delta(finish_reason="error", error=UNDECODABLE)
 
     def _decode(self, token: int, time_s: float, finish: Finish | None) -> Delta:

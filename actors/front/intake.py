@@ -11,6 +11,7 @@ from collections import deque
 
 from actors.config import EngineConfig
 from actors.core.blocks.kv_cache import BlockHasher
+from actors.core.logged import logged
 from actors.core.params.sampling import Adapter, Sampling
 from actors.core.predictors import Unanswered
 from actors.front.active_request import ActiveRequest, choices_of
@@ -144,7 +145,7 @@ class Intake:
         try:
             return [ActiveRequest(submit, DeltaStream(), self._decoder(submit)) for submit in submits]
         except Exception:
-            log.exception("request %s has no decoder; it fails alone", submits[0].request_id)
+            log.exception("request %s has no decoder; it fails alone", logged(submits[0].request_id))
             return Refused("the answer cannot be turned into text", kind="failed")
 
     def _decoder(self, submit: Submit) -> TokenDecoder | None:

@@ -6,6 +6,7 @@ A record carries its numbers as `fields`, too, for a format that wants them apar
 import logging
 
 from actors.core.acceptance import Acceptance
+from actors.core.logged import MOST_LOGGED, logged
 from actors.kernel.actor import Actor
 from actors.kernel.clock import now_s
 from actors.messages import Heard, StepOutput
@@ -19,8 +20,8 @@ engine_log = logging.getLogger("sundog.engine")
 def log_request(request: Measured, reason: str, time_s: float) -> None:
     """Log how a request went: its tokens in and out, its times, and how it ended."""
     fields: dict[str, object] = {
-        "request_id": request.request_id,
-        "tenant": request.tenant,
+        "request_id": request.request_id[:MOST_LOGGED],
+        "tenant": None if request.tenant is None else request.tenant[:MOST_LOGGED],
         "adapter": request.adapter,
         "prompt_tokens": request.num_prompt_tokens,
         "cached_tokens": request.num_cached_tokens,
@@ -42,7 +43,7 @@ def log_request(request: Measured, reason: str, time_s: float) -> None:
     said.append(f"E2E {time_s - request.arrival_s:.3f} s")
     if request.num_preemptions:
         said.append(f"preempted {request.num_preemptions} times")
-    name = request.request_id if request.request_id.isprintable() else repr(request.request_id)
+    name = logged(request.request_id)
     requests_log.info("%s: %s: %s", name, ", ".join(said), reason, extra={"fields": fields})
 
 

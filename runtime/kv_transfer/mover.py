@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 from actors.core.chance import is_lost
+from actors.core.logged import logged
 from actors.kernel.actor import Actor, ActorDied, Handled, Ref, Reply, answer
 from actors.kernel.clock import Event
 from actors.messages import CeaseFetch, Done, FetchKv, Refused
@@ -143,7 +144,7 @@ class KvMover(Actor[FetchKv | CeaseFetch | PartMoved | NextPart]):
     def _lose(self, transfer: KvTransfer, why: str) -> None:
         del self._under_way[transfer.fetch.request_id]
         self.totals.num_lost += 1
-        log.warning("the KV of %s is lost on its way: %s", transfer.fetch.request_id, why)
+        log.warning("the KV of %s is lost on its way: %s", logged(transfer.fetch.request_id), why)
         transfer.reply.set(Refused(f"the transfer was lost: {why}"))
 
     def _hear(self, transfer: KvTransfer, ask: Callable[[], Reply[Part]], written: int = 0) -> None:

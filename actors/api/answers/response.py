@@ -28,7 +28,7 @@ def repeated(body: ResponseBody, sampling: Sampling, room_tokens: int, keeps: bo
 
     It `keeps` responses if clients may come back to them.
     """
-    extras, most = body.model_extra or {}, body.max_output_tokens
+    most = body.max_output_tokens
     return ABSENT | {
         "instructions": body.instructions,
         "metadata": body.metadata,
@@ -41,16 +41,16 @@ def repeated(body: ResponseBody, sampling: Sampling, room_tokens: int, keeps: bo
         "tools": [_repeated_tool(tool) for tool in body.tools],
         "background": False,
         "max_output_tokens": room_tokens if most is None else min(most, room_tokens),
-        "max_tool_calls": extras.get("max_tool_calls"),
+        "max_tool_calls": body.max_tool_calls,
         "previous_response_id": body.previous_response_id,
         "reasoning": _repeated_reasoning(body),
-        "service_tier": extras.get("service_tier") or "auto",
+        "service_tier": body.service_tier or "auto",
         "text": None
         if body.text is None
         else {"format": _repeated_format(body.text.format), "verbosity": None},
         "top_logprobs": body.top_logprobs,
         "truncation": body.truncation,
-        "user": extras.get("user"),
+        "user": body.user,
         "store": body.store and keeps,
     }
 

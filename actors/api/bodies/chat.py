@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, JsonValue, PlainValidator, WithJsonSchema
 
 from actors.api.bodies.extras import not_supported
 from actors.api.bodies.parsing import (
+    MANY_MESSAGES,
     MAX_MESSAGES,
     MAX_PARTS,
     JsonObject,
@@ -15,6 +17,7 @@ from actors.api.bodies.parsing import (
     ModelName,
     Name,
     NumTokensFrom1,
+    off_the_loop,
 )
 from actors.api.bodies.sampling import NumLogprobs, SamplingBody
 from actors.api.bodies.structured import (
@@ -27,6 +30,7 @@ from actors.api.bodies.structured import (
     constraint_of,
     for_template,
 )
+from actors.api.context import ApiContext
 from actors.api.errors import invalid, shown
 from actors.core.params.sampling import Constraint
 from actors.messages import ChatMessage, Reading
@@ -199,6 +203,12 @@ Messages = Annotated[list[MessageBody], Field(min_length=1, max_length=MAX_MESSA
 def conversation(messages: list[MessageBody]) -> tuple[ChatMessage, ...]:
     """The turns for the chat template; raises 400 for the first that no template is given."""
     return tuple(message.checked(f"messages[{index}]") for index, message in enumerate(messages))
+
+
+async def read_conversation(messages: list[MessageBody], context: ApiContext) -> tuple[ChatMessage, ...]:
+    """`conversation`, which for many turns works in a thread."""
+    work = partial(conversation, messages)
+    return await off_the_loop(context, work, is_large=len(messages) > MANY_MESSAGES)
 
 
 class ChatBody(Templated, SamplingBody):

@@ -71,6 +71,8 @@ ManyTokenIds = Annotated[list[TokenId], Field(max_length=MAX_PROMPT_TOKENS, fail
 TokenIds = Annotated[ManyTokenIds, Field(min_length=1)]
 
 
+MANY_MESSAGES = 256
+"""Turns of a conversation that are rewritten within 3 ms; more are rewritten in a thread."""
 THREAD_FROM_BYTES = 2**17
 """A smaller body is parsed within 2 ms, which other streams do not notice."""
 MAX_COMPOUND = 2**17
@@ -129,7 +131,12 @@ async def parse_request(body_type: type[BodyT], request: ApiRequest, context: Ap
         except ForeignFailure as panic:
             raise ApiError(400, f"The body cannot be read: {panic}.", is_malformed=True) from panic
 
-    if len(data) < THREAD_FROM_BYTES:
+    return await off_the_loop(context, work, is_large=len(data) >= THREAD_FROM_BYTES)
+
+
+async def off_the_loop(context: ApiContext, work: Callable[[], T], *, is_large: bool) -> T:
+    """Return the result of `work`, from a thread if it `is_large`: the event loop goes on meanwhile."""
+    if not is_large:
         return work()
     return await trio.to_thread.run_sync(
         partial(_without_collecting, work), limiter=context.large_bodies, abandon_on_cancel=True

@@ -13,6 +13,7 @@ from actors.api.bodies.parsing import (
     JsonObject,
     ModelName,
     Name,
+    NumTokens,
     NumTokensFrom1,
     Probability,
     Temperature,
@@ -87,13 +88,19 @@ class Reasoning(JsonObject):
     summary: Literal["auto", "concise", "detailed"] | None = None
 
 
+Metadata = Annotated[
+    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
+]
+"""OpenAI's bounds: a response repeats its metadata, in three events if it is streamed."""
+
+
 class ResponseBody(JsonObject):
     """The body of POST /v1/responses."""
 
     passed: ClassVar[frozenset[str]] = SAMPLED
 
     harmless: ClassVar[frozenset[str]] = frozenset(
-        {"max_tool_calls", "prompt_cache_options", "stream_options", "access_programs"}
+        {"prompt_cache_options", "stream_options", "access_programs"}
     )
 
     unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {
@@ -111,7 +118,7 @@ class ResponseBody(JsonObject):
     model: ModelName | None = None
     instructions: str | None = None
     max_output_tokens: NumTokensFrom1 | None = None
-    metadata: dict[str, str] | None = None
+    metadata: Metadata | None = None
     parallel_tool_calls: bool = True
     previous_response_id: Name | None = None
     store: bool = True
@@ -120,6 +127,9 @@ class ResponseBody(JsonObject):
     reasoning: Reasoning | None = None
     top_logprobs: NumLogprobs | None = None
     truncation: Literal["auto", "disabled"] = "disabled"
+    max_tool_calls: NumTokens | None = None
+    service_tier: Name | None = None
+    user: Name | None = None
     temperature: Temperature | None = None
     text: TextOptions | None = None
     tool_choice: str | dict[str, object] = "auto"

@@ -16,6 +16,7 @@ from actors.api.context import ApiContext
 from actors.api.errors import INVALID_INPUT, ApiError, invalid, shown
 from actors.api.keys import OPERATORS
 from actors.api.responses import json_response, text_response
+from actors.core.logged import logged
 from actors.core.params.sampling import Adapter
 from actors.http.quart_app import current_request
 from actors.messages import Done, Drain, Freeze, Refused, ResetPrefixCache
@@ -164,7 +165,7 @@ def lora_routes(context: ApiContext) -> Blueprint:
                 " place, set 'load_inplace' to True."
             )
         adapters[name] = Adapter(name, body.lora_path)
-        log.info("adapter %r is loaded from %r", name, body.lora_path)
+        log.info("adapter %s is loaded from %s", logged(name), logged(body.lora_path))
         return _done(f"Success: LoRA adapter '{name}' added successfully.")
 
     @routes.post("/v1/unload_lora_adapter")
@@ -172,7 +173,7 @@ def lora_routes(context: ApiContext) -> Blueprint:
         body = await parse_request(UnloadAdapterBody, current_request(), context)
         if adapters.pop(body.lora_name, None) is None:
             raise ApiError(404, f"The lora adapter '{body.lora_name}' cannot be found.")
-        log.info("adapter %r is unloaded", body.lora_name)
+        log.info("adapter %s is unloaded", logged(body.lora_name))
         return _done(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
 
     return routes

@@ -8,7 +8,7 @@ from quart import Blueprint, Response
 from actors.api.answers.choices import AnswerChoices, Wanted
 from actors.api.answers.parts import Shaped
 from actors.api.answers.shapes import COMPLETION, ChatShape, Json, ToolShape, text_format
-from actors.api.bodies.chat import ChatBody, conversation
+from actors.api.bodies.chat import ChatBody, read_conversation
 from actors.api.bodies.extras import read_body
 from actors.api.bodies.texts import CompletionBody
 from actors.api.context import ApiContext
@@ -76,7 +76,7 @@ class ChatAnswer:
     ) -> "ChatAnswer":
         """Ask for the answer; raises ApiError if it is refused."""
         adapter = context.check_model(body.model)
-        turns = conversation(body.messages)
+        turns = await read_conversation(body.messages, context)
         sampling = body.sampling(body.token_limit, context.model.defaults)
         constrained = sampling.constraint is not None
         form = replace(

@@ -16,7 +16,7 @@ from actors.api.bodies.sampling import SamplingBody, TermsBody
 from actors.api.context import ApiContext
 from actors.api.emulation import FIELD, no_fault
 from actors.api.errors import BROKEN, ApiError, invalid, retry_after, unavailable
-from actors.api.keys import KeyHolder, owner_of
+from actors.api.keys import KeyHolder
 from actors.api.limits import LimitReached, Release
 from actors.api.responses import fed_response, json_response
 from actors.core.params.sampling import Adapter, Sampling
@@ -165,13 +165,13 @@ async def ask(
             reading=reading,
             trace_headers=request.trace_headers,
             has_remote_kv=has_remote_kv,
-            client=owner_of(request),
+            client=request.owner,
             **terms,
         )
         for index, prompt in enumerate(prompts)
     ]
     names = tuple([generate.request_id or "" for generate in generates])
-    context.in_flight.begin(answer_id, names, owner_of(request))
+    context.in_flight.begin(answer_id, names, request.owner)
     request.at_end.callback(context.in_flight.end, answer_id, names)
     choices = await start_choices(context.llm, generates, field, request.at_end)
     if context.emulation is not None:

@@ -11,7 +11,7 @@ from typing import TypeVar
 import trio
 from quart import Blueprint, Response
 
-from actors.api.bodies.chat import DetokenizeBody, TokenizeBody, conversation
+from actors.api.bodies.chat import DetokenizeBody, TokenizeBody, read_conversation
 from actors.api.bodies.extras import read_body
 from actors.api.context import ApiContext
 from actors.api.errors import ApiError, invalid
@@ -39,7 +39,7 @@ def tokenize_routes(context: ApiContext) -> Blueprint:
         context.check_model(body.model)
         codec, reading = _codec(context), body.reading()
         if body.messages is not None:
-            turns = conversation(body.messages)
+            turns = await read_conversation(body.messages, context)
             encode, param = partial(codec.encode_chat, turns, MOST_TOKENS, reading), "messages"
         else:
             special = body.add_special_tokens is not False

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -12,14 +12,13 @@ from quart import Blueprint, Response
 
 from actors.api.answers.message import MessageEvents, whole_message
 from actors.api.answers.response import ResponseEvents, ResponseObject, repeated, whole_response
-from actors.api.bodies.chat import ChatBody, conversation
+from actors.api.bodies.chat import ChatBody, read_conversation
 from actors.api.bodies.extras import read_body
 from actors.api.bodies.messages import MessagesBody, PromptBody
-from actors.api.bodies.parsing import Json, validate
+from actors.api.bodies.parsing import MANY_MESSAGES, THREAD_FROM_BYTES, Json, off_the_loop, validate
 from actors.api.bodies.responses import ResponseBody
 from actors.api.context import ApiContext
 from actors.api.errors import ApiError, invalid
-from actors.api.keys import owner_of
 from actors.api.responses import fed_response, json_response
 from actors.api.routes.completions import ChatAnswer
 from actors.api.routes.generate import STORED
@@ -58,7 +57,8 @@ def messages_routes(context: ApiContext) -> Blueprint:
     async def create_message() -> Response:
         body = await _parsed_message(MessagesBody, context)
         with renamed(NAMES_IN_MESSAGES):
-            chat = await ChatAnswer.begin(context, current_request(), validate(ChatBody, body.chat()), "msg_")
+            as_chat = await _as_chat(context, body.chat, len(body.messages))
+            chat = await ChatAnswer.begin(context, current_request(), as_chat, "msg_")
         if not body.stream:
             return json_response(whole_message(await chat.whole()))
         return fed_response(chat.chunks(MessageEvents(chat.answer_id, context.model.name)))
@@ -66,7 +66,8 @@ def messages_routes(context: ApiContext) -> Blueprint:
     @routes.post("/v1/messages/count_tokens")
     async def count_tokens() -> Response:
         body = await _parsed_message(PromptBody, context)
-        num_tokens = await count_prompt(context, validate(ChatBody, body.prompt()))
+        as_chat = await _as_chat(context, body.prompt, len(body.messages))
+        num_tokens = await count_prompt(context, as_chat)
         original = {"original_input_tokens": num_tokens}
         return json_response({"input_tokens": num_tokens, "context_management": original})
 
@@ -81,11 +82,23 @@ async def _parsed_message(body_type: type[BodyT], context: ApiContext) -> BodyT:
     return body
 
 
+async def _as_chat(context: ApiContext, make: Callable[[], Json], num_messages: int) -> ChatBody:
+    """Return the chat completion for which a body stands; many messages are rewritten in a thread."""
+    is_large = num_messages > MANY_MESSAGES
+    return await off_the_loop(context, lambda: validate(ChatBody, make()), is_large=is_large)
+
+
+async def _continued(context: ApiContext, body: ResponseBody, before: list[Json]) -> ChatBody:
+    num_own = 1 if isinstance(body.input, str) else len(body.input)
+    return await _as_chat(context, partial(body.chat, before), len(before) + num_own)
+
+
 async def count_prompt(context: ApiContext, chat: ChatBody) -> int:
     """Return how many tokens a chat's prompt has; raises 501 where there is no tokenizer."""
     if context.codec is None:
         raise ApiError(501, "This server counts tokens and has no tokenizer.")
-    encode = partial(context.codec.encode_chat, conversation(chat.messages), None, chat.reading())
+    turns = await read_conversation(chat.messages, context)
+    encode = partial(context.codec.encode_chat, turns, None, chat.reading())
     return len(await apart(context, current_request(), encode, "messages"))
 
 
@@ -105,32 +118,33 @@ def responses_routes(context: ApiContext) -> Blueprint:
     routes = Blueprint("responses", __name__)
     kept = StoredResponses(context.keeps_responses)
 
-    async def parsed() -> tuple[ResponseBody, list[Json], int]:
-        """Return the checked body, the messages that it goes on from, and the size of both in bytes."""
+    async def parsed() -> tuple[ResponseBody, list[Json], int, bool]:
+        """Return the body, the messages it goes on from, the bytes of both, and if the body is large."""
         context.must_generate("Responses API")
         request = current_request()
         body = await read_body(ResponseBody, request, context)
-        num_bytes = size_of(await request.read_body())
+        data = await request.read_body()
+        is_large = len(data) >= THREAD_FROM_BYTES
+        num_bytes = await off_the_loop(context, partial(size_of, data), is_large=is_large)
         if (previous := body.previous_response_id) is None:
-            return body, [], num_bytes
-        before = kept.get(owner_of(request), previous, "previous_response_id")
-        return body, before.so_far, num_bytes + before.num_bytes
+            return body, [], num_bytes, is_large
+        before = kept.get(request.owner, previous, "previous_response_id")
+        return body, before.so_far, num_bytes + before.num_bytes, is_large
 
     @routes.post("/v1/responses")
     async def create_response() -> Response:
-        body, before, num_bytes = await parsed()
-        owner = owner_of(current_request())
+        body, before, num_bytes, is_large = await parsed()
+        owner = current_request().owner
         if body.store:
             kept.check_room(owner, num_bytes)
         with renamed(NAMES_IN_RESPONSES):
-            chat = await ChatAnswer.begin(
-                context, current_request(), validate(ChatBody, body.chat(before)), STORED
-            )
+            as_chat = await _continued(context, body, before)
+            chat = await ChatAnswer.begin(context, current_request(), as_chat, STORED)
         room_tokens = context.model.max_model_len - chat.num_prompt_tokens
         asked = repeated(body, chat.sampling, room_tokens, kept.keeps)
         response = ResponseObject(chat.answer_id, context.model.name, int(time.time()), asked)
         if body.store:
-            conversation = [*before, *body.messages()]
+            conversation = [*before, *await off_the_loop(context, body.messages, is_large=is_large)]
             num_bytes += BYTES_A_TOKEN * (asked["max_output_tokens"] or 0)
             stored = StoredResponse(response, conversation, chat.request_id, num_bytes)
             kept.keep(owner, chat.answer_id, stored)
@@ -140,25 +154,25 @@ def responses_routes(context: ApiContext) -> Blueprint:
 
     @routes.post("/v1/responses/input_tokens")
     async def count_input() -> Response:
-        body, before, _ = await parsed()
+        body, before, *_ = await parsed()
         with renamed(NAMES_IN_RESPONSES):
-            chat = validate(ChatBody, body.chat(before))
+            chat = await _continued(context, body, before)
             context.check_model(chat.model)
             num_tokens = await count_prompt(context, chat)
         return json_response({"object": "response.input_tokens", "input_tokens": num_tokens})
 
     @routes.get("/v1/responses/<name>")
     async def show_response(name: str) -> Response:
-        return json_response(kept.get(owner_of(current_request()), name).response.as_json())
+        return json_response(kept.get(current_request().owner, name).response.as_json())
 
     @routes.delete("/v1/responses/<name>")
     async def forget_response(name: str) -> Response:
-        kept.forget(owner_of(current_request()), name)
+        kept.forget(current_request().owner, name)
         return json_response({"id": name, "object": "response", "deleted": True})
 
     @routes.post("/v1/responses/<name>/cancel")
     async def cancel_response(name: str) -> Response:
-        stored = kept.get(owner_of(current_request()), name)
+        stored = kept.get(current_request().owner, name)
         if not stored.response.is_in_progress:
             raise invalid("The response is over: there is nothing to cancel.", None)
         stored.response.cancel()

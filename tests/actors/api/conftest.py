@@ -144,6 +144,7 @@ async def _serving(
     settings: HttpSettings | None = None,
     grace_s: float = 20.0,
     api_key: str | None = None,
+    model: ServedModel = MODEL,
     **app_options: Any,
 ) -> AsyncIterator[Site]:
     with trio.fail_after(HANGS_S):  # only a hanging test meets this limit
@@ -151,7 +152,7 @@ async def _serving(
             stop, stopped = trio.Event(), trio.Event()
             llm = FakeLLM(engine)
             keys = None if api_key is None else ApiKeys.one(api_key)
-            app = create_app(llm, MODEL, keys=keys, http=settings or HttpSettings(), **app_options)
+            app = create_app(llm, model, keys=keys, http=settings or HttpSettings(), **app_options)
 
             async def serve(*, task_status: trio.TaskStatus[int]) -> None:
                 await serve_http(

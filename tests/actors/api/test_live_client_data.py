@@ -273,3 +273,27 @@ def test_the_bodies_of_one_key_leave_room_for_those_of_others() -> None:
     bodies.release(first)
     bodies.release(first)
     assert bodies.num_bytes == 65 and bodies.add(second, 35) and not bodies.add(second, 1)
+
+
+# --- the log ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.wall_clock
+def test_no_line_of_the_log_grows_with_what_a_client_sends() -> None:
+    """Ids, names, paths and unknown fields, of refused requests and of answered ones."""
+    large, header = "y" * 1_000_000, "y" * 30_000
+    named = {"prompt": "hi", "max_tokens": 1}
+    with live(*EMULATED, "--debug") as server:
+        with httpx.Client(base_url=server.url, timeout=60) as client:
+            for name in ("model", "request_id", "tenant", "session", "user", "stop", "prompt", large):
+                client.post("/v1/completions", json=named | {name: large})
+            for name in ("X-Request-Id", "X-Tenant", "X-Session-Id", "X-Vllm-Priority"):
+                client.post("/v1/completions", json=named, headers={name: header})
+            for name in ("model", "metadata", "previous_response_id"):
+                client.post("/v1/responses", json={"input": "hi", "max_output_tokens": 1, name: large})
+            client.post(f"/v1/{header}", json=named)
+            longest = {"request_id": "i" * 1000, "tenant": "t" * 1000}
+            assert client.post("/v1/completions", json=named | longest).status_code == 200
+        assert server.stop() == 0
+    lines = server.stderr.splitlines()
+    assert any("i" * 256 in line for line in lines) and max(map(len, lines)) < 1500, max(lines, key=len)
