@@ -57,7 +57,7 @@ def messages_routes(context: ApiContext) -> Blueprint:
     async def create_message() -> Response:
         body = await _parsed_message(MessagesBody, context)
         with renamed(NAMES_IN_MESSAGES):
-            as_chat = await _as_chat(context, body.chat, len(body.messages))
+            as_chat = await _as_chat(context, body.chat, await _is_large(len(body.messages)))
             chat = await ChatAnswer.begin(context, current_request(), as_chat, "msg_")
         if not body.stream:
             return json_response(whole_message(await chat.whole()))
@@ -66,7 +66,7 @@ def messages_routes(context: ApiContext) -> Blueprint:
     @routes.post("/v1/messages/count_tokens")
     async def count_tokens() -> Response:
         body = await _parsed_message(PromptBody, context)
-        as_chat = await _as_chat(context, body.prompt, len(body.messages))
+        as_chat = await _as_chat(context, body.prompt, await _is_large(len(body.messages)))
         num_tokens = await count_prompt(context, as_chat)
         original = {"original_input_tokens": num_tokens}
         return json_response({"input_tokens": num_tokens, "context_management": original})
@@ -82,15 +82,19 @@ async def _parsed_message(body_type: type[BodyT], context: ApiContext) -> BodyT:
     return body
 
 
-async def _as_chat(context: ApiContext, make: Callable[[], Json], num_messages: int) -> ChatBody:
-    """Return the chat completion for which a body stands; many messages are rewritten in a thread."""
-    is_large = num_messages > MANY_MESSAGES
+async def _is_large(num_messages: int) -> bool:
+    """Whether the current request is rewritten in a thread: for its messages, or for its other fields."""
+    return num_messages > MANY_MESSAGES or len(await current_request().read_body()) >= THREAD_FROM_BYTES
+
+
+async def _as_chat(context: ApiContext, make: Callable[[], Json], is_large: bool) -> ChatBody:
+    """Return the chat completion for which a body stands; a large one is rewritten in a thread."""
     return await off_the_loop(context, lambda: validate(ChatBody, make()), is_large=is_large)
 
 
 async def _continued(context: ApiContext, body: ResponseBody, before: list[Json]) -> ChatBody:
     num_own = 1 if isinstance(body.input, str) else len(body.input)
-    return await _as_chat(context, partial(body.chat, before), len(before) + num_own)
+    return await _as_chat(context, partial(body.chat, before), await _is_large(len(before) + num_own))
 
 
 async def count_prompt(context: ApiContext, chat: ChatBody) -> int:

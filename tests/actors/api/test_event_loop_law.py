@@ -4,9 +4,10 @@ The work between two schedule points is counted as CPU time of the event loop's 
 changes nothing. The worst bodies of 16 MiB go to every route that takes one.
 """
 
+import gc
 import http.client
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -160,8 +161,29 @@ ALL_KINDS = {"/v1/completions", "/v1/chat/completions", "/v1/responses"}
 """Routes that get bodies of every kind; the others, which are parsed by the same function, get their own."""
 VECTORS = {"/v1/embeddings", "/pooling", "/score", "/v1/score", "/rerank", "/v1/rerank", "/v2/rerank"}
 ROUTES = sorted(
-    {*WHOLE, *VECTORS, "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/v1/responses/<name>/cancel"}
+    {
+        *WHOLE,
+        *VECTORS,
+        "/ping",
+        "/v1/load_lora_adapter",
+        "/v1/unload_lora_adapter",
+        "/v1/responses/<name>/cancel",
+    }
 )
+
+
+@pytest.fixture
+def collected_as_in_a_server() -> Iterator[None]:
+    """Keep what other tests made from the garbage collector, as a server does with its own start."""
+    from sundog.builds.server import OFTEN
+
+    thresholds = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*OFTEN)
+    yield
+    gc.set_threshold(*thresholds)
+    gc.unfreeze()
 
 
 def posted(port: int, route: str, body: bytes) -> int:
@@ -174,6 +196,7 @@ def posted(port: int, route: str, body: bytes) -> int:
 
 
 @pytest.mark.wall_clock
+@pytest.mark.usefixtures("collected_as_in_a_server")
 @pytest.mark.parametrize("route", ROUTES)
 async def test_no_body_keeps_the_event_loop_for_50_ms(serving: Any, route: str) -> None:
     """Of any kind, on any route; the server answers each."""
