@@ -121,11 +121,25 @@ class JsonLogFormatter(logging.Formatter):
         return json.dumps(line, default=str)
 
 
+class SeldomWithoutDescriptors(logging.Filter):
+    """Lets Trio's remark that no descriptor is left pass once a minute; Trio makes ten a second."""
+
+    every_s, next_s = 60.0, 0.0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.created < self.next_s:
+            return False
+        self.next_s = record.created + self.every_s
+        record.msg, record.args, record.exc_info = "no file descriptor is left: raise `ulimit -n`", (), None
+        return True
+
+
 def log_to_stderr(kind: str) -> None:
     """Write what is logged to stderr, as `kind` says: text or json, and as JSON Python's warnings, too."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLogFormatter() if kind == "json" else logging.Formatter("%(message)s"))
     logging.basicConfig(handlers=[handler])
+    logging.getLogger("trio.serve_listeners").addFilter(SeldomWithoutDescriptors())
     logging.captureWarnings(writes_json())
 
 

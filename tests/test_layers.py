@@ -119,7 +119,20 @@ def test_only_the_http_surface_knows_how_http_is_spoken() -> None:
     for folder in ("actors", "runtime", "sim", "sundog"):
         for file in sources(folder):
             known = any(module.startswith("actors.http") for module, _ in imports(file))
-            assert not known or file.startswith(("actors/api/", "actors/http/", "runtime/doors/")), file
+            assert not known or file.startswith(("actors/api/", "actors/http/")), file
+
+
+def test_http_is_parsed_by_nothing_of_ours() -> None:
+    """Hypercorn parses what is served, and httpx what is asked for: no file here imports a parser itself."""
+    for folder in sorted(OURS):
+        for file in sources(folder):
+            parsers = {module.split(".")[0] for module, _ in imports(file)} & {
+                "h11",
+                "h2",
+                "httptools",
+                "wsproto",
+            }
+            assert not parsers, f"{file} imports {sorted(parsers)}"
 
 
 CHARTER = {
@@ -128,10 +141,11 @@ CHARTER = {
     "trio": "actors/kernel/",
     "hypercorn": "actors/http/",
     "quart": "actors/api/",
+    "quart_trio": "actors/http/",
     "httpx": "runtime/load/",
     "pydantic": "actors/api/bodies/",
 }
-"""The packages of the charter, and the room in which each does its job."""
+"""The packages of the charter, quart-trio beside Quart, and the room in which each does its job."""
 
 
 @pytest.mark.parametrize("package", CHARTER)

@@ -4,10 +4,10 @@
 `errors.py` what they get instead, `exposition/` what operators are shown.
 """
 
+from actors.api.address import PortInUse
 from actors.api.app import create_app
 from actors.api.context import ServedModel
 from actors.api.in_flight import LLM
-from actors.http.listener import PortInUse, reserved
-from actors.http.server import HttpSettings, Tls, serve_http
+from actors.http.server import serve_http
 
-__all__ = ["LLM", "HttpSettings", "PortInUse", "ServedModel", "Tls", "create_app", "reserved", "serve_http"]
+__all__ = ["LLM", "PortInUse", "ServedModel", "create_app", "serve_http"]

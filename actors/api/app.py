@@ -3,6 +3,7 @@
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
@@ -11,6 +12,7 @@ from werkzeug.exceptions import RequestEntityTooLarge, RequestTimeout
 
 from actors.api import errors
 from actors.api.context import PLAIN_ANSWERS, AnswerFormats, ApiContext, ServedModel
+from actors.api.crowding import BodiesUnderWay
 from actors.api.emulation import Emulation
 from actors.api.errors import ApiError, ErrorShape, as_vllm, unavailable
 from actors.api.exposition import Exposition, OwnExposition
@@ -19,6 +21,7 @@ from actors.api.in_flight import LLM, RETRY_AFTER_S, AnswerControl, AnswersInFli
 from actors.api.keys import ApiKeys, check_key
 from actors.api.limits import ConcurrencyLimits, LocalLimits
 from actors.api.live import LiveEvents
+from actors.api.requests import ApiRequest, current_request
 from actors.api.responses import text_response
 from actors.api.routes.admin import admin_routes, lora_routes
 from actors.api.routes.completions import chat_routes, completions_routes
@@ -27,9 +30,9 @@ from actors.api.routes.pages import dashboard_routes, documents_routes, welcome_
 from actors.api.routes.tokenize import tokenize_routes
 from actors.api.routes.translated import messages_routes, responses_routes
 from actors.api.routes.vectors import embeddings_routes, scoring_routes
+from actors.config.http import USUAL_HTTP, HttpSettings
 from actors.front.codec import TextCodec
-from actors.http.quart_app import ApiApp, current_request, new_app
-from actors.http.server import USUAL, HttpSettings
+from actors.http.quart_app import HttpApp, new_app
 
 METHODS = "GET, POST, PUT, DELETE, OPTIONS"
 EXPOSED = "X-Request-Id, Retry-After"
@@ -124,11 +127,12 @@ def create_app(
     spans: "Spans | None" = None,
     in_flight: AnswersInFlight | None = None,
     emulation: Emulation | None = None,
-    http: HttpSettings = USUAL,
+    http: HttpSettings = USUAL_HTTP,
     control: AnswerControl | None = None,
     limits: ConcurrencyLimits | None = None,
     keeps_responses: bool = True,
-) -> ApiApp:
+    bodies: BodiesUnderWay | None = None,
+) -> HttpApp:
     """Return the OpenAI-compatible app in front of `llm`; serve it with `serve_http`.
 
     `codec` gives tokens their text, `spell` errors their shape. With `keys`, every path under /v1
@@ -136,9 +140,10 @@ def create_app(
     `body_timeout_s` to arrive with 408. /metrics shows what `exposition` counts, requests over HTTP too;
     /dashboard shows `live`. Answers are traced as `spans`, if given; `in_flight` holds what is under way.
     `http` says how many headers a request may have, and whose pages may call. Operators work at `control`,
-    and `limits` count the answers of each key.
+    and `limits` count the answers of each key, `bodies` the bytes of bodies under way.
     """
-    app = new_app(__name__, max_body_bytes, body_timeout_s)
+    new_request = partial(ApiRequest, bodies or BodiesUnderWay())
+    app = new_app(__name__, new_request, max_body_bytes, body_timeout_s)
     errors.install(app, spell)
     exposition = exposition or OwnExposition(CollectorRegistry())
     count_requests(app, exposition.count)

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import trio
 from prometheus_client import CollectorRegistry
 
+from actors.api.address import listen
 from actors.api.app import BODY_TIMEOUT_S, create_app
 from actors.api.context import ServedModel
 from actors.api.emulation import Emulation
@@ -20,8 +21,7 @@ from actors.api.live import Live, LiveEvents
 from actors.api.server_options import ServerOptions
 from actors.front.async_llm import FromClients
 from actors.front.codec import TextCodec
-from actors.http.listener import raise_descriptor_limit
-from actors.http.quart_app import ApiApp
+from actors.http.quart_app import HttpApp
 from actors.http.server import serve_http
 from actors.kernel.actor import Ref
 
@@ -170,7 +170,7 @@ class Door:
 
 
 async def serve_app(
-    app: ApiApp,
+    app: HttpApp,
     options: ServerOptions,
     stop: trio.Event,
     in_flight: AnswersInFlight,
@@ -188,17 +188,11 @@ async def serve_app(
         await in_flight.close()
         await in_flight.until_empty()
 
-    raise_descriptor_limit()
     if options.log_requests:
         log_refusals(app)
-    await serve_http(
-        app,
-        host=options.host,
-        port=options.port,
-        shares_port=shares_port,
-        shutdown=stop.wait,
-        drain=drain,
-        grace_s=options.grace_s * scale,
-        settings=options.http.on_clock(scale),
-        task_status=task_status,
-    )
+    http = options.http
+    settings = replace(http, keep_alive_s=http.keep_alive_s * scale, greeting_s=http.greeting_s * scale)
+    with listen(options.host, options.port, backlog=http.backlog, shares_port=shares_port) as listening:
+        task_status.started(listening.getsockname()[1])
+        grace_s = options.grace_s * scale
+        await serve_http(app, listening, shutdown=stop.wait, drain=drain, grace_s=grace_s, settings=settings)

@@ -14,25 +14,16 @@ import hmac
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from actors.api.errors import ApiError
+from actors.api.limits import KeyHolder
+from actors.api.requests import ApiRequest
 from actors.config import ConfigError
-from actors.http.quart_app import ApiRequest
-
-
-@dataclass(frozen=True, slots=True)
-class KeyHolder:
-    """The holder of a key; its answers are counted under `limited_as`, or not at all if None."""
-
-    limited_as: str | None = None
-    tenant: str | None = None
-    max_requests: int | None = None
-    priority: int | None = None
 
 
 class ApiKeys:
@@ -144,7 +135,6 @@ def check_key(request: ApiRequest, keys: ApiKeys, admin_key: str | None = None) 
         return
     request.client = keys.find(given) if scheme.lower() == "bearer" else None
     if request.client is not None:
-        request.owner = request.client.limited_as
         return
     raise ApiError(
         401,

@@ -9,6 +9,17 @@ from actors.front.intake import Turnover
 MOST_IDLE = 1_000
 """Clients that have nothing now, and whose turnover is still known."""
 
+
+@dataclass(frozen=True, slots=True)
+class KeyHolder:
+    """The holder of a key; its answers are counted under `limited_as`, or not at all if None."""
+
+    limited_as: str | None = None
+    tenant: str | None = None
+    max_requests: int | None = None
+    priority: int | None = None
+
+
 Release = Callable[[], None]
 """Gives back what was acquired; called once."""
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 
 from actors.api.bodies.parsing import Json
-from actors.api.keys import KeyHolder
+from actors.api.limits import KeyHolder
 
 PREFIX = b"data: "
 OTHER = "another client's"

@@ -1,11 +1,11 @@
 """Answers of Quart's: JSON with its keys in their order, texts, and streams that no timer cuts."""
 
 import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from typing import Protocol
 
+import trio
 from quart import Response
-
-from actors.http.quart_app import FedResponse, Feed
 
 STREAMED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 """Headers that keep proxies from holding a stream back."""
@@ -30,8 +30,31 @@ def event_stream_response(events: AsyncGenerator[bytes, None]) -> Response:
     return Response(events, 200, STREAMED, content_type=EVENTS)
 
 
+class Feed(Protocol):
+    """A body that comes piece by piece, and whose writer never waits for its reader."""
+
+    is_over: bool
+    """True once all of it has been taken."""
+
+    def watch(self, on_unread: Callable[[], None]) -> None:
+        """Have this called whenever there is something to take; at once if there is."""
+        ...
+
+    def take(self) -> bytes:
+        """Return what is new; empty if nothing is. Never raises."""
+        ...
+
+
 def fed_response(feed: Feed) -> Response:
-    """Return a streamed answer whose body is a feed."""
-    response = FedResponse((), 200, STREAMED, content_type=EVENTS)
-    response.feed = feed
-    return response
+    """Return a streamed answer whose body is a feed: what is new while a piece is written is the next one."""
+    return event_stream_response(_pieces(feed))
+
+
+async def _pieces(feed: Feed) -> AsyncGenerator[bytes, None]:
+    news = trio.Event()
+    feed.watch(lambda: news.set())
+    while not feed.is_over:
+        await news.wait()
+        news = trio.Event()
+        if piece := feed.take():
+            yield piece

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from actors.api.address import listen
 from actors.api.app import MAX_BODY_BYTES
 from actors.api.context import PLAIN_ANSWERS, AnswerFormats
 from actors.api.keys import ApiKeys
 from actors.config import ConfigError
-from actors.http.listener import listen
-from actors.http.server import USUAL, HttpSettings
+from actors.config.http import USUAL_HTTP, HttpSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class ServerOptions:
     log_stats: bool = True
     answers: AnswerFormats = PLAIN_ANSWERS
     otlp_traces_endpoint: str | None = None
-    http: HttpSettings = USUAL
+    http: HttpSettings = USUAL_HTTP
 
     def keys(self) -> ApiKeys | None:
         """Return the keys that the server lets in, None for all; ConfigError for a file it cannot read."""
@@ -52,8 +52,7 @@ class ServerOptions:
 
     def check_address(self) -> None:
         """Raise ConfigError if a server could not listen there now: before a model is loaded, say."""
-        self.http.config()
-        listen(self.host, self.port, 1, 1.0).close()
+        listen(self.host, self.port).close()
 
     def check_traces(self) -> None:
         """Raise ConfigError if spans are asked for and could be sent nowhere."""

@@ -45,9 +45,9 @@ def front_of(
         return
     import msgspec
 
-    from actors.api import reserved
     from runtime.doors.doors import Doors
     from runtime.doors.messages import DOOR_MESSAGES
+    from runtime.doors.port import reserved
     from runtime.host.python import module_command
     from runtime.worker.forks import Forks
 

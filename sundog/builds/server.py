@@ -32,11 +32,13 @@ def serve_until_stopped(
 
     from actors.api.serve_graph import serve_graph
     from actors.config.sampling_defaults import differing
+    from runtime.host.descriptors import raise_descriptor_limit
     from runtime.worker.watchdog import LoopWatchdog, end_process
     from sim.ahead import Ahead
     from sundog.builds.door_process import front_of
     from sundog.builds.start_report import StartReport
 
+    raise_descriptor_limit()
     options = replace(options, answers=replace(options.answers, thought=served.vocabulary.thought))
 
     def ready(url: str) -> None:

@@ -1,14 +1,16 @@
 """Options of a server's connections: TLS, the origins that browsers may call from, limits on clients."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sundog.options.row import AnyText, OneOf, Parsed, Real, Whole, option
 
 if TYPE_CHECKING:
-    from actors.api import Tls
     from actors.api.server_options import ServerOptions
+    from actors.config.http import Tls
 
 TLS = "TLS"
 LIMITS = "Limits on clients"
@@ -85,7 +87,7 @@ class ConnectionOptions:
 
     def of(self, options: "ServerOptions") -> "ServerOptions":
         """A server's options with this door; raises ConfigError for half of what TLS needs."""
-        from actors.api import HttpSettings
+        from actors.config.http import HttpSettings
 
         http = HttpSettings(
             keep_alive_s=self.timeout_keep_alive,
@@ -97,8 +99,8 @@ class ConnectionOptions:
         return replace(options, http=http)
 
     def _tls(self) -> "Tls | None":
-        from actors.api import Tls
         from actors.config import ConfigError
+        from actors.config.http import Tls
 
         cert_reqs = int(self.ssl_cert_reqs)
         if self.ssl_certfile is None:
@@ -112,4 +114,33 @@ class ConnectionOptions:
             raise ConfigError(
                 f"--ssl-cert-reqs is {cert_reqs}, but nobody certifies clients: give --ssl-ca-certs"
             )
+        self._check_files(self.ssl_certfile)
         return Tls(self.ssl_certfile, self.ssl_keyfile, self.ssl_ca_certs, cert_reqs)
+
+    def _check_files(self, certfile: str) -> None:
+        """Raise ConfigError that names the option and the file, of those that hold nothing for TLS."""
+        import ssl
+
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        key = "" if self.ssl_keyfile is None else f" and --ssl-keyfile {self.ssl_keyfile}"
+        wrong = "they are no certificate in PEM and the key to it, without a password"
+        with _named(f"--ssl-certfile {certfile}{key}", wrong):
+            # Without a password one would be asked for on the terminal.
+            context.load_cert_chain(certfile, self.ssl_keyfile, password="")
+        if self.ssl_ca_certs is not None:
+            with _named(f"--ssl-ca-certs {self.ssl_ca_certs}", "it holds no certificate in PEM"):
+                context.load_verify_locations(self.ssl_ca_certs)
+
+
+@contextmanager
+def _named(options: str, wrong: str) -> Iterator[None]:
+    import ssl
+
+    from actors.config import ConfigError
+
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        is_about_file = isinstance(error, OSError) and not isinstance(error, ssl.SSLError)
+        why = error.strerror if isinstance(error, OSError) and is_about_file else wrong
+        raise ConfigError(f"{options}: {why or wrong}") from None

@@ -13,10 +13,11 @@ from types import BuiltinMethodType
 
 import pytest
 import trio
+import trio.testing
 
 from actors.api.serve_graph import serve_graph
 from actors.api.server_options import ServerOptions
-from actors.http import HttpSettings
+from actors.config.http import HttpSettings
 from actors.metrics import metrics
 from actors.metrics.measured import Recent
 from sundog.builds.emulated import emulated
@@ -24,6 +25,7 @@ from sundog.builds.server import shown_model
 from sundog.options.engine import EngineOptions
 from sundog.options.serving import EmulatedServing
 from sundog.options.simulation import CostOptions
+from tests.patience import HANGS_S
 from tests.soak.manners import MANNERS
 
 CLIENTS, REQUESTS = 8, 160
@@ -66,9 +68,15 @@ def is_of_classes(each: object) -> bool:
     return type(each) is BuiltinMethodType and each.__name__ == "_destroy"
 
 
-async def counted() -> Counter[str]:
+def num_tasks() -> int:
+    return trio.lowlevel.current_statistics().tasks_living
+
+
+async def counted(num_tasks_idle: int) -> Counter[str]:
     """Objects by type, once all requests are over and no connection is kept any more."""
-    await trio.sleep(2 * KEEP_ALIVE_S)
+    with trio.fail_after(HANGS_S):
+        while num_tasks() > num_tasks_idle:
+            await trio.sleep(0.02)
     gc.collect()
     objects = (each for each in gc.get_objects() if not is_of_classes(each))
     kept = (each for each in objects if type(each).__name__ not in FORGOTTEN_LATER)
@@ -108,10 +116,12 @@ async def test_requests_that_are_over_leave_no_objects_behind(monkeypatch: pytes
         nursery.start_soon(serve)
         await ready.wait()
         port, rng = int(urls[0].rpartition(":")[2]), random.Random(1)
+        await trio.testing.wait_all_tasks_blocked()  # Hypercorn has begun all of its own
+        num_idle = num_tasks()
         await play(port, rng, REQUESTS)
-        few = await counted()
+        few = await counted(num_idle)
         await play(port, rng, REQUESTS)
-        many = await counted()
+        many = await counted(num_idle)
         stop.set()
     most = MOST_LEFT * REQUESTS
     assert not {name: count - few[name] for name, count in many.items() if count - few[name] > most}
@@ -122,7 +132,7 @@ async def test_what_is_remembered_of_classes_is_no_object_left_behind() -> None:
     kinds = [type(f"Kind{number}", (Mapping,), {}) for number in range(REQUESTS)]
     one, other = (type(name, (), {})() for name in ("One", "Other"))  # which nobody has looked for
     assert not isinstance(one, Mapping)
-    few = await counted()
+    few = await counted(num_tasks())
     assert not isinstance(other, Mapping)
-    many = await counted()
+    many = await counted(num_tasks())
     assert sum((many - few).values()) < MOST_LEFT * len(kinds)

@@ -9,7 +9,7 @@ from actors.api.bodies.parsing import BodyT, JsonObject, parse_request
 from actors.api.bodies.structured import RENAMED
 from actors.api.context import ApiContext
 from actors.api.errors import invalid, shown
-from actors.http.quart_app import ApiRequest
+from actors.api.requests import ApiRequest
 
 # A field's neutral values: what clients send when they want the ordinary behaviour.
 UNSUPPORTED: dict[str, tuple[object, ...]] = {

@@ -12,7 +12,7 @@ from actors.api.bodies.parsing import Int64, Name, NumTokens, Seconds
 from actors.api.bodies.sampling import TermsBody
 from actors.api.emulation import Headers
 from actors.api.errors import invalid, shown
-from actors.api.keys import KeyHolder
+from actors.api.limits import KeyHolder
 
 REQUEST_ID = "X-Request-Id"
 PRIORITY = "X-Vllm-Priority"

@@ -23,10 +23,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from actors.api.context import ApiContext
 from actors.api.errors import ApiError, shown
+from actors.api.requests import ApiRequest
 from actors.core.params.fields import INT32_MAX, INT64_MAX, INT64_MIN, TEMPERATURE, TOP_K, TOP_P
 from actors.front.bounds import MAX_CHOICES as MAX_CHOICES_OF_PROMPT
 from actors.front.foreign import ForeignFailure, contained
-from actors.http.quart_app import ApiRequest
 
 Json = dict[str, Any]
 

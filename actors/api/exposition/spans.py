@@ -26,8 +26,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from quart import Quart, Response, after_this_request, request
 
 from actors.api.exposition.http_metrics import UNCOUNTED
+from actors.api.requests import current_request
 from actors.config import ConfigError
-from actors.http.quart_app import current_request
 from actors.kernel.clock import now_s
 from actors.metrics.measured import Measured
 

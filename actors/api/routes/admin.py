@@ -15,10 +15,10 @@ from actors.api.bodies.parsing import parse_request
 from actors.api.context import ApiContext
 from actors.api.errors import INVALID_INPUT, ApiError, invalid, shown
 from actors.api.keys import OPERATORS
+from actors.api.requests import current_request
 from actors.api.responses import json_response, text_response
 from actors.core.logged import logged
 from actors.core.params.sampling import Adapter
-from actors.http.quart_app import current_request
 from actors.messages import Done, Drain, Freeze, Refused, ResetPrefixCache
 
 PAUSE_MODES = ("abort", "wait", "keep")

@@ -12,10 +12,10 @@ from actors.api.bodies.chat import ChatBody, read_conversation
 from actors.api.bodies.extras import read_body
 from actors.api.bodies.texts import CompletionBody
 from actors.api.context import ApiContext
-from actors.api.responses import fed_response, json_response
+from actors.api.requests import ApiRequest, current_request
+from actors.api.responses import Feed, fed_response, json_response
 from actors.api.routes.generate import PendingAnswer
 from actors.core.params.sampling import Sampling
-from actors.http.quart_app import ApiRequest, Feed, current_request
 from actors.kernel.clock import run_blocking
 
 

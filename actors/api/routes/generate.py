@@ -16,11 +16,10 @@ from actors.api.bodies.sampling import SamplingBody, TermsBody
 from actors.api.context import ApiContext
 from actors.api.emulation import FIELD, no_fault
 from actors.api.errors import BROKEN, ApiError, invalid, retry_after, unavailable
-from actors.api.keys import KeyHolder
-from actors.api.limits import LimitReached, Release
-from actors.api.responses import fed_response, json_response
+from actors.api.limits import KeyHolder, LimitReached, Release
+from actors.api.requests import ApiRequest
+from actors.api.responses import Feed, fed_response, json_response
 from actors.core.params.sampling import Adapter, Sampling
-from actors.http.quart_app import ApiRequest, Feed
 from actors.kernel.clock import now_s, sleep_until
 from actors.kernel.stream import Delta, joined
 from actors.messages import CheckHealth, Generate, Reading

@@ -13,12 +13,13 @@ from quart import Blueprint, Response, request
 from actors.api.context import ApiContext, server_version
 from actors.api.errors import ApiError
 from actors.api.in_flight import AnswersInFlight
-from actors.api.keys import LIVE, KeyHolder
+from actors.api.keys import LIVE
+from actors.api.limits import KeyHolder
 from actors.api.live import EVERY_S, LiveEvents
 from actors.api.openapi import document
 from actors.api.own_rows import with_own_rows
+from actors.api.requests import current_request
 from actors.api.responses import event_stream_response, json_response, text_response
-from actors.http.quart_app import current_request
 
 HTML = "text/html; charset=utf-8"
 

@@ -15,11 +15,11 @@ from actors.api.bodies.chat import DetokenizeBody, TokenizeBody, read_conversati
 from actors.api.bodies.extras import read_body
 from actors.api.context import ApiContext
 from actors.api.errors import ApiError, invalid
+from actors.api.requests import ApiRequest, current_request
 from actors.api.responses import json_response, text_response
 from actors.api.routes.generate import count_answer
 from actors.front.codec import TextCodec, TooManyTokens
 from actors.front.foreign import ForeignFailure, contained
-from actors.http.quart_app import ApiRequest, current_request
 
 T = TypeVar("T")
 

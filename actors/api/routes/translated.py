@@ -19,12 +19,12 @@ from actors.api.bodies.parsing import MANY_MESSAGES, THREAD_FROM_BYTES, Json, of
 from actors.api.bodies.responses import ResponseBody
 from actors.api.context import ApiContext
 from actors.api.errors import ApiError, invalid
+from actors.api.requests import current_request
 from actors.api.responses import fed_response, json_response
 from actors.api.routes.completions import ChatAnswer
 from actors.api.routes.generate import STORED
 from actors.api.routes.tokenize import apart
 from actors.api.stored import StoredResponse, StoredResponses, size_of
-from actors.http.quart_app import current_request
 from actors.messages import Cancel
 
 FIELD = re.compile(r"^\w+")

@@ -12,9 +12,9 @@ from actors.api.bodies.extras import read_body
 from actors.api.bodies.parsing import Json
 from actors.api.bodies.texts import RAW, RERANKS, SCORES, EmbeddingBody, RerankBody, ScoreBody
 from actors.api.context import ApiContext
+from actors.api.requests import ApiRequest, current_request
 from actors.api.responses import json_response
 from actors.api.routes.generate import ask, whole_choice
-from actors.http.quart_app import ApiRequest, current_request
 
 
 def embeddings_routes(context: ApiContext) -> Blueprint:

@@ -11,8 +11,11 @@ from typing import Any, overload
 import pytest
 import trio
 
-from actors.api import HttpSettings, ServedModel, create_app, serve_http
+from actors.api import ServedModel, create_app, serve_http
+from actors.api.address import listen
+from actors.api.crowding import BodiesUnderWay
 from actors.api.keys import ApiKeys
+from actors.config.http import HttpSettings
 from actors.kernel.stream import Delta, DeltaStream
 from actors.messages import Accepted, Cancel, CheckHealth, Generate, Health, Refused
 from tests.live import EMULATED, Live, live
@@ -93,6 +96,7 @@ class Site:
     stop: trio.Event
     stopped: trio.Event
     app: Any
+    bodies: BodiesUnderWay
 
     @property
     def url(self) -> str:
@@ -152,21 +156,17 @@ async def _serving(
             stop, stopped = trio.Event(), trio.Event()
             llm = FakeLLM(engine)
             keys = None if api_key is None else ApiKeys.one(api_key)
-            app = create_app(llm, model, keys=keys, http=settings or HttpSettings(), **app_options)
+            bodies, settings = BodiesUnderWay(), settings or HttpSettings()
+            app = create_app(llm, model, keys=keys, http=settings, bodies=bodies, **app_options)
+            listening = listen("127.0.0.1", 0, backlog=settings.backlog)
 
-            async def serve(*, task_status: trio.TaskStatus[int]) -> None:
-                await serve_http(
-                    app,
-                    host="127.0.0.1",
-                    port=0,
-                    shutdown=stop.wait,
-                    grace_s=grace_s,
-                    settings=settings or HttpSettings(),
-                    task_status=task_status,
-                )
+            async def serve() -> None:
+                with listening:
+                    await serve_http(app, listening, shutdown=stop.wait, grace_s=grace_s, settings=settings)
                 stopped.set()
 
-            yield Site(llm, await server.start(serve), stop, stopped, app)
+            server.start_soon(serve)
+            yield Site(llm, listening.getsockname()[1], stop, stopped, app, bodies)
             stop.set()
             await stopped.wait()
             engine.cancel_scope.cancel()

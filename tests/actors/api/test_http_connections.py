@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from actors.api import HttpSettings
+from actors.config.http import HttpSettings
 from actors.kernel.actor import ActorDied
 from actors.messages import Refused
 from tests.actors.api.wire import CLOSE, GET, completion
@@ -169,14 +169,16 @@ async def test_a_finished_answer_is_not_cancelled(serving: Any, exchange: Any) -
         assert site.llm.cancelled == []
 
 
-async def test_a_crowd_may_knock_at_once(serving: Any) -> None:
-    """512 connections are waiting before the first is accepted, and all are answered."""
+async def test_a_crowd_may_knock_at_once(serving: Any, exchange: Any) -> None:
+    """512 connections wait to be accepted by a server that runs, and all are answered."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < 2000:
         if hard != resource.RLIM_INFINITY and hard < 2000:
             pytest.skip("too few file descriptors are allowed")
         resource.setrlimit(resource.RLIMIT_NOFILE, (2000, hard))
     async with serving() as site:
+        async with await site.connect() as stream:
+            assert (await exchange(stream, GET))[0] == 200
         # Connecting without a checkpoint keeps the server from accepting meanwhile.
         crowd = [socket.create_connection(("127.0.0.1", site.port), 2) for _ in range(512)]
         answers = []

@@ -13,8 +13,8 @@ import trustme
 from h2.connection import H2Connection
 from h2.events import ResponseReceived, StreamEnded
 
-from actors.api import HttpSettings, Tls
 from actors.api.server_options import ServerOptions
+from actors.config.http import HttpSettings, Tls
 from actors.core.config import ConfigError
 from sundog.options.door import ConnectionOptions
 from tests.actors.api.hypercorns import SOON_S, hypercorns
@@ -195,15 +195,16 @@ def test_a_certificate_that_is_none_is_refused_by_its_option(certified: Certifie
     empty = tmp_path / "empty.pem"
     empty.write_text("")
     wrong: list[tuple[Any, str]] = [
-        (Tls("nowhere.pem"), "--ssl-certfile nowhere.pem: No such file"),
-        (Tls(certified.cert, "nowhere.pem"), "--ssl-keyfile nowhere.pem: No such file"),
-        (Tls(certified.cert, str(other)), "no certificate in PEM and the key to it"),
-        (Tls(str(empty)), "no certificate in PEM"),
-        (Tls(certified.cert, certified.key, str(empty)), "--ssl-ca-certs .* holds no certificate"),
+        (("nowhere.pem",), "--ssl-certfile nowhere.pem: No such file"),
+        ((certified.cert, "nowhere.pem"), "--ssl-keyfile nowhere.pem: No such file"),
+        ((certified.cert, str(other)), "no certificate in PEM and the key to it"),
+        ((str(empty),), "no certificate in PEM"),
+        ((certified.cert, certified.key, str(empty)), "--ssl-ca-certs .* holds no certificate"),
     ]
-    for tls, message in wrong:
+    names = ("ssl_certfile", "ssl_keyfile", "ssl_ca_certs")
+    for files, message in wrong:
         with pytest.raises(ConfigError, match=message):
-            HttpSettings(tls=tls).config()
+            ConnectionOptions(**dict(zip(names, files, strict=False))).of(ServerOptions())
     for half, message in (
         ({"ssl_keyfile": "key"}, "--ssl-keyfile is key"),
         ({"ssl_ca_certs": "ca"}, "--ssl-ca-certs is ca"),

@@ -7,9 +7,8 @@ import pytest
 import trio
 import trio.testing
 
-from actors.api import serve_http
+from actors.api.address import listen
 from actors.core.config import ConfigError
-from actors.http.listener import listen
 from tests.actors.api.wire import GET, completion
 
 pytestmark = pytest.mark.wall_clock
@@ -94,7 +93,7 @@ async def test_a_port_in_use_is_a_setting_that_cannot_work(serving: Any) -> None
     """The error names the option to change."""
     async with serving() as site:
         with pytest.raises(ConfigError, match="--port"):
-            await serve_http(site.app, host="127.0.0.1", port=site.port, shutdown=trio.sleep_forever)
+            listen("127.0.0.1", site.port)
 
 
 def test_an_address_that_is_not_ours_is_a_setting_that_cannot_work() -> None:
@@ -105,7 +104,7 @@ def test_an_address_that_is_not_ours_is_a_setting_that_cannot_work() -> None:
         ("a..b", 0, "--host"),
     ):
         with pytest.raises(ConfigError, match=option):
-            listen(host, port, 8, 60.0)
+            listen(host, port)
 
 
 def test_both_families_can_be_listened_on() -> None:
@@ -114,7 +113,7 @@ def test_both_families_can_be_listened_on() -> None:
         pytest.skip("no IPv6")
     for host in ("127.0.0.1", "::1"):
         try:
-            listener = listen(host, 0, 8, 60.0)
+            listener = listen(host, 0)
         except ConfigError:
             pytest.skip(f"this host has no {host}")
         listener.close()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from actors.api import HttpSettings
+from actors.config.http import HttpSettings
 from actors.http.quart_app import Connection
 from tests.actors.api.wire import GET, JSON, completion
 
@@ -136,7 +136,7 @@ async def test_slow_clients_do_not_hold_up_the_others(serving: Any, exchange: An
 
 
 async def test_a_step_of_a_stream_is_one_send(serving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the app's: the head, and one for each delta; the end leaves with the last."""
+    """Of the app's: the head, one for each delta, the usage in the last, and the end."""
     sent: list[dict[str, Any]] = []
     plain = Connection.handle_request
 
@@ -154,5 +154,5 @@ async def test_a_step_of_a_stream_is_one_send(serving: Any, monkeypatch: pytest.
         await stream.send_all(completion(**options))
         while not (await stream.receive_some()).endswith(b"0\r\n\r\n"):
             pass
-    assert len(sent) == 1 + 6, sent
-    assert b"w5 " in sent[-1]["body"] and b"[DONE]" in sent[-1]["body"] and not sent[-1]["more_body"]
+    assert len(sent) == 1 + 6 + 1, sent
+    assert b"w5 " in sent[-2]["body"] and b"[DONE]" in sent[-2]["body"] and not sent[-1]["body"]

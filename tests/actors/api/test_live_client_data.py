@@ -7,14 +7,16 @@ from typing import Any
 import httpx
 import pytest
 import trio
+from werkzeug.datastructures import Headers
 
+from actors.api.crowding import BodiesUnderWay
 from actors.api.own_rows import OTHER
+from actors.api.requests import ApiRequest
 from actors.api.stored import StoredResponse, StoredResponses, size_of
 from actors.core.params.sampling import Sampling
 from actors.front.codec import Vocabulary
 from actors.front.foreign import contained
 from actors.front.prompts import read_prompt
-from actors.http.bodies import BodiesUnderWay
 from actors.messages import PLAIN_READING, ChatMessage, Generate, Reading, Refused
 from tests.live import EMULATED, Live, live
 
@@ -226,10 +228,10 @@ def part_of(path: str, length: int, part: int) -> bytes:
 async def test_bodies_under_way_are_bounded_in_bytes(serving: Any) -> None:
     """A large one is refused beside one that is on its way, and has room when that one has left."""
     async with serving(max_body_bytes=200_000) as site:
-        site.app.bodies.most_bytes = 100_000
+        site.bodies.most_bytes = 100_000
         slow = await site.connect()
         await slow.send_all(part_of("/v1/completions", 90_000, 75_000))
-        while site.app.bodies.num_bytes < 75_000:
+        while site.bodies.num_bytes < 75_000:
             await trio.sleep(0.002)
         async with httpx.AsyncClient(base_url=site.url, timeout=30) as client:
             large = {"prompt": "x" * 40_000, "max_tokens": 1}
@@ -237,13 +239,13 @@ async def test_bodies_under_way_are_bounded_in_bytes(serving: Any) -> None:
             assert refused.status_code == 503 and "retry-after" in refused.headers, refused.text
             small = await client.post("/v1/completions", json={"prompt": "hi", "max_tokens": 1})
             assert small.status_code == 200
-            while site.app.bodies.num_bytes > 75_000:  # until the small one's request is over
+            while site.bodies.num_bytes > 75_000:  # until the small one's request is over
                 await trio.sleep(0.002)
             await slow.aclose()
-            while site.app.bodies.num_bytes:
+            while site.bodies.num_bytes:
                 await trio.sleep(0.002)
             assert (await client.post("/v1/completions", json=large)).status_code == 200
-        while site.app.bodies.num_bytes:  # until the last request is over
+        while site.bodies.num_bytes:  # until the last request is over
             await trio.sleep(0.002)
 
 
@@ -254,8 +256,21 @@ async def test_the_body_of_a_request_that_is_refused_is_not_kept(serving: Any) -
         stream = await site.connect()
         await stream.send_all(part_of("/v1/completions", 4_000_000, 3_000_000))
         await trio.sleep(0.2)
-        assert site.app.bodies.num_bytes == 0
+        assert site.bodies.num_bytes == 0
         await stream.aclose()
+
+
+async def test_what_arrives_after_the_end_of_a_request_is_not_counted() -> None:
+    """Nobody would release it."""
+    bodies = BodiesUnderWay()
+    request = ApiRequest(
+        *(bodies, "POST", "http", "/", b"", Headers(), "", "1.1", {}), send_push_promise=None
+    )
+    request.take(b"abc", is_last=False)
+    assert bodies.num_bytes == 3
+    request.at_end.close()
+    request.take(b"def", is_last=True)
+    assert bodies.num_bytes == 0
 
 
 class Sent:

@@ -14,8 +14,10 @@ MOST_BYTES_OF_A_KEY = 2**26
 class HasBody(Protocol):
     """A request: the digest of its key, if keys tell clients apart, and the bytes of its body so far."""
 
-    owner: str | None
     num_body_bytes: int
+
+    @property
+    def owner(self) -> str | None: ...
 
 
 @dataclass(slots=True)

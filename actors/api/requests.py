@@ -1,0 +1,67 @@
+"""Requests of the API: whose they are, and what is kept of their bodies."""
+
+import time
+from typing import cast
+
+import trio
+
+from actors.api.crowding import BodiesUnderWay
+from actors.api.limits import KeyHolder
+from actors.core.request import TraceHeaders
+from actors.http import quart_app
+from actors.http.quart_app import HttpRequest
+
+
+class ApiRequest(HttpRequest):
+    """A request whose body is counted beside those of others."""
+
+    client: KeyHolder | None = None
+    """The client whose key it carries, where keys are asked for."""
+    num_body_bytes = 0
+    is_crowded_out = False
+    """True if there was no room for its body beside those of other requests."""
+    trace_headers: TraceHeaders = ()
+    """Headers of the span of this answer, where answers are traced."""
+
+    def __init__(self, bodies: BodiesUnderWay, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)
+        self.began_s = time.perf_counter()
+        self._bodies = bodies
+        self._has_whole_body = trio.Event()
+        self._keeps_body = True
+        self.at_end.callback(self._forget_body)
+
+    @property
+    def owner(self) -> str | None:
+        """The digest of the key that it came with; None where keys do not tell clients apart."""
+        return None if self.client is None else self.client.limited_as
+
+    def take(self, piece: bytes, *, is_last: bool) -> None:
+        """Keep a piece of the body, if there is room and the body is of use."""
+        if self._keeps_body and piece and not self._bodies.add(self, len(piece)):
+            self.is_crowded_out = True
+            self._forget_body()
+            self.body.set_complete()
+        super().take(piece if self._keeps_body else b"", is_last=is_last)
+        if is_last:
+            self._has_whole_body.set()
+
+    def _forget_body(self) -> None:
+        self._keeps_body = False
+        self._bodies.release(self)
+        self.body.clear()
+
+    async def read_body(self) -> bytes:
+        """Return the whole body; raises 413 if it is too large and 408 if it takes too long."""
+        return cast(bytes, await self.get_data(as_text=False))
+
+    async def drop_body(self, within_s: float) -> None:
+        """Let the body arrive for a while: most clients read an answer only after they have sent it all."""
+        self._forget_body()
+        with trio.move_on_after(within_s):
+            await self._has_whole_body.wait()
+
+
+def current_request() -> ApiRequest:
+    """Return the request that the running handler serves."""
+    return cast(ApiRequest, quart_app.current_request())

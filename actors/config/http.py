@@ -1,0 +1,37 @@
+"""The limits and timeouts of HTTP connections, and their certificates."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Files as PEM. `cert_reqs` is what clients' certificates are: 0 not asked for, 1 checked, 2 required."""
+
+    certfile: str
+    keyfile: str | None = None
+    ca_certs: str | None = None
+    cert_reqs: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSettings:
+    """The limits and timeouts of connections.
+
+    `backlog` connections may wait to be accepted. A connection on which no whole head has come is kept for
+    `keep_alive_s` (5 s resets pooled clients), for a second at most if half of the descriptors are in use. A
+    client is dropped that takes nothing of what was sent for `stalled_client_s`, or the grace if that is
+    shorter, or whose TLS greeting takes longer than `greeting_s`. More than `max_head_bytes` or `max_headers`
+    are a 431. Pages of `allowed_origins` may call; `*` is all.
+    """
+
+    backlog: int = 2048
+    keep_alive_s: float = 75.0
+    stalled_client_s: float = 60.0
+    greeting_s: float = 10.0
+    max_head_bytes: int = 2**16
+    max_headers: int = 256
+    allowed_origins: tuple[str, ...] = ()
+    tls: Tls | None = None
+
+
+USUAL_HTTP = HttpSettings()
