@@ -17,6 +17,8 @@ class ReplicaHealth:
         for replica, role in enumerate(roles):
             parts[role].append(replica)
         self._parts = tuple(parts.values())
+        self._fewest = min(map(len, self._parts))
+        """The replicas of the role that has the fewest: requests are taken unless so many take none."""
         self._down: dict[int, EngineDown] = {}
         self._draining: set[int] = set()
         """Replicas that are given nothing new, up or not."""
@@ -63,7 +65,7 @@ class ReplicaHealth:
 
     def refusal(self) -> Refused | None:
         """Return why no new request is taken, if no replica that is up takes any."""
-        if len(self._down) + len(self._draining) < min(map(len, self._parts)):
+        if len(self._down) + len(self._draining) < self._fewest:
             return None
         health = self.health()
         if health.serves:

@@ -223,7 +223,8 @@ class Router(Actor[RouterMessage]):
 
     def _place(self, submits: tuple[Submit, ...], fleet: Fleet) -> bool:
         """Send requests to the replica that the policy chooses; False if it chooses none."""
-        replica = self._policy.choose(submits[0], fleet) if self._has_choice else fleet.up[0]
+        up = self._state.up_for[fleet.role]
+        replica = self._policy.choose(submits[0], fleet) if self._has_choice else up[0]
         if replica is not None:
             self._send(submits, replica)
         return replica is not None

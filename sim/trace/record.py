@@ -74,7 +74,7 @@ class TraceRequest(NamedTuple):
         num_blocks = self.num_prompt_tokens // block_size
         parts, rest = divmod(self.hash_block_tokens, block_size)
         if rest == 0 and parts:
-            ranges = (range(i * parts, i * parts + parts) for i in self.hash_ids)
+            ranges = [range(i * parts, i * parts + parts) for i in self.hash_ids]
             return tuple(chain.from_iterable(ranges))[:num_blocks]
         merged, rest = divmod(block_size, self.hash_block_tokens)
         if rest:

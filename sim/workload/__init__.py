@@ -7,6 +7,6 @@ distribution, say) leaves the others as they were: two runs can meet the same ar
 import numpy as np
 
 
-def stream(seed: int, name: str) -> np.random.Generator:
+def stream(seed: int, name: str) -> "np.random.Generator":  # in quotes: to name it imports `numpy.random`
     """Return the random stream called `name` of a run with this seed."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=tuple(name.encode())))

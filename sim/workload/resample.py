@@ -33,7 +33,7 @@ def retimed(trace: Iterable[TraceRequest], rate_per_s: float, seed: int) -> Iter
         yield row._replace(arrival_s=now_s)
 
 
-def _gaps(rng: np.random.Generator, rate_per_s: float) -> Iterator[float]:
+def _gaps(rng: "np.random.Generator", rate_per_s: float) -> Iterator[float]:
     while True:
         yield from rng.exponential(1 / rate_per_s, 4096).tolist()
 
