@@ -39,7 +39,9 @@ def frameworks(python: str, step_s: float) -> Iterator[list[Anchor]]:
 def checkout(folder: str, arguments: tuple[str, ...]) -> Iterator[list[Anchor]]:
     """The server of another checkout, by the same Python."""
     command, env = [sys.executable, "-c", START, *arguments], os.environ | {"PYTHONPATH": folder}
-    with _running("before, with its engine", command, cwd=folder, env=env, is_on_stderr=True) as anchor:
+    with _running(
+        f"{os.path.basename(folder)}, with its engine", command, cwd=folder, env=env, is_on_stderr=True
+    ) as anchor:
         if anchor is None:
             sys.exit(f"the server of {folder} did not start")
         yield [anchor]

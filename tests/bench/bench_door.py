@@ -1,15 +1,15 @@
 """What a streamed token, a request and a connection cost the server's process: processor time, memory.
 
     python -m tests.bench door [--streams 64 256 1000] [--tokens 120] [--step-scale 1] [--anchors [PYTHON]]
-                               [--before FOLDER]
+                               [--before FOLDER ...]
 
 The server is `sundog emulate`, whole, in a process of its own; this one is the client. Each load
 runs with few tokens and with many: the difference is the price of a token, what is left that of a request.
 The same load without HTTP, in a third process, says which part of both is the door's. On a machine that
 others use, steps that take longer (`--step-scale`) keep tokens from sharing a chunk. With `--anchors` the
 same clients read as many streams, at the same pace, from plain Quart, and from FastAPI if PYTHON, by default
-this one, has it with uvicorn, uvloop and httptools. `--before` is another checkout, whose server is asked as
-well. All are asked in turn, so that what else a machine does falls on all.
+this one, has it with uvicorn, uvloop and httptools. `--before` names other checkouts, whose servers are asked
+as well. All are asked in turn, so that what else a machine does falls on all.
 """
 
 import argparse
@@ -114,15 +114,15 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=120)
     parser.add_argument("--step-scale", type=float, default=1.0)
     parser.add_argument("--anchors", nargs="?", const=sys.executable, metavar="PYTHON")
-    parser.add_argument("--before", metavar="FOLDER")
+    parser.add_argument("--before", nargs="*", default=[], metavar="FOLDER")
     options = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     scaled = ("--step-scale", f"{options.step_scale:g}")
     with ExitStack() as running:
         server, before = Served(running.enter_context(live(*SERVER, *LIMITS, *scaled))), list[Anchor]()
-        if options.before is not None:
+        for folder in options.before:
             arguments = (*SERVER[1:], *LIMITS, *scaled)
-            before = running.enter_context(checkout(os.path.abspath(options.before), arguments))
+            before += running.enter_context(checkout(os.path.abspath(folder), arguments))
         for count in options.streams:
             measure(server, count, options, before)
         print(idle(server, 2000), flush=True)
