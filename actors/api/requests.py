@@ -4,11 +4,11 @@ import time
 from typing import cast
 
 import trio
+from quart import request
 
 from actors.api.crowding import BodiesUnderWay
 from actors.api.limits import KeyHolder
 from actors.core.request import TraceHeaders
-from actors.http import quart_app
 from actors.http.quart_app import HttpRequest
 
 
@@ -64,4 +64,4 @@ class ApiRequest(HttpRequest):
 
 def current_request() -> ApiRequest:
     """Return the request that the running handler serves."""
-    return cast(ApiRequest, quart_app.current_request())
+    return request._get_current_object()  # type: ignore[attr-defined, no-any-return]  # a proxy

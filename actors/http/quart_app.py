@@ -7,11 +7,11 @@ Hypercorn keeps connections whose clients sent further requests and left.
 
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import trio
 from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable
-from quart import Response, request
+from quart import Response
 from quart.wrappers.base import BaseRequestWebsocket
 from quart_trio import QuartTrio
 from quart_trio.asgi import TrioASGIHTTPConnection
@@ -54,11 +54,6 @@ class HttpRequest(TrioRequest):
                 self._waiting.cancel()
             return await work(*args)
         return None
-
-
-def current_request() -> HttpRequest:
-    """Return the request that the running handler serves."""
-    return cast(Any, request)._get_current_object()  # type: ignore[no-any-return]  # a proxy
 
 
 class Connection(TrioASGIHTTPConnection):

@@ -40,11 +40,13 @@ def hypercorn_config(settings: HttpSettings) -> Config:
     config.h11_max_incomplete_size = config.h2_max_header_list_size = settings.max_head_bytes
     # Without TLS nothing needs HTTP/2, and its errors end all connections (docs/api.md).
     config.h2_max_concurrent_streams = 0 if tls is None else 1000
-    config.include_server_header = False
-    config.errorlog = log
+    config.include_server_header, config.errorlog = False, log
     if tls is not None:
-        config.certfile, config.keyfile = tls.certfile, tls.keyfile or tls.certfile
-        config.ca_certs = tls.ca_certs
+        config.certfile, config.keyfile, config.ca_certs = (
+            tls.certfile,
+            tls.keyfile or tls.certfile,
+            tls.ca_certs,
+        )
         config.keyfile_password = ""  # or a key that has one would be asked for on the terminal
         config.verify_mode = ssl.VerifyMode(tls.cert_reqs)
     return config
