@@ -31,7 +31,8 @@ class AcceptanceModel:
     There is one pair of such rates, or one of each request of a record: a request of the same name has its
     own, any other one that a hash picks, for requests are not alike. It picks each as often as it had tokens:
     whose drafts are accepted needs fewer steps for an answer, and with one step in a short answer and two in
-    another a pick among requests would take more drafts for accepted than were.
+    another a pick among requests would take more drafts for accepted than were. The rates of a record are
+    `shrunk`.
     """
 
     rates: tuple[tuple[Rates, Rates], ...]
@@ -50,7 +51,14 @@ class AcceptanceModel:
             found = list(asked.measured.values())
             total = sum(each.num_tokens for each in found)
             bounds = tuple(tokens / total for tokens in accumulate(each.num_tokens for each in found))
-            return cls(tuple((each.proposed, each.accepted) for each in found), names, seed, bounds)
+            num_decodes = [each.num_decodes for each in found]
+            proposed_of = shrunk([each.proposed for each in found], num_decodes)
+            accepted_of = shrunk([each.accepted for each in found], num_decodes)
+            rates = tuple(
+                (proposed, tuple(map(min, accepted, proposed)))
+                for proposed, accepted in zip(proposed_of, accepted_of, strict=True)
+            )
+            return cls(rates, names, seed, bounds)
         if acceptance is None:
             raise ConfigError(
                 "--speculative-config: acceptance is missing, and a simulated GPU has no tokens to compare;"
@@ -83,6 +91,39 @@ class AcceptanceModel:
         below = 1.0 - ((x ^ (x >> 31)) >> 11) * 2.0**-53  # above 0, and 1 at most
         proposed, accepted = self.rates[place]
         return _count(proposed, below), _count(accepted, below)
+
+
+def shrunk(measured: Sequence[Rates], num_decodes: Sequence[int]) -> list[Rates]:
+    """Return the rates to expect of each request, by those measured in so many decodes of it.
+
+    Rates of two decodes are mostly chance. Those of n decodes count n / (n + k) and the rates of all decodes
+    k / (n + k): the mean of the Beta-binomial model, whose two moments give k = (1 - r) / r. Its r is the
+    share of the variance of a decode's drafts that is between requests, and 0 where they differ by no more
+    than chance explains: then each has the rates of all.
+
+    An answer ends where its tokens are there, so that lucky requests have few decodes. Hence sums are
+    compared and no means: by Wald's second identity E[(S - n m)^2] = v E[n] for the drafts S of n decodes,
+    whatever ended them, if requests are alike (m and v: the mean and variance of the drafts of a decode).
+    """
+    total = sum(num_decodes)
+    pooled = tuple(
+        sum(rate * count for rate, count in zip(position, num_decodes, strict=True)) / total
+        for position in zip(*measured, strict=True)
+    )
+    mean = sum(pooled)
+    variance = sum((2 * place + 1) * rate for place, rate in enumerate(pooled)) - mean * mean
+    pairs = sum(count * count for count in num_decodes) - total
+    if pairs == 0 or variance <= 1e-12:
+        return [pooled] * len(measured)
+    squares = sum(
+        (count * (sum(rates) - mean)) ** 2 for rates, count in zip(measured, num_decodes, strict=True)
+    )
+    between = min(max((squares - total * variance) / (variance * pairs), 0.0), 1.0)
+    weights = (count * between / (1 - between + count * between) for count in num_decodes)
+    return [
+        tuple(weight * own + (1 - weight) * all_ for own, all_ in zip(rates, pooled, strict=True))
+        for rates, weight in zip(measured, weights, strict=True)
+    ]
 
 
 def _count(rates: tuple[float, ...], number: float) -> int:

@@ -35,13 +35,14 @@ Rates = tuple[float, ...]
 
 
 class MeasuredRates(NamedTuple):
-    """The rates of a request's drafts, and the tokens that its decodes brought.
+    """The rates of a request's drafts, its decodes, and the tokens that they brought.
 
     Accepted drafts behind the end of its answer count among the tokens, as they do among the accepted ones.
     """
 
     proposed: Rates
     accepted: Rates
+    num_decodes: int
     num_tokens: int
 
 

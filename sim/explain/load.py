@@ -93,6 +93,7 @@ def measured_drafts(path: Path, num_tokens: int) -> dict[str, MeasuredRates]:
             found[name] = MeasuredRates(
                 _rates([each.num_drafts for each in own], num_decodes, num_tokens),
                 _rates(sampled, num_decodes, num_tokens),
+                num_decodes,
                 num_decodes + sum(sampled),
             )
     return found

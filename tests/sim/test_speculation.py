@@ -25,7 +25,7 @@ from sim.hardware.gpu import load_gpu
 from sim.hardware.model import load_model
 from sim.record.journal import Journal, Past, decisions
 from sim.replay import replay_on
-from sim.speculated import AcceptanceModel, Lengths, Speculated
+from sim.speculated import AcceptanceModel, Lengths, Speculated, shrunk
 from sim.trace.record import TraceRequest
 from tests.sundog.test_options import TRACE, sundog
 from tests.test_worlds import CAPACITY, COST, config, requests
@@ -294,20 +294,83 @@ def test_rates_of_acceptance_do_not_depend_on_the_lengths_of_answers(tmp_path: P
     assert always["rates_by_position"] == [1.0] * 4 and always["acceptance_rate"] == 1.0
 
 
-def test_a_record_of_short_answers_predicts_long_ones_of_other_names() -> None:
-    """Steps are within 2 %: requests picked alike often had 5 % too few, as good luck needs fewer steps."""
-    asked = SpeculativeConfig("ngram", 4, acceptance=0.8)
-    given, measured = AcceptanceModel.of(asked), dict[str, MeasuredRates]()
-    for name in (f"short{number}" for number in range(1500)):
-        counts = list(accepted_of(given, name, 6))
-        rates = tuple(sum(count > position for count in counts) / len(counts) for position in range(4))
-        measured[name] = MeasuredRates((1.0,) * 4, rates, len(counts) + sum(counts))
-    record = AcceptanceModel.of(replace(asked, acceptance=None, measured=measured))
-    steps = [
-        sum(1 for number in range(2000) for _ in accepted_of(model, f"long{number}", 300))
-        for model in (given, record)
+def test_the_case_of_300_short_answers_is_off_by_chance_alone() -> None:
+    """Seed 0 of the command line has 0.62 and 3.48 in 516 decodes: 1.6 standard errors, other seeds less.
+
+    A decode accepts 0.8 + 0.64 + 0.512 + 0.4096 = 2.3616 drafts; E[K^2] = 0.8 + 3 x 0.64 + 5 x 0.512 + 7 x
+    0.4096 = 8.1472, so that their variance is 2.57 and the error of a mean of 516 is 0.0706. 40 seeds have
+    it within 3 errors of their own mean, 0.011 each.
+    """
+    mean, variance = 2.3616, 8.1472 - 2.3616**2
+    num_decodes, num_accepted = [], []
+    for seed in range(40):
+        model = AcceptanceModel.of(SpeculativeConfig("ngram", 4, acceptance=0.8), seed)
+        counts = [count for number in range(300) for count in accepted_of(model, f"r{number}", 6)]
+        num_decodes.append(len(counts))
+        num_accepted.append(sum(counts))
+    errors = [
+        (accepted / decodes - mean) / (variance / decodes) ** 0.5
+        for accepted, decodes in zip(num_accepted, num_decodes, strict=True)
     ]
-    assert steps[1] == pytest.approx(steps[0], rel=0.02)
+    assert max(map(abs, errors)) < 3 and sum(map(abs, errors)) / 40 == pytest.approx(0.8, abs=0.25)
+    total = sum(num_decodes)
+    assert sum(num_accepted) / total == pytest.approx(mean, abs=3 * (variance / total) ** 0.5)
+
+
+@pytest.mark.parametrize("chances", [(0.8,), (0.5, 0.9), (0.6, 0.7, 0.8, 0.95)])
+@pytest.mark.parametrize("names", ["short", "long"])
+def test_a_record_of_short_answers_predicts_long_ones_of_all_names(
+    names: str, chances: tuple[float, ...]
+) -> None:
+    """Steps are within 3 %, where the error of such a record is 0.8: also where requests are not alike."""
+    models = [AcceptanceModel.of(SpeculativeConfig("ngram", 4, acceptance=chance)) for chance in chances]
+    truth = {f"short{number}": models[number % len(models)] for number in range(1500)}
+    record = AcceptanceModel.of(SpeculativeConfig("ngram", 4, measured=measured_of(truth, 6)))
+    right = sum(1 for name, model in truth.items() for _ in accepted_of(model, f"long {name}", 300))
+    found = sum(1 for number in range(1500) for _ in accepted_of(record, f"{names}{number}", 300))
+    assert found == pytest.approx(right, rel=0.03)
+
+
+def test_shrunk_rates_are_nearer_than_those_measured_and_those_of_all() -> None:
+    """By squared errors of the tokens a decode; of long answers those measured are as good."""
+    models = [AcceptanceModel.of(SpeculativeConfig("ngram", 4, acceptance=chance)) for chance in (0.5, 0.9)]
+    truth = {f"r{number}": models[number % 2] for number in range(600)}
+    right = [sum(model.rates[0][1]) for model in truth.values()]
+    for num_tokens in (6, 30, 300):
+        measured = list(measured_of(truth, num_tokens).values())
+        own = [each.accepted for each in measured]
+        num_decodes = [each.num_decodes for each in measured]
+        all_ = sum(sum(r) * n for r, n in zip(own, num_decodes, strict=True)) / sum(num_decodes)
+        errors = [
+            sum((value - wanted) ** 2 for value, wanted in zip(values, right, strict=True))
+            for values in (map(sum, shrunk(own, num_decodes)), map(sum, own), [all_] * 600)
+        ]
+        assert errors[0] < 0.9 * errors[2] and errors[0] < (0.8 if num_tokens == 6 else 1.001) * errors[1]
+
+
+def test_rates_shrink_by_the_share_of_variance_between_requests() -> None:
+    """8 and 2 of 10: (9 + 9 - 20 / 4) / (180 / 4) = 13 / 45 of it, so that 130 of 162 parts are their own.
+
+    6 and 4 of 10 differ by 1 + 1, where chance alone gives 20 / 4.
+    """
+    first, second = shrunk([(0.8,), (0.2,)], [10, 10])
+    assert first == pytest.approx((0.5 + 0.3 * 130 / 162,))
+    assert second == pytest.approx((0.5 - 0.3 * 130 / 162,))
+    assert shrunk([(0.6,), (0.4,)], [10, 10]) == [(0.5,), (0.5,)]
+    assert shrunk([(1.0, 1.0), (1.0, 1.0)], [1, 3]) == [(1.0, 1.0)] * 2
+    assert shrunk([(1.0, 0.0), (0.0, 0.0)], [1, 1]) == [(0.5, 0.0)] * 2
+    never, always = shrunk([(0.0,), (1.0,)], [1000, 1000])
+    assert never[0] < 0.001 and always[0] > 0.999
+
+
+def measured_of(truth: dict[str, AcceptanceModel], num_tokens: int) -> dict[str, MeasuredRates]:
+    """Return what a record of answers of so many tokens says of each request."""
+    measured = {}
+    for name, model in truth.items():
+        counts = list(accepted_of(model, name, num_tokens))
+        rates = tuple(sum(count > position for count in counts) / len(counts) for position in range(4))
+        measured[name] = MeasuredRates((1.0,) * 4, rates, len(counts), len(counts) + sum(counts))
+    return measured
 
 
 def accepted_of(model: AcceptanceModel, name: str, num_tokens: int) -> Iterator[int]:
@@ -319,12 +382,9 @@ def accepted_of(model: AcceptanceModel, name: str, num_tokens: int) -> Iterator[
         length += 1 + count
 
 
-@pytest.mark.xfail(
-    strict=False, reason="5.6 % off: requests of a record's names take rates of their own, of two drafts each"
-)
 def test_a_record_of_short_answers_predicts_long_ones(tmp_path: Path) -> None:
     """Its rates are those of the drafts: TPOT is what the rates themselves give."""
     drafted(answers(tmp_path / "short.csv", 1500, 6), 0.8, "--out", str(tmp_path / "run"))
     long = answers(tmp_path / "long.csv", 200, 300)
     given, record = drafted(long, 0.8), drafted(long, str(tmp_path / "run"))
-    assert record["tpot_s"]["mean"] == pytest.approx(given["tpot_s"]["mean"], rel=0.05)
+    assert record["tpot_s"]["mean"] == pytest.approx(given["tpot_s"]["mean"], rel=0.02)
