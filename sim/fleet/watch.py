@@ -164,7 +164,9 @@ class FleetWatch(Actor[Heard]):
     def _step(self, output: StepOutput) -> None:
         replica, ends, visits = output.replica, output.end_times_s, self._visits
         self.running[replica] = output.num_running
-        if ends and self._since_s[replica] is None:
+        if not output.batch.num_tokens:  # What waits there waits for blocks that another engine fetches.
+            self._fall_silent(replica, output.start_s)
+        elif ends and self._since_s[replica] is None:
             self._since_s[replica] = output.start_s
         if not (output.num_running or output.num_waiting):
             self._fall_silent(replica, ends[-1] if ends else output.start_s)

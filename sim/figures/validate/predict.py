@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from actors.config import EngineConfig
 from actors.config.generation import GREEDY
 from actors.core.config import ConfigError, SchedulerConfig
-from actors.core.routers.rules import LeastRequests
+from actors.core.engine_version import decisions_of, weighs_kv
+from actors.core.routers.rules import DataParallel, RoundRobin
 from actors.messages import Capacity
 from sim.cost.composed import in_step, scaled
 from sim.cost.doubt import FRONT_END_DOUBT, step_doubt
@@ -36,7 +37,10 @@ from sim.target import Target
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """`capacity` is of each data-parallel rank, a replica; requests go to the one with the fewest."""
+    """`capacity` is of each data-parallel rank, a replica; vLLM's own balancer is in front of several.
+
+    How many API servers there were is not recorded: one is taken, which counts all requests.
+    """
 
     target: Target
     config: EngineConfig
@@ -61,17 +65,19 @@ class Deployment:
             pipeline_parallel_size=options.pipeline_parallel_size,
             num_speculative_tokens=0 if asked is None else asked.num_tokens,
             num_lookahead_tokens=0 if asked is None else asked.num_lookahead_tokens,
+            engine_version=decisions_of(server.engine_version),
         )
         limits = target.with_states(limits)
         capacity = target.capacity(
             limits.block_size, budget, seqs, server.num_gpu_blocks, caches=limits.enable_prefix_caching
         )
+        balancer = DataParallel("kv" if weighs_kv(server.engine_version) else "counts")
         config = EngineConfig(
             scheduler=limits,
             decode_runs=True,
             refuse_never_fit=True,
             replicas=options.data_parallel_size,
-            router=LeastRequests(),
+            router=balancer if options.data_parallel_size > 1 else RoundRobin(),
             speculation=asked,
         )
         return cls(target, config, capacity)

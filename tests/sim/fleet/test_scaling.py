@@ -373,8 +373,68 @@ def test_the_laws_hold_for_each_pool(name: str) -> None:
             quiet_s = ended_s + down_s + 2 * every_s
             assert not [1 for time_s, _ in pool.changes if quiet_s < time_s < ended_s + 50.0]
             assert wanted_at(pool.changes, ended_s + 50.0) == 1
+            busy_s = sum(then.busy * then.num_up * every_s for then, _ in seen)
+            computed = [
+                steps.busy_s
+                for steps, engine in zip(recorder.steps, plan.engines, strict=True)
+                if engine.pool == pool.pool
+            ]
+            assert busy_s <= sum(computed) * (1 + 1e-9), (seed, pool.pool)
         pairs = zip(columns.first_token_s[:-1], columns.arrival_s[:-1], strict=True)
         assert ttfts_s == pytest.approx(sum(token_s - arrival_s for token_s, arrival_s in pairs))
+
+
+def test_an_engine_that_waits_for_its_blocks_to_be_fetched_does_not_compute() -> None:
+    """Three prompts of 16 blocks fill the caches of 48 until they are fetched, four seconds a prompt."""
+    witness = Witness(Plan((1,)))
+    config, plan = pools_of(("prefill", "decode"), {"prefill": witness}, 0.1, 0.0, rate=64.0)
+    rows = [TraceRequest(f"r{n}", 1.0, 256, 2) for n in range(4)]
+    recorder = played(rows, config, plan)
+    assert recorder.columns.reason == ["stop"] * 4 and recorder.columns.first_token_s[0] > 4.9
+    computed_s = recorder.steps[0].busy_s
+    assert computed_s == pytest.approx(0.0, abs=0.05) and computed_s > 0.01
+    assert sum(then.busy * 0.1 for then, _ in witness.seen) == pytest.approx(computed_s)
+    assert max(then.num_waiting for then, _ in witness.seen if 2 < then.now_s < 4) > 0
+
+
+@pytest.mark.parametrize("name", SCALERS)
+def test_the_laws_hold_for_each_pool_when_its_engines_crash(name: str) -> None:
+    """Starts are rises, what there is was wanted, and without demand one of each pool is kept.
+
+    A prompt whose decoding engine has crashed keeps its blocks for 480 s, and others wait for them.
+    """
+    for seed in range(num_cases(2)):
+        rng = random.Random(f"{name} crash {seed}")
+        every_s, start_s, down_s = rng.choice([0.2, 0.5]), rng.choice([0.0, 0.25]), rng.choice([0.0, 0.3])
+        witnesses = {role: Witness(scaler_of(name, rng, down_s)) for role in dict.fromkeys(FOUR)}
+        config, plan = pools_of(
+            FOUR, dict(witnesses), every_s, start_s, rate=rng.choice([4000.0, 1e6]), latency_s=0.001
+        )
+        faults = tuple(
+            DeadEngine(
+                kind="dead-engine",
+                at_s=rng.uniform(0, 2.0),
+                replica=rng.randrange(len(FOUR)),
+                down_s=rng.choice([0.0, 0.05, 0.5, 2.0]),
+            )
+            for _ in range(rng.randint(1, 4))
+        )
+        rows = crowd(seed, num_requests=40, per_s=rng.choice([20.0, 200.0]))
+        last = TraceRequest("last", 1100.0, 20, 2)
+        recorder = played([*rows, last], config, replace(plan, faults=faults))
+        columns = recorder.columns
+        assert {*columns.reason} <= {"stop", "error", "refused"} and columns.reason[-1] == "stop"
+        ended_s = max([*columns.finish_s[:-1], rows[-1].arrival_s, *(fault.at_s for fault in faults)])
+        assert ended_s < 1000
+        figures = summarize(recorder).fleet
+        assert isinstance(figures, FleetFigures) and figures.scaling is not None
+        for pool in figures.scaling.pools:
+            seen = witnesses[pool.pool].seen
+            assert pool.num_starts == rises(pool.changes)
+            assert all(then.num_replicas == wanted_at(pool.changes, then.now_s) for then, _ in seen)
+            quiet_s = ended_s + down_s + 2 * every_s
+            assert not [1 for time_s, _ in pool.changes if quiet_s < time_s < ended_s + 50.0], (seed, pool)
+            assert wanted_at(pool.changes, ended_s + 50.0) == 1, (seed, pool)
 
 
 def test_a_replica_that_still_drains_serves_at_once_when_it_is_ordered_again() -> None:

@@ -48,7 +48,12 @@ def ttft_s(folder: Path, *keys: str, model: str = DENSE) -> float:
 
 
 OPTIONS: list[tuple[str, tuple[str, ...], EngineOptions]] = [
-    (DENSE, ("data_parallel_size = 2",), EngineOptions(data_parallel_size=2, router="least-requests")),
+    (DENSE, ("data_parallel_size = 2",), EngineOptions(data_parallel_size=2)),
+    (
+        DENSE,
+        ("data_parallel_size = 2", 'engine_version = "0.26.0"'),
+        EngineOptions(data_parallel_size=2, engine_version="0.26"),
+    ),
     (DENSE, ("pipeline_parallel_size = 2",), EngineOptions(pipeline_parallel_size=2)),
     (
         DENSE,
@@ -64,7 +69,7 @@ OPTIONS: list[tuple[str, tuple[str, ...], EngineOptions]] = [
     (
         EXPERTS,
         ("data_parallel_size = 2", "enable_expert_parallel = true"),
-        EngineOptions(data_parallel_size=2, enable_expert_parallel=True, router="least-requests"),
+        EngineOptions(data_parallel_size=2, enable_expert_parallel=True),
     ),
 ]
 
@@ -73,7 +78,7 @@ OPTIONS: list[tuple[str, tuple[str, ...], EngineOptions]] = [
 def test_a_server_is_deployed_as_replay_does_it(
     tmp_path: Path, model: str, keys: tuple[str, ...], engine: EngineOptions
 ) -> None:
-    """The same scheduler, ranks and costs as the options of the command line make."""
+    """The same scheduler, ranks, balancer and costs as the options of the command line make."""
     deployment = Deployment.of(server(tmp_path, *keys, model=model))
     asked = replace(engine, max_num_seqs=64, max_num_batched_tokens=2048, num_gpu_blocks=9000)
     other = Simulated.of(asked, TargetOptions(model=model, gpu="h100"))
