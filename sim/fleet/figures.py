@@ -88,7 +88,7 @@ class MissedAlone:
 
 @dataclass(frozen=True, slots=True)
 class ScalingFigures:
-    """The GPU-hours of a fleet that scaled, from the begin of the trace to the last step, beside two others.
+    """The GPU-hours of a fleet that scaled, from the first arrival to the last step, beside two others.
 
     `busy_gpu_hours` are those in which its engines computed: with the batches that there were, none needs
     fewer. `all_gpu_hours` are those of all replicas all the time. `changes` says when how many were wanted,

@@ -72,35 +72,36 @@ class FleetLedger:
     def figures(self, recorder: Recorder) -> FleetFigures:
         """Return the figures of the pools and of what went between them. O(transfers)"""
         end_s = max(steps.last_end_s for steps in recorder.steps)
-        begin_s = min(recorder.columns.arrival_s, default=0.0)
+        begin_s = min(recorder.first_arrival_s, end_s)
         names = dict.fromkeys(engine.pool for engine in self._engines)
-        pools = tuple(self._pool(name, recorder, max(end_s - begin_s, 0.0)) for name in names)
+        pools = tuple(self._pool(name, recorder, end_s - begin_s) for name in names)
         transfers = None if self._links is None else _transfers(self._links)
         faults = () if self._trouble is None else _befallen(self._trouble, recorder)
-        scaling = None if self._scaler is None else self._scaled(self._scaler, recorder, end_s)
+        scaling = None if self._scaler is None else self._scaled(self._scaler, recorder, (begin_s, end_s))
         moves = _moves(recorder.columns) if isinstance(recorder.columns, MovedColumns) else None
         return FleetFigures(pools, transfers, faults, scaling, moves)
 
-    def _scaled(self, scaler: Autoscaler, recorder: Recorder, end_s: float) -> ScalingFigures:
+    def _scaled(self, scaler: Autoscaler, recorder: Recorder, window: tuple[float, float]) -> ScalingFigures:
+        span_s = window[1] - window[0]
         scaled = {number for pool in scaler.pools for number in pool.replicas}
         gpus = [engine.num_gpus for engine in self._engines]
-        replica_s = [pool.replica_seconds(end_s) for pool in scaler.pools]
-        always_s = [0.0 if number in scaled else end_s for number in range(len(gpus))]
+        replica_s = [pool.seconds_between(*window) for pool in scaler.pools]
+        always_s = [0.0 if number in scaled else span_s for number in range(len(gpus))]
         paid_s = sum(map(mul, gpus, always_s))
         paid_s += sum(
             gpus[min(pool.replicas)] * each for pool, each in zip(scaler.pools, replica_s, strict=True)
         )
         busy_s = sum(num_gpus * steps.busy_s for num_gpus, steps in zip(gpus, recorder.steps, strict=True))
         pools = [
-            self._scaled_pool(pool, seconds, end_s)
+            self._scaled_pool(pool, seconds, span_s)
             for pool, seconds in zip(scaler.pools, replica_s, strict=True)
             if pool.scaling.pool is not None
         ]
         return ScalingFigures(
             paid_s / 3600,
             busy_s / 3600,
-            end_s * sum(gpus) / 3600,
-            (sum(replica_s) + sum(always_s)) / end_s if end_s else 0.0,
+            span_s * sum(gpus) / 3600,
+            (sum(replica_s) + sum(always_s)) / span_s if span_s else 0.0,
             sum(pool.num_starts for pool in scaler.pools),
             tuple(scaler.changes),
             tuple(pools),
@@ -115,9 +116,9 @@ class FleetLedger:
                 return missed_alone(engine.cost, autoscaler.watch.prompts, scaler.ttft_s)
         return None
 
-    def _scaled_pool(self, pool: ScaledPool, replica_s: float, end_s: float) -> PoolScalingFigures:
+    def _scaled_pool(self, pool: ScaledPool, replica_s: float, span_s: float) -> PoolScalingFigures:
         hours = self._engines[min(pool.replicas)].num_gpus / 3600
-        name, all_s = pool.scaling.pool or "", end_s * len(pool.replicas)
+        name, all_s = pool.scaling.pool or "", span_s * len(pool.replicas)
         return PoolScalingFigures(
             name, replica_s * hours, all_s * hours, pool.num_starts, tuple(pool.changes)
         )

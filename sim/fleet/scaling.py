@@ -58,6 +58,8 @@ class ScaledPool:
         self._history: list[int] = []
         self._asked_s = 0.0
         self._paid_s = 0.0
+        self._paid: list[tuple[float, float]] = []
+        """From when to when a replica was paid that is off again."""
         self.changes: list[tuple[float, int]] = []
         """The times at which the number of wanted replicas changed, with the new numbers."""
         self.num_starts = 0
@@ -70,6 +72,12 @@ class ScaledPool:
             if each.paid_since_s is not None
         ]
         return self._paid_s + sum(open_s)
+
+    def seconds_between(self, begin_s: float, end_s: float) -> float:
+        """Return the seconds for which replicas were paid between two instants. O(starts)"""
+        since = [each.paid_since_s for each in self.replicas.values() if each.paid_since_s is not None]
+        spans = [*self._paid, *((since_s, end_s) for since_s in since)]
+        return sum(max(min(to_s, end_s) - max(from_s, begin_s), 0.0) for from_s, to_s in spans)
 
     def begin(self, llm: Ref[FromClients]) -> None:
         """Drain all replicas but the fewest."""
@@ -158,6 +166,7 @@ class ScaledPool:
                 return
             if replica.paid_since_s is not None:
                 self._paid_s += now_s() - replica.paid_since_s
+                self._paid.append((replica.paid_since_s, now_s()))
                 replica.paid_since_s = None
                 llm.request(ResetPrefixCache(replica=number, begins_anew=True))
 

@@ -106,6 +106,8 @@ class Recorder:
     programs: Programs = field(default_factory=Programs)
     losses: list[Loss] = field(default_factory=list)
     """The engines that were lost, in order."""
+    first_arrival_s: float = math.inf
+    """The first arrival of all, also of rows that are in the sink."""
     steps: list[StepColumns] = field(init=False)
     kv_use: list[KvUse] = field(init=False)
     _live: dict[str, LiveColumns] = field(default_factory=dict)
@@ -124,6 +126,8 @@ class Recorder:
             raise ValueError(f"request {request_id} arrived twice")
         if self.sink is not None and len(self.columns) >= self._spill_at:
             self._spill_requests(self.sink)
+        if arrival_s < self.first_arrival_s:
+            self.first_arrival_s = arrival_s
         self._live[request_id] = LiveColumns(
             self.columns.add(request_id, arrival_s, num_prompt_tokens, tenant)
         )

@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from actors.core.config import ConfigError
 from sim.trace.record import TraceRequest
 from sim.trace.sessions import whole_sessions
 
@@ -31,7 +32,10 @@ class TracePart:
         return self == ALL
 
     def of(self, trace: Iterable[TraceRequest]) -> list[TraceRequest]:
-        """Return the rows of the part, in order of arrival from the beginning of the window. O(rows)"""
+        """Return the rows of the part, in order of arrival from the beginning of the window. O(rows)
+
+        Raises ConfigError if it has none of the trace's rows.
+        """
         rows = list(trace)
         if self.is_all or not rows:
             return rows
@@ -42,11 +46,21 @@ class TracePart:
             is_within = first_s >= self.from_s and (self.until_s is None or first_s < self.until_s)
             if is_within and _chance(group[0].session or group[0].request_id) < self.share:
                 kept.update(row.request_id for row in group)
+        if not kept:
+            raise ConfigError(self._why_empty(len(rows), max(row.arrival_s for row in rows) - begin_s))
         rows = [row for row in rows if row.request_id in kept]
         if self.from_s or self.until_s is not None:
             later_s = begin_s + self.from_s
             rows = [row._replace(arrival_s=round(row.arrival_s - later_s, 9)) for row in rows]
         return rows if self.max_idle_s is None else _without_idle(rows, self.max_idle_s)
+
+    def _why_empty(self, num_rows: int, last_s: float) -> str:
+        until = "" if self.until_s is None else f" until {self.until_s:g} s"
+        return (
+            f"nothing is left of the trace's {num_rows:,} requests, which come within {last_s:g} s: the"
+            f" window is from {self.from_s:g} s{until}, the share of sessions {self.share:g}; choose a larger"
+            " part"
+        )
 
 
 ALL = TracePart()

@@ -160,6 +160,8 @@ def test_windows_and_samples_go_with_every_command_that_reads_a_trace(tmp_path: 
     assert json.loads(part[0])["cells"] == json.loads(run[0])["cells"] != []
     for wrong, words in (
         (("--from", 5, "--until", 5), "nothing is between"),
+        (("--from", 3600), "nothing is left of the trace's 4 requests.* from 3600 s"),
+        (("--sample-sessions", 1e-6), "nothing is left .* share of sessions 1e-06"),
         (("--sample-sessions", 0), "above 0"),
         (("--sample-sessions", 1.5), "to 1"),
         (("--max-idle-s", 0), "above 0"),

@@ -305,9 +305,32 @@ def test_each_pool_scales_by_the_requests_that_it_has() -> None:
     assert [waiting[time_s] for time_s in (1.0, 1.1, 1.5, 1.6)] == [0, 4, 4, 0]
     assert sum(then.arrivals for then, _ in decoded.seen if then.now_s < 2) == 4
     end_s = max(steps.last_end_s for steps in recorder.steps)
-    assert first.gpu_hours * 3600 == pytest.approx(end_s)
-    assert last.gpu_hours * 3600 == pytest.approx(end_s + 0.5)
+    # From the first arrival on, which is at 1 s.
+    assert first.gpu_hours * 3600 == pytest.approx(end_s - 1)
+    assert last.gpu_hours * 3600 == pytest.approx(end_s - 1 + 0.5)
     assert figures.scaling.gpu_hours == pytest.approx(first.gpu_hours + last.gpu_hours)
+
+
+@pytest.mark.parametrize("name", ["keda", "hpa", "attainment"])  # forecast looks back, at no arrivals
+def test_the_hours_of_a_fleet_do_not_depend_on_when_its_trace_begins(name: str) -> None:
+    """They are those from the first arrival on, and so is the share of GPUs by which a price is cut."""
+    found = []
+    for later_s in (0.0625, 128.0625):
+        config, plan = fleet(("both",) * 3)
+        scaler = scaler_of(name, random.Random(3), 0.3)
+        plan = replace(plan, scaling=(Scaling(scaler, 1, 0.125, 0.25),))
+        rows = [row._replace(arrival_s=row.arrival_s + later_s) for row in crowd(5, 120, 60.0)]
+        rows[0] = rows[0]._replace(arrival_s=later_s)
+        recorder = played(rows, replace(config, pools=()), plan)
+        figures = summarize(recorder).fleet
+        assert isinstance(figures, FleetFigures) and figures.scaling is not None
+        found.append(figures)
+    early, late = found
+    assert early.scaling is not None and late.scaling is not None and early.scaling.num_starts > 0
+    for field in ("gpu_hours", "busy_gpu_hours", "all_gpu_hours", "mean_replicas", "share"):
+        value = getattr(early.scaling, field)
+        assert getattr(late.scaling, field) == pytest.approx(value, rel=1e-6), field
+    assert late.pools[0].busy_fraction == pytest.approx(early.pools[0].busy_fraction, rel=1e-6)
 
 
 def test_a_pool_without_a_scaler_has_all_its_engines() -> None:
@@ -341,8 +364,8 @@ def test_a_prefilling_replica_is_paid_for_until_its_blocks_are_fetched() -> None
     assert [count for _, count in pool.changes] == [1, 2, 1]
     end_s, fetched_s = max(steps.last_end_s for steps in recorder.steps), recorder.columns.first_token_s[1]
     assert 1.314 < fetched_s < 1.33
-    # It is off when its blocks are fetched, a step before the first token there.
-    assert pool.gpu_hours * 3600 == pytest.approx(end_s + fetched_s - 0.1, abs=0.003)
+    # The first arrives at 0.5 s. The other is off when its blocks are fetched, a step before the first token.
+    assert pool.gpu_hours * 3600 == pytest.approx(end_s - 0.5 + fetched_s - 0.5, abs=0.003)
 
 
 @pytest.mark.parametrize("name", SCALERS)

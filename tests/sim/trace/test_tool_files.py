@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from actors.core.config import ConfigError
 from sim.trace.read import read_trace
 from sim.trace.record import TraceError, TraceRequest
 
@@ -255,7 +256,9 @@ def test_a_window_has_whole_sessions_and_begins_at_zero() -> None:
         ("a1", 10.0),
     ]
     assert [(row.request_id, row.arrival_s) for row in _part(from_s=5.0)] == [("c", 25.0), ("d", 26.0)]
-    assert _part() == ROWS and _part(from_s=100.0) == []
+    assert _part() == ROWS
+    with pytest.raises(ConfigError, match=r"nothing is left of the trace's 5 requests.* from 100 s"):
+        _part(from_s=100.0)
 
 
 def test_idle_time_is_cut_between_arrivals_and_in_sessions() -> None:
