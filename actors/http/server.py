@@ -42,13 +42,9 @@ def hypercorn_config(settings: HttpSettings) -> Config:
     config.h2_max_concurrent_streams = 0 if tls is None else 1000
     config.include_server_header, config.errorlog = False, log
     if tls is not None:
-        config.certfile, config.keyfile, config.ca_certs = (
-            tls.certfile,
-            tls.keyfile or tls.certfile,
-            tls.ca_certs,
-        )
+        config.certfile, config.keyfile = tls.certfile, tls.keyfile or tls.certfile
         config.keyfile_password = ""  # or a key that has one would be asked for on the terminal
-        config.verify_mode = ssl.VerifyMode(tls.cert_reqs)
+        config.ca_certs, config.verify_mode = tls.ca_certs, ssl.VerifyMode(tls.cert_reqs)
     return config
 
 
