@@ -3,6 +3,7 @@
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Never, Protocol, runtime_checkable
 
+from actors.core.params.sampling import Constraint
 from actors.engine.reports import ActorReport
 from actors.kernel.actor import Actor, Ref, Reply
 from actors.messages import Batch, Capacity, EngineRefs, PolicyFailed, StepOutput, StepResult
@@ -55,6 +56,19 @@ class PricesSteps(Protocol):
 
     def step_s(self, prefill_tokens: int, decodes: int, context_tokens: int) -> float:
         """Seconds of a step that computes a chunk of a prompt, and decodes that read a context in all."""
+        ...
+
+
+@runtime_checkable
+class CompilesGrammars(Protocol):
+    """The interface of a Backend whose requests may have grammars, which take long to compile."""
+
+    def has_grammar(self, constraint: Constraint) -> bool:
+        """Whether it is compiled; called on the event loop."""
+        ...
+
+    def compile_grammar(self, constraint: Constraint) -> None:
+        """Compile and keep it; blocks. One that cannot be compiled fails its request at its first token."""
         ...
 
 

@@ -18,11 +18,20 @@ from actors.core.policies import Policy
 from actors.core.policies.guard import GuardedPolicy, PolicyError, guarded
 from actors.core.queue.step_times import MeasuredSteps, StepTimes
 from actors.core.step.state import SchedulerState
-from actors.engine.backend import Backend, Engine, Listener, PricesSteps, RemoteCore, WatchesActors
+from actors.engine.backend import (
+    Backend,
+    CompilesGrammars,
+    Engine,
+    Listener,
+    PricesSteps,
+    RemoteCore,
+    WatchesActors,
+)
+from actors.engine.compiler import Compiler
 from actors.engine.executor import Executor, Runner
 from actors.engine.kv_cache_manager import KVCacheManager
 from actors.engine.reports import Roster, report
-from actors.engine.scheduler import Scheduler
+from actors.engine.scheduler import GrammarsAhead, Scheduler
 from actors.kernel.actor import Actor, ActorDied, Handled, Ref, Tap, answer
 from actors.kernel.clock import Event
 from actors.messages import (
@@ -186,6 +195,12 @@ async def _run_actors(
         scheduler_config = config.with_blocks(capacity.num_blocks)
         manager = _kv_cache_manager(replica, config, scheduler_config, tap)
         refs_of_listeners = [listener.ref(scheduler_name, counted=False) for listener in listeners]
+        compilers = [each for each in backends[:1] if isinstance(each, CompilesGrammars)]  # rank 0 samples
+        grammars = None
+        for each in compilers:
+            compiler = Compiler(f"compiler-{replica}", each, tap=tap)
+            grammars = GrammarsAhead(compiler.ref(scheduler_name), each.has_grammar)
+            await start(compiler)
         scheduler = Scheduler(
             scheduler_name,
             replica,
@@ -200,6 +215,7 @@ async def _run_actors(
             ),
             executor_ref,
             refs_of_listeners,
+            grammars=grammars,
             checks_when_idle=config.debug,
             tap=tap,
         )

@@ -25,10 +25,11 @@ it, which sees every message.
 
 import enum
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from actors.core.batch import Blocked
+from actors.core.params.sampling import Constraint
 from actors.core.policies.guard import GuardedPolicy
 from actors.core.queue.step_times import MeasuredSteps
 from actors.core.step.commit import extend
@@ -36,6 +37,7 @@ from actors.core.step.plan import plan
 from actors.core.step.progress import Progress
 from actors.core.step.state import SchedulerState
 from actors.core.step.update import cut, update
+from actors.engine.compiler import Compile, Compiled
 from actors.engine.inbox import Due, Hold, Inbox, LoadDone, PullDue, Reset, Tracer
 from actors.kernel.actor import Actor, Handled, Ref, Reply, Tap, answer
 from actors.kernel.clock import Event
@@ -93,7 +95,64 @@ class BeginStep:
 BEGIN_STEP = BeginStep()
 
 
-ToScheduler = ToEngine | ResetPrefixCache | StepResult | BeginStep | LoadDone
+class GrammarsAhead:
+    """Requests whose grammars are being compiled, which take effect when that is done.
+
+    `has_grammar` returns whether a grammar is compiled.
+    """
+
+    __slots__ = ("_compiler", "_has_grammar", "_waiting")
+
+    def __init__(self, compiler: Ref[Compile], has_grammar: Callable[[Constraint], bool]) -> None:
+        self._compiler = compiler
+        self._has_grammar = has_grammar
+        self._waiting: dict[Constraint, list[Submit | PullDue]] = {}
+
+    def __len__(self) -> int:
+        """Return how many requests wait."""
+        return sum([len(waiting) for waiting in self._waiting.values()])
+
+    @property
+    def receiver(self) -> str:
+        return self._compiler.receiver
+
+    def must_wait(self, due: Submit | PullDue) -> Constraint | None:
+        """Return the grammar for which a request has to wait, if so."""
+        constraint = _submit_of(due).sampling.constraint
+        return None if constraint is None or self._has_grammar(constraint) else constraint
+
+    def wait(self, constraint: Constraint, due: Submit | PullDue) -> Reply[Compiled] | None:
+        """Have a request wait; return the answer to come, unless another request waits for it."""
+        if constraint in self._waiting:
+            self._waiting[constraint].append(due)
+            return None
+        self._waiting[constraint] = [due]
+        return self._compiler.request(Compile(constraint))
+
+    def compiled(self, constraint: Constraint) -> list[Submit | PullDue]:
+        """Return the requests that need not wait any more."""
+        return self._waiting.pop(constraint)
+
+    def release(self, request_ids: Sequence[str]) -> list[Submit | PullDue]:
+        """Return those of these requests that wait, and need not: they are aborted or withdrawn."""
+        released: list[Submit | PullDue] = []
+        for constraint, waiting in self._waiting.items():
+            gone = [due for due in waiting if _submit_of(due).request_id in request_ids]
+            if gone:
+                released += gone
+                self._waiting[constraint] = [due for due in waiting if due not in gone]
+        return released
+
+    def close(self) -> None:
+        """Hang up on the Compiler."""
+        self._compiler.close()
+
+
+def _submit_of(due: Submit | PullDue) -> Submit:
+    return due if isinstance(due, Submit) else due.message.submit
+
+
+ToScheduler = ToEngine | ResetPrefixCache | StepResult | BeginStep | LoadDone | Compiled
 
 
 class Scheduler(Actor[ToScheduler]):
@@ -110,6 +169,7 @@ class Scheduler(Actor[ToScheduler]):
         executor: Ref[Batch | Interrupt],
         listeners: Sequence[Ref[StepOutput]],
         *,
+        grammars: GrammarsAhead | None = None,
         checks_when_idle: bool = False,
         tracer: Tracer | None = None,
         tap: Tap | None = None,
@@ -120,6 +180,7 @@ class Scheduler(Actor[ToScheduler]):
         self._state = state
         self._executor = executor
         self._listeners = tuple(listeners)
+        self._grammars = grammars
         self._checks_when_idle = checks_when_idle
         times, may_ask = state.step_times, isinstance(state.policy, GuardedPolicy)
         self._measured = times if may_ask and isinstance(times, MeasuredSteps) else None
@@ -141,7 +202,7 @@ class Scheduler(Actor[ToScheduler]):
 
     @property
     def idle(self) -> bool:
-        return self.phase is Phase.IDLE
+        return self.phase is Phase.IDLE and not self._grammars
 
     def handle(self, message: ToScheduler) -> Handled:
         match message:
@@ -153,6 +214,8 @@ class Scheduler(Actor[ToScheduler]):
                 self._begin_step()
             case Submit() | Abort() | KvFetched() | Withdraw() | LoadDone():
                 self._take(message)
+            case Compiled():
+                self._take_compiled(message.constraint)
             case HandOver():
                 self._inbox.leaving.append((message, self.clock.now_s()))
                 self._hurry()
@@ -174,6 +237,8 @@ class Scheduler(Actor[ToScheduler]):
 
     async def closed(self) -> None:
         self._executor.close()
+        if self._grammars is not None:
+            self._grammars.close()
 
     @property
     def _has_work(self) -> bool:
@@ -183,7 +248,28 @@ class Scheduler(Actor[ToScheduler]):
 
     def _take(self, message: Due) -> None:
         """Keep a message until it takes effect; a run ends for it."""
+        if self._grammars is not None and self._waits(self._grammars, message):
+            return
         self._inbox.put(message)
+        self._hurry()
+
+    def _waits(self, grammars: GrammarsAhead, message: Due) -> bool:
+        """Whether a message has to wait for a grammar; steps of other requests do not wait for that."""
+        if isinstance(message, Abort | Withdraw):
+            for due in grammars.release(message.request_ids):
+                self._inbox.put(due)
+        if not isinstance(message, Submit | PullDue) or (constraint := grammars.must_wait(message)) is None:
+            return False
+        compiled = grammars.wait(constraint, message)
+        if compiled is not None:
+            self.expect(compiled, grammars.receiver)
+        return True
+
+    def _take_compiled(self, constraint: Constraint) -> None:
+        """Keep the requests that waited for a grammar until they take effect."""
+        assert self._grammars is not None
+        for due in self._grammars.compiled(constraint):
+            self._inbox.put(due)
         self._hurry()
 
     def _hurry(self) -> None:
@@ -290,7 +376,7 @@ class Scheduler(Actor[ToScheduler]):
             tokens=result.tokens,
             finished=tuple(finished),
             num_running=len(state.running),
-            num_waiting=len(state.waiting) + self._inbox.num_new,
+            num_waiting=len(state.waiting) + self._inbox.num_new + len(self._grammars or ()),
             num_free_blocks=state.kv.pool.num_free,
             blocked=planned.blocked,
             num_free_blocks_planned=planned.num_free_blocks,

@@ -12,6 +12,7 @@ from actors.core.logged import logged
 from actors.core.params.sampling import Repetition
 from actors.core.params.stop_strings import StopStrings
 from actors.front.codec import TokenDecoder
+from actors.front.foreign import OWN_EXITS
 from actors.kernel.stream import Delta, DeltaStream
 from actors.messages import Admission, Finish, PromptLogprobs, Submit, TokenLogprobs
 
@@ -94,7 +95,9 @@ class ActiveRequest:
             if begins and self.prompt_logprobs:
                 delta.prompt_logprobs, self.prompt_logprobs = tuple(self.prompt_logprobs), []
             return delta
-        except Exception:
+        except OWN_EXITS:
+            raise
+        except BaseException:  # in the way of `contained`, which a token does not pay for
             log.exception("a token of %s has no text; it fails alone", logged(self.submit.request_id))
             return Delta(finish_reason="error", error=UNDECODABLE)
 

@@ -17,6 +17,7 @@ from actors.core.predictors import Unanswered
 from actors.front.active_request import ActiveRequest, choices_of
 from actors.front.bounds import out_of_bounds
 from actors.front.codec import TextCodec, TokenDecoder, Vocabulary, with_thought
+from actors.front.foreign import OWN_EXITS
 from actors.front.prompts import TOO_LONG, Tokens, effort, prompt_param, read_prompt, resolved, too_long
 from actors.kernel.actor import Actor, Handled, Ref, Reply, Tap, answer
 from actors.kernel.clock import now_s, run_blocking
@@ -144,7 +145,9 @@ class Intake:
             self._turnover.begun(num_unfinished)
         try:
             return [ActiveRequest(submit, DeltaStream(), self._decoder(submit)) for submit in submits]
-        except Exception:
+        except OWN_EXITS:
+            raise
+        except BaseException:  # as in `submit`
             log.exception("request %s has no decoder; it fails alone", logged(submits[0].request_id))
             return Refused("the answer cannot be turned into text", kind="failed")
 
@@ -158,16 +161,25 @@ class Intake:
         )
 
     def submit(self, generate: Generate, request_id: str, arrival_s: float) -> tuple[Submit, ...] | Refused:
-        """`generate` as requests of the engine's, one a choice, or why it is refused."""
+        """`generate` as requests of the engine's, one a choice, or why it is refused.
+
+        Whatever a tokenizer, a template or a grammar raises is the error of this request.
+        """
         refused = out_of_bounds(generate, self._vocabulary.size, self._config.max_logprobs, self._in_bounds)
         if refused is not None:
             return refused
         self._in_bounds = generate.sampling
-        sampling = resolved(generate.sampling, self._codec, self._vocabulary)
-        if isinstance(sampling, Refused):
-            return sampling
-        limit = self._limit(sampling)
-        prompt = read_prompt(generate, self._codec, self._vocabulary, self._room(generate), limit)
+        try:
+            sampling = resolved(generate.sampling, self._codec, self._vocabulary)
+            if isinstance(sampling, Refused):
+                return sampling
+            limit = self._limit(sampling)
+            prompt = read_prompt(generate, self._codec, self._vocabulary, self._room(generate), limit)
+        except OWN_EXITS:
+            raise
+        except BaseException:  # in the way of `contained`, without its calls
+            log.exception("request %s could not be read; it fails alone", logged(request_id))
+            return Refused("the request could not be read; the server's log says why", kind="failed")
         if isinstance(prompt, Refused):
             return prompt
         num_tokens = prompt if isinstance(prompt, int) else len(prompt)

@@ -12,11 +12,15 @@ from typing import Any, TypeVar
 import trio
 from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable
 from quart import Response
+from quart.ctx import RequestContext
+from quart.typing import ResponseReturnValue
 from quart.wrappers.base import BaseRequestWebsocket
 from quart_trio import QuartTrio
 from quart_trio.asgi import TrioASGIHTTPConnection
 from quart_trio.wrappers import TrioRequest
 from werkzeug.routing import MapAdapter
+
+from actors.front.foreign import OWN_EXITS, failure
 
 T = TypeVar("T")
 
@@ -76,11 +80,18 @@ class Connection(TrioASGIHTTPConnection):
         self, nursery: trio.Nursery, request: Any, send: ASGISendCallable
     ) -> None:
         """Answer the request; Hypercorn cuts the connection of one that has no last event."""
-        with request.at_end:
-            response = await request.until_left(self.app.handle_request, request)
-            request.body.clear()
-            if response is not None:
-                await _answer(request, response, send)
+        try:
+            with request.at_end:
+                response = await request.until_left(self.app.handle_request, request)
+                request.body.clear()
+                if response is not None:
+                    await _answer(request, response, send)
+        except (Exception, BaseExceptionGroup):
+            raise
+        except OWN_EXITS:
+            raise
+        except BaseException as panic:  # the server ends by what is no Exception
+            raise failure(panic) from panic
         nursery.cancel_scope.cancel()
 
 
@@ -99,6 +110,17 @@ class HttpApp(QuartTrio):
     """Quart whose routes do not depend on `Host`."""
 
     asgi_http_class = Connection  # type: ignore[assignment]  # its methods are as quart-trio's
+
+    async def dispatch_request(self, request_context: RequestContext | None = None) -> ResponseReturnValue:
+        """Return what the route answers; whatever foreign code raises there is a 500 of this request."""
+        try:
+            return await super().dispatch_request(request_context)
+        except (Exception, BaseExceptionGroup):
+            raise
+        except OWN_EXITS:
+            raise
+        except BaseException as panic:
+            raise failure(panic) from panic
 
     def create_url_adapter(self, request: BaseRequestWebsocket | None) -> MapAdapter | None:
         """Match by method and path alone: Quart raises outside any handler for some hosts."""

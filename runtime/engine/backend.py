@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import trio
 
+from actors.core.params.sampling import Constraint
 from actors.kernel.actor import Reply
 from actors.kernel.clock import run_blocking, uses_threads
 from actors.messages import Batch, Capacity, StepResult
@@ -62,6 +63,15 @@ class TorchBackend(ModelLoader):
         if engine.speculates:
             return await run_blocking(engine.finish, flight, trio.current_time())
         return engine.finish(flight, trio.current_time())
+
+    def has_grammar(self, constraint: Constraint) -> bool:
+        """Whether it is compiled, or there is nothing to compile it with."""
+        return self._grammars is None or self._grammars.knows(constraint)
+
+    def compile_grammar(self, constraint: Constraint) -> None:
+        """Compile and keep it, or keep why it cannot be compiled."""
+        assert self._grammars is not None
+        self._grammars.compile_ahead(constraint)
 
     def kv_block_bytes(self) -> int:
         """The bytes of a block, over all layers."""

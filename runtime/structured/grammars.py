@@ -8,6 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from actors.core.params.sampling import Constraint, ConstraintKind
@@ -39,6 +40,8 @@ class Grammars:
         self._trial = Trial(tokenizer, self._eos_token_ids[0] if self._eos_token_ids else 0)
         self._kept: OrderedDict[Constraint, tuple[LLMatcher, int]] = OrderedDict()
         """Compiled grammars with their memory in bytes, the longest unused first."""
+        self._failed: OrderedDict[Constraint, str] = OrderedDict()
+        """The reasons why grammars could not be compiled ahead, the oldest first."""
         self._kept_bytes = 0
         self._compiling = threading.Lock()
         self._keeping = threading.Lock()
@@ -59,8 +62,24 @@ class Grammars:
         """Compile it unless it is kept; raises GrammarError for one that no answer is held to."""
         self._compiled(constraint)
 
+    def compile_ahead(self, constraint: Constraint) -> None:
+        """Compile it for `matcher`, which raises at once what is raised here."""
+        with self._keeping:
+            self._failed.pop(constraint, None)
+        try:
+            self._compiled(constraint)
+        except GrammarError as error:
+            with self._keeping:
+                self._failed[constraint] = str(error)
+                while len(self._failed) > MOST_GRAMMARS:
+                    self._failed.popitem(last=False)
+
     def matcher(self, constraint: Constraint) -> "LLMatcher":
         """A new matcher at the beginning of an answer; raises GrammarError. 10 to 600 µs if it is kept."""
+        with self._keeping:
+            reason = self._failed.get(constraint)
+        if reason is not None:
+            raise GrammarError(reason)
         return self._compiled(constraint).deep_copy()
 
     @property
@@ -75,7 +94,12 @@ class Grammars:
                 self._kept.move_to_end(constraint)
                 return self._kept[constraint][0]
         with self._compiling:
-            matcher, num_bytes = self._compile(constraint)
+            try:
+                matcher, num_bytes = contained(partial(self._compile, constraint))
+            except GrammarError:
+                raise
+            except Exception as error:  # a process that cannot begin, a library that panics
+                raise GrammarError(f"it could not be compiled: {limits.one_line(str(error))}") from error
         with self._keeping:
             if constraint not in self._kept:
                 self._kept[constraint] = matcher, num_bytes

@@ -101,8 +101,8 @@ class Matcher:
     def _open(self) -> "LLMatcher | None":
         if self._inner is None and self.failed is None:
             try:
-                self._inner = self._grammars.matcher(self._constraint)
-            except GrammarError as error:
+                self._inner = contained(partial(self._grammars.matcher, self._constraint))
+            except (GrammarError, ForeignFailure) as error:
                 self._fail(str(error))
             else:
                 for token in self._outputs:

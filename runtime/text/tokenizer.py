@@ -69,7 +69,7 @@ class Decoder:
         if num_whole < len(context):
             self._cut_off = text(len(context))[len(text(num_whole)) :]
             for token_id in context[num_whole:]:
-                stream.step(self._tokenizer, token_id)
+                contained(partial(stream.step, self._tokenizer, token_id))
         return stream
 
     def step(self, token_id: int) -> str:

@@ -13,6 +13,7 @@ from typing import Protocol
 from actors.api.answers.choices import AnswerChoice, AnswerChoices, ChoiceView, usage_object
 from actors.api.answers.shapes import Json, ResponseShape
 from actors.api.errors import BROKEN, ApiError, ErrorShape
+from actors.front.foreign import OWN_EXITS
 from actors.kernel.stream import Delta
 
 log = logging.getLogger("sundog.api")
@@ -123,7 +124,9 @@ class Events:
         written: list[bytes] = []
         try:
             self._take(written)
-        except Exception:
+        except OWN_EXITS:
+            raise
+        except BaseException:  # in the way of `contained`
             log.exception("a stream failed")
             written.append(self._writer.error(BROKEN))
             self.is_over = True

@@ -254,3 +254,24 @@ def test_the_tokenizer_is_read_before_the_first_grammar_comes() -> None:
     without_end.prepare()
     with pytest.raises(GrammarError, match="has no end token"):
         without_end.check(DIGITS)
+
+
+def test_a_grammar_that_could_not_be_compiled_ahead_is_not_compiled_again_in_a_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its matcher fails at once and in the same words; a new request has it compiled once more."""
+    grammars = RealModel.open(None).grammars
+    tries = []
+
+    def fail(self: Trial, constraint: Constraint, special_tokens: frozenset[str]) -> object:
+        tries.append(constraint)
+        raise OSError("too many processes")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trial, "grammar", fail)
+        grammars.compile_ahead(DIGITS)
+        matcher = Matcher(grammars, DIGITS, (END,), ())
+        assert matcher.num_words == 0 and matcher.failed is not None
+        assert "too many processes" in matcher.failed and tries == [DIGITS]
+    grammars.compile_ahead(DIGITS)
+    assert grammars.knows(DIGITS) and Matcher(grammars, DIGITS, (END,), ()).num_words
