@@ -32,6 +32,8 @@ KINDS = (
 )
 MAGIC = b"PAR1"
 """The first bytes of a Parquet file."""
+DELIMITERS = ",;\t|"
+"""What may stand between the columns of a CSV file."""
 FORM = "arrival=COLUMN,prompt=COLUMN,output=COLUMN"
 
 
@@ -117,6 +119,9 @@ def _parquet(path: str, wanted: Mapping[str, str]) -> Iterator[tuple[int, dict[s
 def _lines(path: str, wanted: Mapping[str, str]) -> Iterator[tuple[int, dict[str, Any]]]:
     lines = read_lines(path, TraceError)
     first = next(lines)
+    if first.strip() == b"{" or first.lstrip().startswith(b"["):
+        reason = "--columns reads JSON by lines: write each row as an object in a line of its own"
+        raise TraceError(path, 1, reason)
     if first.lstrip().startswith(b"{"):
         for number, line in enumerate(_chained(first, lines), 1):
             values = parse_object(path, number, line, TraceError)
@@ -126,7 +131,7 @@ def _lines(path: str, wanted: Mapping[str, str]) -> Iterator[tuple[int, dict[str
         return
     try:
         texts = (line.decode("utf-8") for line in _chained(first, lines))
-        reader = csv.reader(texts, strict=True)
+        reader = csv.reader(texts, delimiter=_delimiter(first, wanted), strict=True)
         names = next(reader)
         _check(path, wanted, names)
         for row in reader:
@@ -135,6 +140,15 @@ def _lines(path: str, wanted: Mapping[str, str]) -> Iterator[tuple[int, dict[str
             yield reader.line_num, dict(zip(names, row, strict=True))
     except (csv.Error, UnicodeDecodeError) as error:
         raise TraceError(path, 1, f"not a table of text: {error}") from None
+
+
+def _delimiter(first: bytes, wanted: Mapping[str, str]) -> str:
+    """Return the one of DELIMITERS by which the header has all columns; a comma if none is."""
+    for delimiter in DELIMITERS:
+        names = next(csv.reader([first.decode("utf-8")], delimiter=delimiter, strict=True))
+        if set(wanted.values()) <= set(names):
+            return delimiter
+    return ","
 
 
 def _chained(first: bytes, rest: Iterable[bytes]) -> Iterator[bytes]:

@@ -41,13 +41,15 @@ class TracePart:
             return rows
         begin_s = min(row.arrival_s for row in rows)
         kept: set[str] = set()
+        last_s = 0.0
         for group in whole_sessions(rows):
             first_s = group[0].arrival_s - begin_s
+            last_s = max(last_s, first_s)
             is_within = first_s >= self.from_s and (self.until_s is None or first_s < self.until_s)
             if is_within and _chance(group[0].session or group[0].request_id) < self.share:
                 kept.update(row.request_id for row in group)
         if not kept:
-            raise ConfigError(self._why_empty(len(rows), max(row.arrival_s for row in rows) - begin_s))
+            raise ConfigError(self._why_empty(len(rows), last_s))
         rows = [row for row in rows if row.request_id in kept]
         if self.from_s or self.until_s is not None:
             later_s = begin_s + self.from_s
@@ -57,9 +59,9 @@ class TracePart:
     def _why_empty(self, num_rows: int, last_s: float) -> str:
         until = "" if self.until_s is None else f" until {self.until_s:g} s"
         return (
-            f"nothing is left of the trace's {num_rows:,} requests, which come within {last_s:g} s: the"
-            f" window is from {self.from_s:g} s{until}, the share of sessions {self.share:g}; choose a larger"
-            " part"
+            f"nothing is left of the trace's {num_rows:,} requests, whose sessions begin within {last_s:g} s:"
+            f" the window is from {self.from_s:g} s{until}, the share of sessions {self.share:g}; choose a"
+            " larger part"
         )
 
 

@@ -1,5 +1,6 @@
 """Files that other tools write, in their true form: each gives the requests that were really asked."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,23 @@ def test_what_is_left_out_or_not_known_is_said(name: str, words: str) -> None:
     assert words in remark and name in remark
 
 
+def test_a_failed_request_of_sglangs_bench_is_left_out(tmp_path: Path) -> None:
+    """And said, beside what its file lacks."""
+    result = json.loads((SAMPLES / "sg.json").read_text())
+    result["output_lens"][1], result["errors"][1] = 0, "Timeout"
+    (path := tmp_path / "sg.json").write_text(json.dumps(result))
+    trace = read_trace(str(path))
+    assert short(list(trace)) == [
+        (0.0, 512, 64),
+        (0.0, 700, 128),
+        (0.0, 20, 32),
+        (0.0, 900, 40),
+        (0.0, 33, 50),
+    ]
+    said = " ".join(trace.remarks)
+    assert "1 of 6 requests failed" in said and "--request-rate 0.5" in said
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -161,8 +179,6 @@ def test_the_columns_of_any_table_can_be_named(tmp_path: Path, ending: str) -> N
     """Dates too, in quotes or not; in order of arrival."""
     path = SAMPLES / "own-table.csv"
     if ending != "csv":
-        import json
-
         import pyarrow.csv as pc
         import pyarrow.parquet as pq
 
@@ -174,6 +190,16 @@ def test_the_columns_of_any_table_can_be_named(tmp_path: Path, ending: str) -> N
     rows = list(read_trace(str(path), columns=COLUMNS))
     assert short(rows) == [(0.0, 200, 6), (2.0, 100, 5), (3.5, 300, 7)]
     assert [row.session for row in rows] == ["a", "b", "a"]
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t", "|"])
+def test_a_table_may_have_other_delimiters_and_a_mark(tmp_path: Path, delimiter: str) -> None:
+    """As spreadsheets and `cut` write them: the one by which the header has all columns."""
+    path = tmp_path / "t.csv"
+    text = f'when{delimiter}p{delimiter}note{delimiter}o\n1.5{delimiter}"7"{delimiter}"a, b"{delimiter}3\n'
+    path.write_bytes(b"\xef\xbb\xbf" + text.encode())
+    (row,) = read_trace(str(path), columns="arrival=when,prompt=p,output=o")
+    assert (row.num_prompt_tokens, row.num_output_tokens) == (7, 3)
 
 
 def test_an_arrival_may_be_in_another_unit(tmp_path: Path) -> None:
@@ -198,6 +224,9 @@ def test_an_arrival_may_be_in_another_unit(tmp_path: Path) -> None:
         ("prompt=p,output=q", "p,o\n5,1\n", "no such column for output; there are p, o"),
         ("arrival=a,prompt=p,output=o", "a,p,o\nsoon,5,1\n", "'soon' is neither a number nor a date"),
         ("prompt=p,output=o", "p,o\n", "there are no rows"),
+        ("prompt=p,output=q", "p;o\n5;1\n", "no such column for prompt; there are p;o"),
+        ("prompt=p,output=o", '[{"p": 1, "o": 2}]', "--columns reads JSON by lines"),
+        ("prompt=p,output=o", '{\n"p": 1, "o": 2}', "--columns reads JSON by lines"),
     ],
 )
 def test_a_wrong_table_is_refused_by_line_and_column(
