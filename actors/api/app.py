@@ -32,7 +32,7 @@ from actors.api.routes.translated import messages_routes, responses_routes
 from actors.api.routes.vectors import embeddings_routes, scoring_routes
 from actors.config.http import USUAL_HTTP, HttpSettings
 from actors.front.codec import TextCodec
-from actors.http.quart_app import HttpApp, new_app
+from actors.http.quart_app import HttpApp
 
 METHODS = "GET, POST, PUT, DELETE, OPTIONS"
 EXPOSED = "X-Request-Id, Retry-After"
@@ -142,8 +142,11 @@ def create_app(
     `http` says how many headers a request may have, and whose pages may call. Operators work at `control`,
     and `limits` count the answers of each key, `bodies` the bytes of bodies under way.
     """
-    new_request = partial(ApiRequest, bodies or BodiesUnderWay())
-    app = new_app(__name__, new_request, max_body_bytes, body_timeout_s)
+    app = HttpApp(__name__, static_folder=None, template_folder=None)
+    app.request_class = partial(ApiRequest, bodies or BodiesUnderWay())  # type: ignore[assignment]
+    app.config.update(MAX_CONTENT_LENGTH=max_body_bytes, BODY_TIMEOUT=body_timeout_s)
+    app.url_map.merge_slashes = False  # or `//health` is redirected
+    app.before_websocket(_turn_down)
     errors.install(app, spell)
     exposition = exposition or OwnExposition(CollectorRegistry())
     count_requests(app, exposition.count)
@@ -214,6 +217,10 @@ def _check_key(keys: ApiKeys, admin_key: str | None, timeout_s: float) -> Callab
             raise
 
     return check
+
+
+async def _turn_down() -> Response:
+    return Response(b"", 403)
 
 
 async def _name_request(response: Response) -> Response:

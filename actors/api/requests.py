@@ -51,6 +51,10 @@ class ApiRequest(HttpRequest):
         self._bodies.release(self)
         self.body.clear()
 
+    def abort(self) -> None:
+        """End the connection in the middle of the answer."""
+        self.is_cut = True
+
     async def read_body(self) -> bytes:
         """Return the whole body; raises 413 if it is too large and 408 if it takes too long."""
         return cast(bytes, await self.get_data(as_text=False))
