@@ -26,6 +26,7 @@ from actors.api.errors import ApiError, shown
 from actors.api.requests import ApiRequest
 from actors.core.params.fields import INT32_MAX, INT64_MAX, INT64_MIN, TEMPERATURE, TOP_K, TOP_P
 from actors.front.bounds import MAX_CHOICES as MAX_CHOICES_OF_PROMPT
+from actors.front.codec import TooManyTokens
 from actors.front.foreign import ForeignFailure, contained
 
 Json = dict[str, Any]
@@ -138,9 +139,35 @@ async def off_the_loop(context: ApiContext, work: Callable[[], T], *, is_large: 
     """Return the result of `work`, from a thread if it `is_large`: the event loop goes on meanwhile."""
     if not is_large:
         return work()
-    return await trio.to_thread.run_sync(
-        partial(_without_collecting, work), limiter=context.large_bodies, abandon_on_cancel=True
+    return await in_a_thread(context, partial(_without_collecting, work))
+
+
+async def in_a_thread(context: ApiContext, work: Callable[[], T]) -> T:
+    """Return the result of `work` from a thread, of which as many work at a time as may read large bodies.
+
+    Trio's frames and an error that passes through them form a cycle, in which a refused body of 16 MB
+    outlives its request until the next collection. So the error crosses as a value, without its frames.
+    """
+    done: list[T] = []
+    refused: Exception | None = await trio.to_thread.run_sync(
+        partial(_refusal, work, done), limiter=context.large_bodies, abandon_on_cancel=True
     )
+    try:
+        if refused is not None:
+            raise refused
+        return done[0]
+    finally:
+        del refused, work  # or this frame, which the error holds, would hold the error
+
+
+def _refusal(work: Callable[[], T], done: list[T]) -> Exception | None:
+    """Keep the result of `work` in `done`, or return why the client's data is refused."""
+    try:
+        done.append(work())
+    except (ApiError, TooManyTokens, ValueError) as error:
+        error.__cause__ = error.__context__ = None
+        return error.with_traceback(None)
+    return None
 
 
 def _without_collecting(work: Callable[[], T]) -> T:
@@ -211,7 +238,7 @@ def validate(body_type: type[BodyT], value: object) -> BodyT:
     try:
         return body_type.model_validate(value)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
+        first = error.errors(include_url=False, include_context=False)[0]  # a context has frames
         raise as_api_error(first) from None
 
 

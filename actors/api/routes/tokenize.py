@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-import trio
 from quart import Blueprint, Response
 
 from actors.api.bodies.chat import DetokenizeBody, TokenizeBody, read_conversation
 from actors.api.bodies.extras import read_body
+from actors.api.bodies.parsing import in_a_thread
 from actors.api.context import ApiContext
 from actors.api.errors import ApiError, invalid
 from actors.api.requests import ApiRequest, current_request
@@ -95,9 +95,7 @@ async def apart(context: ApiContext, request: ApiRequest, work: Callable[[], T],
     """
     await count_answer(context, request)
     try:
-        return await trio.to_thread.run_sync(
-            contained, work, limiter=context.large_bodies, abandon_on_cancel=True
-        )
+        return await in_a_thread(context, partial(contained, work))
     except TooManyTokens as many:
         most = f"at most {MOST_TOKENS} are read at once"
         raise invalid(f"{param} has at least {many.num_tokens} tokens; {most}.", param) from None

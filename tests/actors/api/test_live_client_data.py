@@ -1,5 +1,6 @@
 """A request is data: nothing that a client sends ends the server, and what is kept has an owner."""
 
+import gc
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,6 +11,7 @@ import trio
 from werkzeug.datastructures import Headers
 
 from actors.api.crowding import BodiesUnderWay
+from actors.api.errors import ApiError
 from actors.api.own_rows import OTHER
 from actors.api.requests import ApiRequest
 from actors.api.stored import StoredResponse, StoredResponses, size_of
@@ -18,6 +20,7 @@ from actors.front.codec import Vocabulary
 from actors.front.foreign import contained
 from actors.front.prompts import read_prompt
 from actors.messages import PLAIN_READING, ChatMessage, Generate, Reading, Refused
+from tests.actors.fakes import Bytes
 from tests.live import EMULATED, Live, live
 
 
@@ -288,6 +291,41 @@ def test_the_bodies_of_one_key_leave_room_for_those_of_others() -> None:
     bodies.release(first)
     bodies.release(first)
     assert bodies.num_bytes == 65 and bodies.add(second, 35) and not bodies.add(second, 1)
+
+
+LARGE = "z" * 400_000
+REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
+    "a field": ("/v1/responses", {"input": "x", "user": LARGE}),
+    "a field of metadata": ("/v1/responses", {"input": "x", "metadata": {"a": LARGE}}),
+    "a stop": ("/v1/completions", {"prompt": "x", "stop": LARGE}),
+    "a model": ("/v1/completions", {"prompt": "x", "model": LARGE}),
+    "a type": ("/v1/completions", {"prompt": {"a": LARGE}}),
+    "messages": ("/v1/chat/completions", {"messages": [{"role": LARGE, "content": "x"}]}),
+    "half a character": ("/tokenize", {"prompt": LARGE + "\ud800"}),
+    "too many tokens": ("/tokenize", {"prompt": "z" * 600_000}),
+    "no such token": ("/detokenize", {"tokens": [1] * 200_000 + [2**30]}),
+}
+
+
+@pytest.mark.wall_clock
+@pytest.mark.parametrize("name", REFUSED)
+async def test_a_body_that_is_refused_is_freed_with_its_request(serving: Any, name: str) -> None:
+    """And does not wait, in a cycle of frames and errors, for the next collection of garbage."""
+    path, body = REFUSED[name]
+    async with serving(codec=Bytes()) as site, httpx.AsyncClient(base_url=site.url) as client:
+        data, headers = json.dumps(body).encode(), {"Content-Type": "application/json"}
+        for _ in range(2):  # the first time fills what is kept for later
+            gc.collect()
+            gc.disable()
+            answer = await client.post(path, content=data, headers=headers)
+            await client.get("/health")
+            gc.set_debug(gc.DEBUG_SAVEALL)
+            gc.collect()
+            gc.set_debug(0)
+            gc.enable()
+            kept = [each for each in gc.garbage if isinstance(each, ApiError | ApiRequest | ValueError)]
+            gc.garbage.clear()
+        assert 400 <= answer.status_code < 500 and not kept, (answer.text, kept)
 
 
 # --- the log ----------------------------------------------------------------------------------------
