@@ -43,6 +43,8 @@ MODULES = (
     "actors/core/blocks/block_pool.py",
     "actors/core/blocks/runs.py",
     "actors/core/step/commit.py",
+    "actors/core/step/demand.py",
+    "actors/core/step/handover.py",
     "actors/core/config.py",
     "actors/core/blocks/kv_cache.py",
     "actors/core/queue/lockstep.py",
@@ -69,10 +71,12 @@ MODULES = (
     "actors/core/routers/fleet_state.py",
     "actors/core/routers/prefix_index.py",
     "actors/router/router.py",
+    "actors/router/handovers.py",
     "actors/engine/scheduler.py",
     "actors/kernel/stream.py",
     "sim/client.py",
     "sim/clock.py",
+    "sim/fleet/links.py",
     "sim/record/recorder.py",
     "sim/record/columns.py",
     "sim/cost/overhead.py",
@@ -87,6 +91,9 @@ MODULES = (
     "sim/backend.py",
     "sim/in_step.py",
     "sim/pipelined.py",
+    "sim/trace/record.py",
+    "sim/trace/csv_rows.py",
+    "sim/trace/programs.py",
 )
 """The compiled modules; policies are not among them, as users write them, too: they stay plain Python."""
 
