@@ -14,12 +14,14 @@ from actors.kernel.actor import Reply
 from actors.messages import (
     Batch,
     Capacity,
+    EngineDown,
     EngineUp,
     Finish,
     Freeze,
     HandOver,
     KvFetched,
     StepOutput,
+    Submit,
     Undelivered,
 )
 from actors.router.router import Router
@@ -105,6 +107,21 @@ async def test_a_request_that_leaves_for_nowhere_frees_its_blocks_where_it_was()
     router.handle(output(0, Finish("a", "handed", moves=leaves, block_ids=(1, 2))))
     assert wires[0].told[-1] == KvFetched(("a",)) and reports.told == [Undelivered(("a",))]
     assert names(wires[1]) == [] and router._state.num_requests == [0, 0]
+
+
+@pytest.mark.plain
+async def test_a_request_whose_target_died_frees_its_blocks_where_it_was_and_is_computed_again() -> None:
+    """The source is told that nobody will fetch them before it gets the request anew."""
+    router, wires, _ = with_links()
+    router.handle(submit("a"))
+    assert router._handovers is not None
+    router._handovers.move("a", 1)
+    router.handle(EngineDown(1, "gone", 1.0))
+    leaves = replace(submit("a"), begun=Begun(1, None, True, 0.1, 0.1), has_remote_kv=True)
+    router.handle(output(0, Finish("a", "handed", moves=leaves, block_ids=(1, 2))))
+    freed, again = wires[0].told[-2:]
+    assert freed == KvFetched(("a",)) and isinstance(again, Submit) and not again.has_remote_kv
+    assert names(wires[1]) == [] and router._state.num_requests == [1, 0]
 
 
 @pytest.mark.plain
