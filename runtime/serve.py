@@ -61,6 +61,7 @@ class RealModel:
         served_name: str | None = None,
         runner: str = "auto",
         pooler_config: PoolerConfig | None = None,
+        chat_template: Path | None = None,
     ) -> "RealModel":
         """The folder `model`, or the embedded model by its name or None; LoadError says what is wrong.
 
@@ -72,7 +73,8 @@ class RealModel:
         settings = read_settings(folder, pooler_config) if embeds else None
         if pooler_config is not None and settings is None:
             raise ConfigError("--pooler-config is for models that make vectors: add --runner pooling")
-        tokenizer = Tokenizer(folder, lowercases=settings is not None and settings.lowercases)
+        lowercases = settings is not None and settings.lowercases
+        tokenizer = Tokenizer(folder, lowercases=lowercases, chat_template=chat_template)
         ends = tokenizer.eos_token_ids
         grammars = Grammars(tokenizer.to_json, ends)
         vocabulary = Vocabulary(

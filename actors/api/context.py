@@ -186,7 +186,14 @@ class ApiContext:
 
     def remark(self, name: str) -> None:
         """Log that an unknown field was ignored, once per name."""
-        short = shown(name)
-        if short not in self.remarked and len(self.remarked) < MAX_REMARKS:
-            self.remarked.add(short)
-            log.info("ignoring the unknown field %s of a request body", short)
+        self._remark_once("ignoring the unknown field %s of a request body", shown(name))
+
+    def remark_left_out(self, name: str) -> None:
+        """Log that a part of a request was left out, which another server would act on, once per kind."""
+        kind = name.partition("(")[2].rstrip(")") or name
+        self._remark_once("leaving out %s of a request: this server has none", shown(kind))
+
+    def _remark_once(self, sentence: str, name: str) -> None:
+        if name not in self.remarked and len(self.remarked) < MAX_REMARKS:
+            self.remarked.add(name)
+            log.info(sentence, name)

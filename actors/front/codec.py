@@ -7,21 +7,24 @@ from typing import Protocol
 from actors.core.params.sampling import Constraint, Sampling
 from actors.messages import PLAIN_READING, ChatMessage, Reading
 
-BEGIN, END = "<think>", "</think>"
+BEGIN, END, CALL = "<think>", "</think>", "<tool_call>"
 
 
 @dataclass(frozen=True, slots=True)
 class ThoughtMarks:
-    """The tokens that begin and end reasoning."""
+    """The tokens that begin and end reasoning; `call`, where it is one token, begins a call."""
 
     begin: int
     end: int
+    call: int | None = None
 
     @classmethod
     def of(cls, encode: Callable[[str], list[int]]) -> "ThoughtMarks | None":
         """Return the marks of a tokenizer; None if they are not one token each."""
-        begin, end = encode(BEGIN), encode(END)
-        return cls(begin[0], end[0]) if len(begin) == len(end) == 1 and begin != end else None
+        begin, end, call = encode(BEGIN), encode(END), encode(CALL)
+        if not (len(begin) == len(end) == 1 and begin != end):
+            return None
+        return cls(begin[0], end[0], call[0] if len(call) == 1 else None)
 
     def awaited(self, prompt: Sequence[int]) -> int | None:
         """The token that ends reasoning, or None if the prompt has ended it: as vLLM, by its last mark."""

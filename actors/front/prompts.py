@@ -157,15 +157,28 @@ def _read(
     limit: str,
 ) -> Tokens | Refused:
     if not isinstance(prompt, str) and not _is_chat(prompt):
-        tokens: Tokens = prompt  # type: ignore[assignment]  # no conversation, as just seen
-        return _checked(tokens, vocabulary, most_tokens, limit)
+        ids: Tokens = prompt  # type: ignore[assignment]  # no conversation, as just seen
+        return _checked(ids, vocabulary, most_tokens, limit)
     param = prompt_param(prompt)
     if codec is None:
         return Refused(NO_CODEC, param=param)
-    if isinstance(prompt, str):
-        special = reading.add_special_tokens is not False
-        return _tokenise(lambda: codec.encode(prompt, most_tokens, special), param, limit)
-    return _tokenise(lambda: codec.encode_chat(prompt, most_tokens, reading), param, limit)  # type: ignore[arg-type]  # a conversation
+    special = reading.add_special_tokens is not False
+    tokens = _tokenise(
+        (lambda: codec.encode(prompt, most_tokens, special))
+        if isinstance(prompt, str)
+        else (lambda: codec.encode_chat(prompt, most_tokens, reading)),  # type: ignore[arg-type]  # a conversation
+        param,
+        limit,
+    )
+    size = vocabulary.size
+    if size is None or isinstance(tokens, Refused) or max(tokens, default=0) < size:
+        return tokens
+    token = max(tokens)
+    return Refused(
+        f"the text has {codec.token_name(token)!r}, which is the token id {token}, and the model has rows for"
+        f" 0 to {size - 1} alone: leave it out",
+        param=param,
+    )
 
 
 def _checked(tokens: Tokens, vocabulary: Vocabulary, most_tokens: int | None, limit: str) -> Tokens | Refused:

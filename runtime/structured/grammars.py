@@ -23,7 +23,12 @@ T = TypeVar("T")
 
 MOST_GRAMMARS = 128
 MISSING = "structured output needs llguidance, which is not installed: pip install 'sundog[structured]'"
-JSON_KINDS = (ConstraintKind.JSON, ConstraintKind.CHOICE, ConstraintKind.STRUCTURAL_TAG)
+JSON_KINDS = (
+    ConstraintKind.JSON,
+    ConstraintKind.CHOICE,
+    ConstraintKind.STRUCTURAL_TAG,
+    ConstraintKind.CALLS_OR_JSON,
+)
 
 
 class Grammars:
@@ -37,6 +42,7 @@ class Grammars:
         self._eos_token_ids = tuple(eos_token_ids)
         self._tokenizer: LLTokenizer | None = None
         self._special_tokens: frozenset[str] = frozenset()
+        self._added_tokens: frozenset[str] = frozenset()
         self._trial = Trial(tokenizer, self._eos_token_ids[0] if self._eos_token_ids else 0)
         self._kept: OrderedDict[Constraint, tuple[LLMatcher, int]] = OrderedDict()
         """Compiled grammars with their memory in bytes, the longest unused first."""
@@ -121,7 +127,8 @@ class Grammars:
         if len(constraint.text) > most:
             raise GrammarError(f"it has {len(constraint.text)} characters; at most {most} are allowed")
         tokenizer = self._open_tokenizer()
-        tried = self._trial.grammar(constraint, self._special_tokens)
+        has_marks = constraint.kind is ConstraintKind.CALLS_OR_JSON  # which are tokens, special or not
+        tried = self._trial.grammar(constraint, self._added_tokens if has_marks else self._special_tokens)
 
         def compile_deep() -> LLMatcher:
             return first_masked(
@@ -146,6 +153,7 @@ class Grammars:
                 raise GrammarError(f"this model's tokenizer is not supported: {error}") from error
             added = json.loads(text).get("added_tokens") or ()
             self._special_tokens = frozenset(each["content"] for each in added if each.get("special"))
+            self._added_tokens = frozenset(each["content"] for each in added)
         return self._tokenizer
 
 

@@ -9,6 +9,7 @@ properties here, too.
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import cast
 
 import llguidance
@@ -34,6 +35,12 @@ SCHEMAS = (
 PARTS = ("allOf", "anyOf", "oneOf")
 BESIDE = (*PARTS, "if", "not", "$ref", "$dynamicRef")
 """The keywords that may say more of the same object."""
+FORMATS = ("date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid")
+"""Formats that answers are held to. Others are annotations, as JSON Schema has it (2020-12, 7.2.1), and so is
+`uniqueItems` here: the library has no grammar of either."""
+NUMERIC = ("const", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+"""Keywords that hold values."""
+MOST_EXACT = 2**53
 ARRAY_IS_OPEN = ("items", "additionalItems", "unevaluatedItems")
 Schema = dict[str, object]
 
@@ -65,6 +72,10 @@ class _Closer:
             elif name in PARTS and isinstance(value, list):
                 only = is_alone and (name != "allOf" or len(value) == 1) and "properties" not in schema
                 found[name] = [self._any(each, only) for each in value]
+            elif name == "uniqueItems" or (name == "format" and value not in FORMATS):
+                continue
+            elif name in NUMERIC:
+                found[name] = _exact(value)
             elif name == "prefixItems" or name in SCHEMAS:
                 found[name] = self._any(value, name not in ("if", "then", "else", "not", "contains"))
             else:
@@ -99,6 +110,18 @@ class _Closer:
                 schema["type"] = "array"
 
 
+def _exact(value: object) -> object:
+    """The value of a schema; ValueError for an integer that the library would round to another."""
+    for each in value if isinstance(value, list) else (value,):
+        if isinstance(each, Mapping):
+            _exact(list(each.values()))
+        elif isinstance(each, list):
+            _exact(each)
+        elif isinstance(each, int) and abs(each) > MOST_EXACT:
+            raise ValueError(f"{each} is beyond 2**53, where integers are not exact: use a string for it")
+    return value
+
+
 def _is_merged(value: object) -> bool:
     """True if definitions may be used where several schemas hold at once."""
     if isinstance(value, list):
@@ -123,7 +146,8 @@ LARK_START = re.compile(r"(?m)^\s*[?!]?start\s*(?:\.-?\d+)?\s*:")
 def grammar_of(constraint: Constraint, special_tokens: frozenset[str] = frozenset()) -> str:
     """The grammar's text; raises ValueError for what is none.
 
-    `special_tokens` are those of the tokenizer, which may be the triggers of structural tags.
+    `special_tokens` are those of the tokenizer, which may be the triggers of structural tags; for calls, all
+    that were added to it.
     """
     match constraint.kind:
         case ConstraintKind.JSON:
@@ -139,6 +163,8 @@ def grammar_of(constraint: Constraint, special_tokens: frozenset[str] = frozense
             return _free(_lark(constraint.text))
         case ConstraintKind.STRUCTURAL_TAG:
             return _tags(json.loads(constraint.text), special_tokens)
+        case ConstraintKind.CALLS_OR_JSON:
+            return _calls_or_json(constraint, added_tokens=special_tokens)
 
 
 def _ascii_regex(pattern: str) -> str:
@@ -229,6 +255,38 @@ def _json_grammar(constraint: Constraint) -> str:
         pattern = WHITESPACE
     schema = json.loads(constraint.text)
     return f"start: {_json(schema, pattern, constraint.closed_objects)}{FREE_TOKENS}"
+
+
+PREAMBLE = r"""/[^\s{}\[\]<"0-9\-][^{}<]{0,300}/"""
+"""The words that a model may say before a call: no JSON and no mark begins like them."""
+
+
+def _calls_or_json(constraint: Constraint, added_tokens: frozenset[str]) -> str:
+    """Calls as the model writes them, or an answer of the schema; a mark may be a token or be spelled."""
+    form = json.loads(constraint.text)
+    answer = _json_grammar(replace(constraint, text=json.dumps(form["schema"])))
+    alternative = answer.removeprefix("start: ").removesuffix(FREE_TOKENS)
+    arguments = {"hermes": "arguments", "llama3_json": "parameters"}.get(form["calls"])
+    if arguments is None:  # the mark of Mistral's calls is a token that no grammar of the library can name
+        return answer
+    called = {
+        "type": "object",
+        "properties": {"name": {"enum": form["names"]}, arguments: {"type": "object"}},
+        "required": ["name", arguments],
+        "additionalProperties": False,
+    }
+    call = _json(called, WHITESPACE)
+    if form["calls"] == "llama3_json":
+        start = 'start: answer | call (";" BLANK* call)*'
+        return f'{start}\nanswer: {alternative}\ncall: {call}\nBLANK: " "{FREE_TOKENS}'
+    begin, end = (
+        f'({mark} | "{mark}")' if mark in added_tokens else f'"{mark}"'
+        for mark in ("<tool_call>", "</tool_call>")
+    )
+    return (
+        f"start: answer | PREAMBLE? call (BLANK* call)*\nanswer: {alternative}\n"
+        f"call: {begin} BLANK* {call} BLANK* {end}\nPREAMBLE: {PREAMBLE}\nBLANK: /[ \\n]/{FREE_TOKENS}"
+    )
 
 
 def _json(schema: object, whitespace: str | None, closes_all: bool = False) -> str:

@@ -89,18 +89,64 @@ def _open_ended(text: str, last: str) -> str:
     return text[:end] if text[begin:end] == last.lstrip() else text[: begin + len(last.strip())]
 
 
-def template_source(folder: Path, config: dict[str, object]) -> str | None:
-    """The chat template: its own file before the configuration; of several, the default one."""
+DEFAULT, FOR_TOOLS = "default", "tool_use"
+"""The names of a model's templates; the second is for conversations with tools."""
+FURTHER = "additional_chat_templates"
+"""The folder of templates that have a name."""
+
+
+class ChatTemplates:
+    """The templates of a model: that for tools where tools are given and there is one, else the default.
+
+    `given` is a file that takes their place.
+    """
+
+    def __init__(self, folder: Path, config: Mapping[str, object], given: Path | None = None) -> None:
+        sources = template_sources(folder, config) if given is None else {DEFAULT: _read(given)}
+        self._compiled = {name: compiled(source, given or folder) for name, source in sources.items()}
+        self.call_format = _call_format(sources.get(FOR_TOOLS) or sources.get(DEFAULT) or "")
+        """The parser of the calls that the templates show the model, by vLLM's name; None if unknown."""
+
+    def chosen(self, reading: Reading) -> ChatTemplate | None:
+        """The template of a conversation; None if the model has none."""
+        plain = self._compiled.get(DEFAULT)
+        return self._compiled.get(FOR_TOOLS, plain) if reading.template_arguments.get("tools") else plain
+
+
+def _call_format(source: str) -> str | None:
+    """Tell from the marks in a template how its model writes calls."""
+    if "[TOOL_CALLS]" in source:
+        return "mistral"
+    if "<tool_call>" in source and "<function=" not in source and "<arg_key>" not in source:
+        return "hermes"
+    return "llama3_json" if "<|python_tag|>" in source else None
+
+
+def template_sources(folder: Path, config: Mapping[str, object]) -> dict[str, str]:
+    """The chat templates by name: files of their own before those of the configuration."""
+    given = config.get("chat_template")
+    entries = given if isinstance(given, list) else [{"name": DEFAULT, "template": given}]
+    found: dict[str, str] = {}
+    for entry in entries:
+        name, source = (entry.get("name"), entry.get("template")) if isinstance(entry, dict) else (None, None)
+        if source is None:
+            continue
+        if not isinstance(name, str) or not isinstance(source, str):
+            raise LoadError(f"cannot read the chat template of {folder}: it is no text")
+        found[name] = source
     own_file = folder / "chat_template.jinja"
     if own_file.is_file():
-        return own_file.read_text(encoding="utf-8")
-    source = config.get("chat_template")
-    if isinstance(source, list):
-        entries = [entry for entry in source if isinstance(entry, dict)]
-        source = next((entry.get("template") for entry in entries if entry.get("name") == "default"), None)
-    if source is not None and not isinstance(source, str):
-        raise LoadError(f"cannot read the chat template of {folder}: it is no text")
-    return source
+        found[DEFAULT] = _read(own_file)
+    for file in sorted((folder / FURTHER).glob("*.jinja")):
+        found[file.stem] = _read(file)
+    return found
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise LoadError(f"cannot read the chat template {file}: {error}") from error
 
 
 def compiled(source: str, folder: Path) -> ChatTemplate:

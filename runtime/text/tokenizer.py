@@ -23,7 +23,7 @@ from actors.front.codec import TooManyTokens
 from actors.front.foreign import OWN_EXITS, contained, failure
 from actors.messages import PLAIN_READING, ChatMessage, Reading
 from runtime.checkpoint.facts import LoadError, read_json
-from runtime.text.chat_template import ChatTemplateError, compiled, rendered, template_source
+from runtime.text.chat_template import ChatTemplateError, ChatTemplates, rendered
 
 # A decoder needs a few tokens before the first new one, to know whether a space is due.
 CONTEXT_TOKENS = 8
@@ -169,7 +169,11 @@ class Tokenizer:
     counts added tokens. Raises LoadError when the folder has no tokenizer that can be read.
     """
 
-    def __init__(self, model_dir: str | Path, *, lowercases: bool = False) -> None:
+    def __init__(
+        self, model_dir: str | Path, *, lowercases: bool = False, chat_template: Path | None = None
+    ) -> None:
+        self.chat_template = chat_template
+        """The file that takes the place of the folder's own templates, if one does."""
         folder = self.folder = Path(model_dir)
         self.lowercases = lowercases
         self._fast = _load_fast(folder)
@@ -183,8 +187,7 @@ class Tokenizer:
         self._added = {i: token.content for i, token in self._fast.get_added_tokens_decoder().items()}
         self._config = config = read_json(folder / "tokenizer_config.json")
         self._special = _special_tokens(folder, config)
-        source = template_source(folder, config)
-        self._template = None if source is None else compiled(source, folder)
+        self._templates = ChatTemplates(folder, config, chat_template)
         self.vocab_size: int = self._fast.get_vocab_size(with_added_tokens=True)
         self.eos_token_ids = self._find_eos(folder)
 
@@ -231,11 +234,16 @@ class Tokenizer:
 
     def render_chat(self, messages: Sequence[ChatMessage], reading: Reading = PLAIN_READING) -> str:
         """The conversation as the model's own template writes it."""
-        if self._template is None:
+        if (template := self._templates.chosen(reading)) is None:
             raise ChatTemplateError(
                 "this model has no chat template: use /v1/completions with a plain prompt"
             )
-        return rendered(self._template, messages, reading, self._special)
+        return rendered(template, messages, reading, self._special)
+
+    @property
+    def tool_call_parser(self) -> str | None:
+        """The parser of the calls that the chat template shows the model, by vLLM's name; None if unknown."""
+        return self._templates.call_format
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """The text of all tokens at once, by default without special ones."""

@@ -26,12 +26,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DoorOrders:
-    """Tell doors what they serve; `folder` has the tokenizer."""
+    """Tell doors what they serve; `folder` has the tokenizer, `chat_template` takes the place of its own."""
 
     served: ServedModel
     options: ServerOptions
     folder: str
     lowercases: bool
+    chat_template: str | None
     log_format: str
 
 
@@ -60,7 +61,8 @@ def front_of(
         port = stack.enter_context(reserved(options.host, options.port))
         at_port = replace(options, port=port)
         folder, lowercases = str(tokenizer.folder), tokenizer.lowercases
-        orders = DoorOrders(shown, at_port, folder, lowercases, serving.log_format)
+        template = None if tokenizer.chat_template is None else str(tokenizer.chat_template)
+        orders = DoorOrders(shown, at_port, folder, lowercases, template, serving.log_format)
         command = module_command("sundog.builds.door_process")
         forks = Forks(command, msgspec.msgpack.encode(orders), DOOR_MESSAGES, "door process")
         stack.callback(forks.close)
@@ -83,7 +85,8 @@ def main(descriptor: int, parent: int) -> None:
             orders = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=DoorOrders)
             log_to_stderr(orders.log_format)
             let_it_remark()
-            codec = Tokenizer(Path(orders.folder), lowercases=orders.lowercases)
+            template = None if orders.chat_template is None else Path(orders.chat_template)
+            codec = Tokenizer(Path(orders.folder), lowercases=orders.lowercases, chat_template=template)
         except (ConfigError, ModuleNotFoundError) as error:
             return refuse(control, str(error))
         door = Door(orders.served, codec, orders.options)

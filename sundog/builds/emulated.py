@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from actors.config import ConfigError
-from sundog.builds.served import Served, adapters, as_served, max_loras
+from sundog.builds.served import Served, adapters, as_served, max_loras, template_of
 from sundog.options.engine import EngineOptions
 from sundog.options.measured import NOT_SCALED
 from sundog.options.serving import EmulatedServing
@@ -47,7 +47,7 @@ def emulated(
     from sundog.options.measured import simulated_target
 
     simulated = Simulated.of(engine, simulated_target(model, serving.gpu, costs, scaling))
-    eos = _end_token(tokenizer := _tokenizer(serving.tokenizer), serving.tokenizer)
+    eos = _end_token(tokenizer := _tokenizer(serving.tokenizer, template_of(serving)), serving.tokenizer)
     faults = Injections(list(map(parse_injection, serving.inject)), engine.seed)
     lag = Lag(simulated.config.replicas, serving.time_scale)
     new_backend = emulated_backends(
@@ -109,17 +109,17 @@ def _check_processes(serving: EmulatedServing) -> None:
             raise ConfigError(f"{flag} is for one process that serves HTTP: leave --api-processes at 1")
 
 
-def _tokenizer(path: str | None) -> "Tokenizer":
+def _tokenizer(path: str | None, chat_template: Path | None) -> "Tokenizer":
     """The one that counts prompts; raises ConfigError where there is none."""
     from runtime.serve import EMBEDDED_MODEL
     from runtime.text.tokenizer import Tokenizer
 
     if path is None:
-        return Tokenizer(EMBEDDED_MODEL)
+        return Tokenizer(EMBEDDED_MODEL, chat_template=chat_template)
     folder = Path(path)
     if not folder.exists():
         raise ConfigError(f"--tokenizer is {path}: there is no such folder; give one with a tokenizer.json")
-    return Tokenizer(folder.parent if folder.is_file() else folder)
+    return Tokenizer(folder.parent if folder.is_file() else folder, chat_template=chat_template)
 
 
 def _end_token(tokenizer: "Tokenizer", path: str | None) -> int:

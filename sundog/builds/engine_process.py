@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from actors.config import ConfigError, EngineConfig
 from actors.core.params.sampling import Adapter
-from sundog.builds.served import adapters, as_served
+from sundog.builds.served import adapters, as_served, template_of
 from sundog.builds.torch_limits import check_quantization, planned_ahead, pools_of
 from sundog.ends import log_to_stderr
 from sundog.options.engine import DEFAULT_LIMITS, UNKNOWN_CONTEXT, EngineOptions
@@ -188,7 +188,9 @@ class ServeOrders:
 
         serving = self.serving
         pooler = None if serving.pooler_config is None else parse_pooler_config(serving.pooler_config)
-        real = RealModel.open(self.model, serving.served_model_name, serving.runner, pooler)
+        real = RealModel.open(
+            self.model, serving.served_model_name, serving.runner, pooler, template_of(serving)
+        )
         check_quantization(self.engine)
         refuse_what_ranks_cannot(self.engine, serving, embeds=real.embedding is not None)
         if real.embedding is not None:

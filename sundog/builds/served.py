@@ -92,6 +92,16 @@ def adapters(serving: Serving, model: str, names: tuple[str, ...] = ()) -> tuple
     return tuple(found)
 
 
+def template_of(serving: Serving) -> Path | None:
+    """The file of `--chat-template`; ConfigError where there is none."""
+    if serving.chat_template is None:
+        return None
+    file = Path(serving.chat_template)
+    if not file.is_file():
+        raise ConfigError(f"--chat-template is {file}: there is no such file; give one of Jinja")
+    return file
+
+
 def max_loras(serving: Serving) -> int | None:
     """Return the number of adapters at once that gateways are told of; None where a server takes none."""
     if not serving.enable_lora:

@@ -39,7 +39,7 @@ def serve_until_stopped(
     from sundog.builds.start_report import StartReport
 
     raise_descriptor_limit()
-    options = replace(options, answers=replace(options.answers, thought=served.vocabulary.thought))
+    options = replace(options, answers=_known_answers(options.answers, served, serving))
 
     def ready(url: str) -> None:
         if served.emulation is not None:  # its engines run in this process, and so does a policy of theirs
@@ -120,17 +120,33 @@ def server_options(serving: Serving, door: ConnectionOptions) -> "ServerOptions"
 
 
 def _answers(serving: Serving) -> "AnswerFormats":
-    """The parsers of the model's answers; raises ConfigError."""
+    """The parsers of the model's answers, as far as the options say them."""
     from actors.api.context import AnswerFormats
 
-    if serving.enable_auto_tool_choice and serving.tool_call_parser is None:
-        raise ConfigError("--enable-auto-tool-choice needs --tool-call-parser: how the model writes calls")
     return AnswerFormats(
         serving.tool_call_parser,
         serving.enable_auto_tool_choice,
         serving.reasoning_parser,
         stream_interval=serving.stream_interval,
     )
+
+
+def _known_answers(answers: "AnswerFormats", served: Served, serving: Serving) -> "AnswerFormats":
+    """The parsers with what the model's own files say of them; raises ConfigError.
+
+    A canned answer calls no tool unless its file says so, and may be read in any way.
+    """
+    parser = answers.tool_call_parser
+    if parser is None:
+        parser = served.tokenizer.tool_call_parser or (None if served.emulation is None else CANNED_CALLS)
+    if parser is None and serving.enable_auto_tool_choice:
+        raise ConfigError("--enable-auto-tool-choice needs --tool-call-parser: how the model writes calls")
+    return replace(
+        answers, tool_call_parser=parser, auto_tools=parser is not None, thought=served.vocabulary.thought
+    )
+
+
+CANNED_CALLS = "hermes"
 
 
 def shown_model(served: Served, config: EngineConfig) -> "ServedModel":

@@ -84,11 +84,18 @@ class Serving:
     host: str = option("127.0.0.1", AnyText("ADDRESS"), "The address to listen at.")
     port: int = option(8000, Whole(0, 65535), "The port to listen at; 0 takes a free one.")
     served_model_name: str | None = option(None, AnyText("NAME"), "What clients call the model.")
+    chat_template: str | None = option(
+        None, AnyText("FILE"), "A chat template in Jinja, instead of the model's own."
+    )
     tool_call_parser: str | None = option(
-        None, OneOf(("hermes", "llama3_json", "mistral")), "How the model writes calls of tools."
+        None,
+        OneOf(("hermes", "llama3_json", "mistral")),
+        "How the model writes calls of tools; the default is what its chat template shows.",
     )
     enable_auto_tool_choice: bool = option(
-        False, Switch(pair=False), "Let the model decide when it calls a tool; needs --tool-call-parser."
+        False,
+        Switch(pair=False),
+        "Let the model decide when it calls a tool, as it may wherever it is known how it writes calls.",
     )
     reasoning_parser: str | None = option(
         None, OneOf(("deepseek_r1", "qwen3")), "How the model writes its reasoning."

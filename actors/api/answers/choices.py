@@ -163,12 +163,12 @@ class AnswerChoices:
             None if self.all[0].thoughts is None else sum(choice.num_thoughts or 0 for choice in self.all),
         )
 
-    def count_thoughts(self, marks: ThoughtMarks | None, starts_thinking: bool) -> None:
+    def count_thoughts(self, marks: ThoughtMarks | None, starts_thinking: bool, ends_at_calls: bool) -> None:
         """Count the tokens of reasoning, too; None where the model's marks are not one token each."""
         if marks is None:
             return
         for choice in self.all:
-            choice.thoughts = ThoughtCount(marks, starts_thinking)
+            choice.thoughts = ThoughtCount(marks, starts_thinking, ends_at_calls)
 
     def cut_after(self, num_tokens: int, cut: Callable[[], None]) -> None:
         """Have `cut` called before more than `num_tokens` tokens of a choice are shown."""

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from actors.api.answers.choices import AnswerChoice
 from actors.api.answers.sse import EventWriter
+from actors.api.answers.tool_calls import ORDER
 from actors.api.bodies.parsing import Json
 from actors.kernel.stream import Delta
 
@@ -76,16 +77,25 @@ def parts_of(chunk: Chunk) -> Iterator[Part]:
         message = choice.get("message") or choice.get("delta") or {}
         if reasoning := message.get("reasoning"):
             yield SaidPart(reasoning, is_reasoning=True)
-        if content := message.get("content"):
-            yield SaidPart(content, logprobs=tuple((choice.get("logprobs") or {}).get("content") or ()))
-        for index, call in enumerate(message.get("tool_calls") or ()):
-            function = call["function"]
-            yield CalledPart(
-                call.get("index", index), function["arguments"], call.get("id"), function.get("name")
-            )
+        yield from _in_order(message, tuple((choice.get("logprobs") or {}).get("content") or ()))
         if reason := choice.get("finish_reason"):
             stop = choice.get("stop_reason")
             yield EndedPart(reason, stop if isinstance(stop, str) else None)
+
+
+def _in_order(message: Json, logprobs: tuple[Json, ...]) -> Iterator[Part]:
+    """The texts and calls of a message or delta; the first text has the log probabilities of all."""
+    content, calls = message.get("content"), message.get("tool_calls") or ()
+    for piece in message.get(ORDER) or (*([content] if content else ()), *range(len(calls))):
+        if isinstance(piece, str):
+            yield SaidPart(piece, logprobs=logprobs)
+            logprobs = ()
+            continue
+        call = calls[piece]
+        function = call["function"]
+        yield CalledPart(
+            call.get("index", piece), function["arguments"], call.get("id"), function.get("name")
+        )
 
 
 def parts_in(written: bytes) -> Iterator[Part]:

@@ -3,10 +3,8 @@
 Law: whatever way the text is cut into deltas, what is reasoning and what is content are the same.
 """
 
-from actors.front.codec import BEGIN, END, ThoughtMarks
+from actors.front.codec import BEGIN, CALL, END, ThoughtMarks
 from actors.kernel.stream import Delta
-
-CALL = "<tool_call>"
 
 
 def starts_thinking(parser: str, may_think: bool) -> bool:
@@ -18,19 +16,25 @@ def starts_thinking(parser: str, may_think: bool) -> bool:
 
 
 class ThoughtCount:
-    """Counts the tokens of an answer that are reasoning; marks and the end token are none."""
+    """Counts the tokens of an answer that are reasoning; marks and the end token are none.
 
-    def __init__(self, marks: ThoughtMarks, starts_thinking: bool) -> None:
+    Reasoning that `ends_at_calls` ends at the mark of one, as `ThoughtParser` has it.
+    """
+
+    def __init__(self, marks: ThoughtMarks, starts_thinking: bool, ends_at_calls: bool = False) -> None:
         self._marks = marks
         self._thinks = starts_thinking
+        self._ends = (marks.end, marks.call) if ends_at_calls else (marks.end,)
         self.num_tokens = 0
 
     def feed(self, delta: Delta) -> None:
         """Count the new tokens that are reasoning."""
         has_end_token = delta.finish_reason == "stop" and not isinstance(delta.stop_reason, str)
         for token in delta.token_ids[:-1] if has_end_token else delta.token_ids:
-            if token in (self._marks.begin, self._marks.end):
-                self._thinks = token == self._marks.begin
+            if token == self._marks.begin:
+                self._thinks = True
+            elif token in self._ends:
+                self._thinks = False
             elif self._thinks:
                 self.num_tokens += 1
 

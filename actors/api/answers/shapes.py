@@ -3,13 +3,16 @@
 The keys, and which of them are null, are vLLM's.
 """
 
+import hashlib
+import itertools
+import string
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from actors.api.answers.choices import ChoiceView
 from actors.api.answers.reasoning import ThoughtParser, starts_thinking
-from actors.api.answers.tool_calls import FORMATS, LISTED, CallFormat, CallParser, CallPart
+from actors.api.answers.tool_calls import FORMATS, LISTED, ORDER, CallFormat, CallParser, CallPart, ParsedText
 from actors.api.bodies.structured import ToolChoice
 from actors.api.context import AnswerFormats
 from actors.api.errors import invalid
@@ -190,40 +193,46 @@ class AnswerText:
         self._calls = None if form.calls is None else CallParser(form.calls)
         self._thoughts = None if form.thinks is None else ThoughtParser(form.thinks, form.ends_at_calls)
         self._form = form
-        self._has_named = False
+        self._has_named = self._is_cut = False
 
     @property
     def has_called(self) -> bool:
-        return self._calls is not None and self._calls.has_called
+        """True if the answer calls a function, and its last call is whole."""
+        return self._calls is not None and self._calls.has_called and not self._is_cut
 
-    def feed(self, text: str, is_last: bool) -> tuple[str, str, list[CallPart]]:
-        """The content, the reasoning and the parts of calls that the text adds."""
+    def feed(self, text: str, is_last: bool) -> tuple[str, ParsedText]:
+        """The reasoning that the text adds, and the content and the parts of calls in their order."""
         reasoning, content = "", text
         if self._thoughts is not None:
             reasoning, content = self._thoughts.feed(text, is_last)
             reasoning = reasoning if self._form.shows_thoughts else ""
         if self._form.named is not None:
-            return "", reasoning, self._arguments(self._form.named, content)
+            return reasoning, self._arguments(self._form.named, content)
         if self._calls is None:
-            return content, reasoning, []
+            return reasoning, ParsedText([content] if content else [])
         said = self._calls.feed(content)
-        content = said.content + (self._calls.flush().content if is_last else "")
-        parts = said.parts if self._form.parallel else [part for part in said.parts if part.index == 0]
-        return content, reasoning, parts
+        if is_last:
+            self._is_cut = self._calls.is_in_call
+            said.add(self._calls.flush().content)
+        if not self._form.parallel:
+            said = ParsedText([each for each in said.said if isinstance(each, str) or each.index == 0])
+        return reasoning, said
 
-    def _arguments(self, name: str, content: str) -> list[CallPart]:
+    def _arguments(self, name: str, content: str) -> ParsedText:
         is_first, self._has_named = not self._has_named, True
-        return [CallPart(0, name if is_first else None, content)] if content or is_first else []
+        part = CallPart(0, name if is_first else None, content)
+        return ParsedText([part] if content or is_first else [])
 
 
 class ToolShape(ChatShape):
-    """Chat completions with calls and reasoning."""
+    """Chat completions with calls and reasoning; one that `tells_order` is read on, into another shape."""
 
     is_plain = False
 
-    def __init__(self, role: str, form: TextFormat) -> None:
+    def __init__(self, role: str, form: TextFormat, *, tells_order: bool = False) -> None:
         super().__init__(role)
         self._form = form
+        self._tells_order = tells_order
         self._texts: dict[int, AnswerText] = {}
 
     def _text(self, view: ChoiceView) -> AnswerText:
@@ -231,7 +240,8 @@ class ToolShape(ChatShape):
 
     def _message(self, view: ChoiceView, delta: Delta) -> Json:
         text = self._text(view)
-        content, reasoning, parts = text.feed(delta.text, is_last=True)
+        reasoning, said = text.feed(delta.text, is_last=True)
+        content, parts = said.content, said.parts
         entry = super()._message(view, delta)
         message = entry["message"]
         assert isinstance(message, dict)
@@ -240,24 +250,36 @@ class ToolShape(ChatShape):
         if reasoning:
             message["reasoning_content"] = reasoning
         calls: dict[int, dict[str, str]] = {}
-        for part in parts:
-            call = calls.setdefault(part.index, {"name": part.name or "", "arguments": ""})
-            call["arguments"] += part.arguments
+        order = list[str | int]()
+        for piece in said.said:
+            if isinstance(piece, str):
+                order.append(piece)
+                continue
+            if piece.index not in calls:
+                order.append(len(calls))
+            call = calls.setdefault(piece.index, {"name": piece.name or "", "arguments": ""})
+            call["arguments"] += piece.arguments
         if calls:
             message["tool_calls"] = [
                 {"id": _id(view, index), "type": "function", "function": call}
                 for index, call in calls.items()
             ]
+        if self._tells_order:
+            message[ORDER] = order
         return entry | {"finish_reason": _finish(delta, text)}
 
     def chunk(self, view: ChoiceView, delta: Delta, is_first: bool) -> Json:
         text, is_last = self._text(view), delta.finish_reason is not None
-        content, reasoning, parts = text.feed(delta.text, is_last)
+        reasoning, said = text.feed(delta.text, is_last)
+        content, parts = said.content, said.parts
         shown: Json = {"content": content} if content or not (parts or reasoning) else {}
         if reasoning:
             shown["reasoning"] = shown["reasoning_content"] = reasoning
         if parts:
             shown["tool_calls"] = [_part(view, part) for part in parts]
+        if self._tells_order:
+            numbers = itertools.count()
+            shown[ORDER] = [piece if isinstance(piece, str) else next(numbers) for piece in said.said]
         entry = super().chunk(view, delta, is_first) | {"delta": shown}
         return entry | {"finish_reason": _finish(delta, text)} if is_last else entry
 
@@ -270,7 +292,13 @@ def _part(view: ChoiceView, part: CallPart) -> Json:
 
 
 def _id(view: ChoiceView, index: int) -> str:
-    return f"chatcmpl-tool-{view.choice.asked.request_id}-{view.choice.index}-{index}"
+    """The id of a call: templates of Mistral's demand nine letters or digits, OpenAI takes 40 at most."""
+    name = f"{view.choice.asked.request_id} {view.choice.index} {index}"
+    number = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest())
+    return "".join(LETTERS[number // len(LETTERS) ** at % len(LETTERS)] for at in range(9))
+
+
+LETTERS = string.ascii_letters + string.digits
 
 
 def _finish(delta: Delta, text: AnswerText) -> str | None:

@@ -13,6 +13,8 @@ from actors.api.answers.reasoning import overlap
 NAME = "name"
 ARGUMENTS = ("arguments", "parameters")
 BLANKS = " \t\r\n"
+ORDER = "order"
+"""The key of a message or delta that is read on: its texts and the numbers of its calls, in their order."""
 
 
 class CallObject:
@@ -60,7 +62,7 @@ class CallObject:
             if self._key == NAME:
                 self.name = _text(self._token)
             if self._key in ARGUMENTS:
-                self._held = self._held.rstrip(BLANKS)
+                self._held = unquoted(self._held.rstrip(BLANKS))
             self._key = None
         self.is_complete = character == "}"
         return self._released()
@@ -73,8 +75,8 @@ class CallObject:
         return self._released()
 
     def _released(self) -> str:
-        if self.name is None:
-            return ""
+        if self.name is None or (self._key is not None and not self.has_arguments and self._held[:1] == '"'):
+            return ""  # an object that is written as a text is known at its end
         kept = self._held.rstrip(BLANKS) if self._depth == 1 and not self._in_string else self._held
         self._held = self._held[len(kept) :]
         self.has_arguments = self.has_arguments or bool(kept)
@@ -115,6 +117,17 @@ def _text(token: str) -> str | None:
     except ValueError:
         return None
     return value if isinstance(value, str) else None
+
+
+def unquoted(arguments: str) -> str:
+    """The arguments as an object where a model has written it as a text of JSON, as Granite's do."""
+    inner = _text(arguments) if arguments.startswith('"') else None
+    if inner is None:
+        return arguments
+    try:
+        return inner if isinstance(json.loads(inner), dict) else arguments
+    except ValueError:
+        return arguments
 
 
 BETWEEN_CALLS = BLANKS + "[],;"
@@ -161,10 +174,26 @@ class CallPart:
 
 @dataclass(slots=True)
 class ParsedText:
-    """The content and the parts of calls that a piece of text says."""
+    """The content and the parts of calls that a piece of text says, in its order."""
 
-    content: str = ""
-    parts: list[CallPart] = field(default_factory=list)
+    said: list[str | CallPart] = field(default_factory=list)
+
+    def add(self, piece: str | CallPart) -> None:
+        """Append a piece; texts that follow each other are one."""
+        if not isinstance(piece, str):
+            self.said.append(piece)
+        elif self.said and isinstance(last := self.said[-1], str):
+            self.said[-1] = last + piece
+        elif piece:
+            self.said.append(piece)
+
+    @property
+    def content(self) -> str:
+        return "".join(piece for piece in self.said if isinstance(piece, str))
+
+    @property
+    def parts(self) -> list[CallPart]:
+        return [piece for piece in self.said if isinstance(piece, CallPart)]
 
 
 class CallParser:
@@ -188,6 +217,11 @@ class CallParser:
     def has_called(self) -> bool:
         return self._num_calls > 0
 
+    @property
+    def is_in_call(self) -> bool:
+        """True while the arguments of a call have not ended."""
+        return self._object is not None and self._object.name is not None
+
     def feed(self, text: str) -> ParsedText:
         """Return what the new text adds."""
         said, self._text = ParsedText(), self._text + text
@@ -207,7 +241,7 @@ class CallParser:
             text = "" if is_mark else self._opened + text
         self._say(said, text)
         if not self._num_calls:
-            said.content += self._blanks
+            said.add(self._blanks)
         return said
 
     def _say(self, said: ParsedText, text: str) -> None:
@@ -216,7 +250,7 @@ class CallParser:
             text = self._blanks + text
             self._talks = bool(text.strip(BLANKS))
             self._blanks = "" if self._talks else text
-        said.content += text if self._talks else ""
+        said.add(text if self._talks else "")
 
     def _step(self, said: ParsedText) -> bool:
         """Decide on some of the text; False if more is needed."""
@@ -245,7 +279,7 @@ class CallParser:
             self._opened = self._blanks = ""
             self._talks = False
         if fresh or not had_name:
-            said.parts.append(CallPart(call.index, None if had_name else call.name, fresh))
+            said.add(CallPart(call.index, None if had_name else call.name, fresh))
 
     def _reject(self, said: ParsedText, text: str) -> None:
         """Make content of what was opened and is no call."""

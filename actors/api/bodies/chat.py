@@ -1,6 +1,6 @@
 """The bodies with a conversation: POST /v1/chat/completions, /tokenize and /detokenize."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, ClassVar, Literal
@@ -12,6 +12,7 @@ from actors.api.bodies.parsing import (
     MANY_MESSAGES,
     MAX_MESSAGES,
     MAX_PARTS,
+    Json,
     JsonObject,
     ManyTokenIds,
     ModelName,
@@ -46,6 +47,17 @@ def without_billing(text: str) -> str:
     return "\n".join(line for line in text.split("\n") if not line.startswith(BILLING))
 
 
+def with_one_system(messages: Sequence[Json]) -> list[Json]:
+    """Merge all that the system says into one message at the beginning.
+
+    Agents send a second such message amid a conversation, and many templates take none there.
+    """
+    said = [message["content"] for message in messages if message["role"] == "system"]
+    others = [message for message in messages if message["role"] != "system"]
+    text = "\n\n".join(content for content in said if content)
+    return [{"role": "system", "content": text}, *others] if text else others
+
+
 RESERVED = (
     "add_generation_prompt",
     "chat_template",
@@ -73,7 +85,9 @@ class Templated(JsonObject):
 
     @property
     def may_think(self) -> bool:
-        """True unless the template, where it can, keeps the model from reasoning."""
+        """True unless the template, where it can, keeps the model from it, or a message is continued."""
+        if self.continue_final_message:
+            return False
         return (self._effort() | self.chat_template_kwargs).get("enable_thinking") is not False
 
     def templated(self, reading: Reading) -> Reading:
@@ -213,6 +227,8 @@ async def read_conversation(messages: list[MessageBody], context: ApiContext) ->
 
 class ChatBody(Templated, SamplingBody):
     """The body of POST /v1/chat/completions."""
+
+    elsewhere: ClassVar[frozenset[str]] = frozenset({"verbosity", "web_search_options"})
 
     messages: Messages
     max_completion_tokens: NumTokensFrom1 | None = None

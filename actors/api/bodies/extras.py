@@ -1,7 +1,8 @@
 """Fields of a body beyond its own: those of the OpenAI and vLLM APIs that are not honoured.
 
 Law: a field that would change the answer is refused by name, unless its value asks for the ordinary
-behaviour; a field that changes nothing is ignored; an unknown field is logged once. What a conversation
+behaviour; a field that changes nothing is ignored; what only another's server could do is left out, and named
+(`left_out`); an unknown field is logged once. What a conversation
 passes on to the chat completion that it stands for is checked there, and an error names it as it does there.
 """
 
@@ -37,10 +38,8 @@ UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "structural_tag": (),
     "suffix": ("",),
     "use_beam_search": (False,),
-    "verbosity": ("medium",),
     "vllm_xargs": ({},),
     "watermarking": (False,),
-    "web_search_options": (),
 }
 
 HARMLESS = frozenset(
@@ -72,7 +71,7 @@ async def read_body(body_type: type[BodyT], request: ApiRequest, context: ApiCon
 def check_extras(body: JsonObject, context: ApiContext) -> None:
     """Go through the fields that a body has beyond its own; raises 400 for the first that is refused."""
     for name, value in (body.model_extra or {}).items():
-        if name in body.passed or name in body.harmless:
+        if name in body.passed or name in body.harmless or name in body.elsewhere:
             continue
         neutral = body.unsupported.get(name, UNSUPPORTED.get(name))
         if neutral is None:

@@ -1,12 +1,13 @@
 """The body of POST /v1/messages: conversations of Anthropic's, and the chat that each stands for."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import ConfigDict, Field, JsonValue
+from pydantic import ConfigDict, Field, JsonValue, model_validator
 
-from actors.api.bodies.chat import BILLING
+from actors.api.bodies.chat import BILLING, with_one_system
 from actors.api.bodies.parsing import (
     MAX_MESSAGES,
     MAX_PARTS,
@@ -27,12 +28,27 @@ from actors.api.bodies.structured import MAX_TOOLS
 from actors.api.errors import invalid, shown
 from actors.core.params.fields import INT32_MAX
 
+BLOCKS_ELSEWHERE = (
+    "server_tool_use",
+    "web_search_tool_result",
+    "web_fetch_tool_result",
+    "code_execution_tool_result",
+    "bash_code_execution_tool_result",
+    "text_editor_code_execution_tool_result",
+    "tool_search_tool_result",
+    "mcp_tool_use",
+    "mcp_tool_result",
+)
+"""Blocks of tools that another server has run in a conversation: they are left out."""
+TOOL_ELSEWHERE = re.compile(r"[a-z_]+_20\d{6}|mcp_toolset")
+"""Types of tools that Anthropic runs, or that its models were trained on: the model is not told of them."""
 NEEDED: dict[str, tuple[str, ...]] = {
     "text": ("text",),
     "tool_use": ("id", "name"),
     "tool_result": ("tool_use_id",),
     "thinking": (),
     "redacted_thinking": (),
+    **dict.fromkeys(BLOCKS_ELSEWHERE, ()),
 }
 """The types of blocks, and the texts that one of them must have."""
 
@@ -56,6 +72,14 @@ class TextBlock(JsonObject):
     text: str | None = None
 
 
+class ResultBlock(TextBlock):
+    """A block of what a tool has given: text, or the name of a tool that a search has found."""
+
+    model_config = ConfigDict(json_schema_extra={"required": ["type"]})
+    type: Annotated[Name, Field(json_schema_extra={"enum": ["text", "tool_reference"]})]
+    tool_name: Name | None = None
+
+
 class Block(TextBlock):
     """A block of content; which fields it has depends on its type."""
 
@@ -66,7 +90,7 @@ class Block(TextBlock):
     name: Name | None = None
     input: dict[str, object] | None = None
     tool_use_id: Name | None = None
-    content: str | Annotated[list[TextBlock], Field(max_length=MAX_PARTS)] | None = None
+    content: str | Annotated[list[ResultBlock], Field(max_length=MAX_PARTS)] | None = None
     """The content of a tool's result."""
     is_error: bool = False
 
@@ -74,7 +98,7 @@ class Block(TextBlock):
 Content = str | Annotated[list[Block], Field(max_length=MAX_PARTS)]
 
 
-def text(content: str | list[TextBlock], where: str) -> str:
+def text(content: str | list[ResultBlock], where: str) -> str:
     """A text, or the blocks of one a line each; raises 400 for blocks that no text stands for."""
     if isinstance(content, str):
         return content
@@ -94,6 +118,8 @@ def instructions(system: str | list[TextBlock]) -> str:
 
 def text_of(block: TextBlock, where: str) -> str:
     """A block's text; raises 400 if it is of another type."""
+    if block.type == "tool_reference" and isinstance(block, ResultBlock) and block.tool_name is not None:
+        return block.tool_name
     if block.type != "text":
         raise invalid(f"{where} is of type {shown(block.type)}: only text is supported here.", where)
     if block.text is None:
@@ -131,12 +157,13 @@ class Thinking(JsonObject):
 class Turn(JsonObject):
     """A turn of the conversation: text or blocks."""
 
-    role: Literal["user", "assistant", "system"]
+    role: Literal["user", "assistant", "system", "ctx", "msg"]
+    """`ctx` and `msg` are Claude Code's own words for what a user says."""
     content: Content
 
 
 class Tool(JsonObject):
-    """A function that the model may call; tools that the server itself would run are refused."""
+    """A function that the model may call, or a tool of Anthropic's own, which is left out."""
 
     name: Name
     description: str | None = None
@@ -166,6 +193,45 @@ class OutputConfig(JsonObject):
     format: OutputFormat | None = None
 
 
+CLEARS_THINKING = "clear_thinking_20251015"
+
+
+class KeptThinking(JsonObject):
+    """The last turns whose thinking is kept."""
+
+    type: Literal["thinking_turns", "all"]
+    value: Annotated[int, Field(ge=0, le=INT32_MAX), WHOLE] | None = None
+
+
+class ContextEdit(JsonObject):
+    """A change that Anthropic's server makes to a conversation before its model reads it."""
+
+    type: Name
+    keep: Literal["all"] | KeptThinking | dict[str, object] | None = None
+
+    @property
+    def turns_kept(self) -> int | None:
+        """The assistant's last turns whose thinking stays; None where all of it does."""
+        if self.type != CLEARS_THINKING or self.keep == "all":
+            return None
+        if self.keep is None:
+            return 1
+        return None if self.keep.type == "all" else self.keep.value or 0  # type: ignore[union-attr]  # checked below
+
+
+class ContextManagement(JsonObject):
+    """The edits of a conversation: thinking is cleared here, others are left out."""
+
+    edits: Annotated[list[ContextEdit], Field(max_length=MAX_PARTS)] = Field(default=[])
+
+    @model_validator(mode="after")
+    def _known_keep(self) -> "ContextManagement":
+        for index, edit in enumerate(self.edits):
+            if edit.type == CLEARS_THINKING and isinstance(edit.keep, dict):
+                raise ValueError(f'has edits[{index}].keep, which is neither "all" nor thinking_turns')
+        return self
+
+
 class PromptBody(JsonObject):
     """The body of POST /v1/messages/count_tokens: the prompt alone."""
 
@@ -177,7 +243,6 @@ class PromptBody(JsonObject):
 
     unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {
         "container": (),
-        "context_management": (),
         "kv_transfer_params": (),
         "mcp_servers": ([],),
     }
@@ -189,13 +254,22 @@ class PromptBody(JsonObject):
     tool_choice: Choice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
+    context_management: ContextManagement | None = None
 
     def prompt(self) -> Json:
         """Messages and tools as a chat has them; raises 400 for blocks that no text stands for."""
-        chat = self.passed_on() | {"messages": list(self._messages())}
-        if self.tools:
-            chat["tools"] = [_tool(index, tool) for index, tool in enumerate(self.tools)]
-        if self.tool_choice is not None and (self.tools or self.tool_choice.type != "auto"):
+        messages = with_one_system(list(self._messages()))
+        chat = self.passed_on() | {"messages": messages}
+        last = messages[-1] if messages else {}
+        if last.get("role") == "assistant" and "tool_calls" not in last and last["content"].strip():
+            chat |= {
+                "add_generation_prompt": False,
+                "continue_final_message": True,
+            }  # the answer goes on with it
+        tools = [_tool(index, tool) for index, tool in enumerate(self.tools) if not _is_elsewhere(tool)]
+        if tools:
+            chat["tools"] = tools
+        if self.tool_choice is not None and (tools or self.tool_choice.type != "auto"):
             chat |= _choice(self.tool_choice)
         if self.thinking is not None and self.thinking.type != "adaptive":
             thinks = {"enable_thinking": self.thinking.type == "enabled"}
@@ -206,17 +280,45 @@ class PromptBody(JsonObject):
             chat["response_format"] = {"type": "json_schema", "json_schema": schema}
         return chat | ({} if config.effort is None else {"reasoning_effort": config.effort})
 
+    def left_out(self) -> Iterator[str]:
+        """Name what the request asks of Anthropic's own tools and server; the answer goes without it."""
+        for index, tool in enumerate(self.tools):
+            if _is_elsewhere(tool):
+                yield f"tools[{index}] ({tool.type})"
+        for index, turn in enumerate(self.messages):
+            for at, block in enumerate(turn.content if isinstance(turn.content, list) else ()):
+                if block.type in BLOCKS_ELSEWHERE:
+                    yield f"messages[{index}].content[{at}] ({block.type})"
+        for index, edit in enumerate(self.context_management.edits if self.context_management else ()):
+            if edit.type != CLEARS_THINKING:
+                yield f"context_management.edits[{index}] ({edit.type})"
+
     def _messages(self) -> Iterator[Json]:
         if self.system:
             yield {"role": "system", "content": instructions(self.system)}
+        first_thought = self._first_thinking_turn()
         for index, turn in enumerate(self.messages):
             where = f"messages[{index}].content"
+            role = "user" if turn.role in ("ctx", "msg") else turn.role
             if isinstance(turn.content, str):
-                yield {"role": turn.role, "content": turn.content}
-            elif turn.role == "assistant":
-                yield _answer(turn.content, where)
+                yield {"role": role, "content": turn.content}
+            elif role == "assistant":
+                yield _answer(turn.content, where, shows_thoughts=index >= first_thought)
             else:
-                yield from _question(turn, turn.content, where)
+                yield from _question(role, turn.content, where)
+
+    def _first_thinking_turn(self) -> int:
+        """The index of the first turn whose thinking is kept."""
+        edits = self.context_management.edits if self.context_management else ()
+        kept = [edit.turns_kept for edit in edits if edit.turns_kept is not None]
+        if not kept:
+            return 0
+        thinks = [
+            index
+            for index, turn in enumerate(self.messages)
+            if isinstance(turn.content, list) and any(block.type == "thinking" for block in turn.content)
+        ]
+        return ([*thinks, len(self.messages)])[max(0, len(thinks) - min(kept))]
 
 
 class MessagesBody(PromptBody):
@@ -243,7 +345,7 @@ class MessagesBody(PromptBody):
         return chat
 
 
-def _answer(blocks: list[Block], where: str) -> Json:
+def _answer(blocks: list[Block], where: str, shows_thoughts: bool) -> Json:
     """An assistant's turn: its text, its calls and what it thought, for templates that show it again."""
     texts, calls, thoughts = [], [], []
     for index, block in enumerate(blocks):
@@ -254,15 +356,15 @@ def _answer(blocks: list[Block], where: str) -> Json:
             calls.append({"id": block.id, "function": {"name": block.name, "arguments": arguments}})
         elif block.type == "thinking":
             thoughts.append(block.thinking or "")
-        elif block.type != "redacted_thinking":
+        elif block.type != "redacted_thinking" and block.type not in BLOCKS_ELSEWHERE:
             texts.append(text_of(block, f"{where}[{index}]"))
     message: Json = {"role": "assistant", "content": "\n".join(texts)}
-    if any(thoughts):
+    if shows_thoughts and any(thoughts):
         message["reasoning"] = "".join(thoughts)
     return message | ({"tool_calls": calls} if calls else {})
 
 
-def _question(turn: Turn, blocks: list[Block], where: str) -> Iterator[Json]:
+def _question(role: str, blocks: list[Block], where: str) -> Iterator[Json]:
     """A user's turn: results of calls are messages of their own, before what else it says."""
     texts = []
     for index, block in enumerate(blocks):
@@ -271,10 +373,14 @@ def _question(turn: Turn, blocks: list[Block], where: str) -> Iterator[Json]:
                 raise invalid(f"{where}[{index}].tool_use_id is required.", f"{where}[{index}].tool_use_id")
             result = text(block.content or "", f"{where}[{index}].content")
             yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": result}
-        else:
+        elif block.type not in BLOCKS_ELSEWHERE:
             texts.append(text_of(block, f"{where}[{index}]"))
     if texts or not blocks:
-        yield {"role": turn.role, "content": "\n".join(texts)}
+        yield {"role": role, "content": "\n".join(texts)}
+
+
+def _is_elsewhere(tool: Tool) -> bool:
+    return TOOL_ELSEWHERE.fullmatch(tool.type) is not None
 
 
 def _tool(index: int, tool: Tool) -> Json:

@@ -13,7 +13,7 @@ bytes: 16 MB are one text in 20 ms, or a million keys in 1,500. So values are co
 import codecs
 import gc
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Annotated, Any, ClassVar, TypeVar
 
@@ -104,12 +104,20 @@ class JsonObject(BaseModel):
     """Further fields that are refused here unless they have one of these values."""
     harmless: ClassVar[frozenset[str]] = frozenset()
     """Further fields that change nothing here."""
+    elsewhere: ClassVar[frozenset[str]] = frozenset()
+    """Further fields that only another's server acts on: they are left out, and named."""
     passed: ClassVar[frozenset[str]] = frozenset()
     """Further fields that are passed on to the chat completion for which this body stands."""
 
     def passed_on(self) -> Json:
         """Return the fields beyond its own that are a chat completion's."""
         return {name: value for name, value in (self.model_extra or {}).items() if name in self.passed}
+
+    def left_out(self) -> Iterator[str]:
+        """Name what the request asks of another's server: the answer goes without it."""
+        for name in self.elsewhere:
+            if (self.model_extra or {}).get(name):
+                yield name
 
     @model_validator(mode="before")
     @classmethod

@@ -1,11 +1,12 @@
 """The body of POST /v1/responses, and the chat that it stands for."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from actors.api.bodies.chat import Effort
+from actors.api.bodies.chat import Effort, with_one_system
 from actors.api.bodies.parsing import (
     MAX_MESSAGES,
     MAX_PARTS,
@@ -33,6 +34,39 @@ Included = Literal[
 ]
 """The further parts that answers may show; of the other kinds an answer of text has none."""
 
+TOOLS_ELSEWHERE = (
+    "apply_patch",
+    "code_interpreter",
+    "computer",
+    "computer_use_preview",
+    "custom",
+    "file_search",
+    "image_generation",
+    "local_shell",
+    "mcp",
+    "namespace",
+    "shell",
+    "tool_search",
+    "web_search",
+    "web_search_2025_08_26",
+    "web_search_preview",
+    "web_search_preview_2025_03_11",
+)
+"""Tools that another server runs, or whose form its models were trained on: the model is not told of them."""
+ITEMS_ELSEWHERE = (
+    "code_interpreter_call",
+    "file_search_call",
+    "image_generation_call",
+    "mcp_approval_request",
+    "mcp_approval_response",
+    "mcp_call",
+    "mcp_list_tools",
+    "tool_search_call",
+    "tool_search_output",
+    "web_search_call",
+)
+"""Items of such tools in a conversation that another server began: they are left out."""
+
 
 class Item(JsonObject):
     """An item of the input; which fields it has depends on its type, a message by default."""
@@ -43,6 +77,10 @@ class Item(JsonObject):
     call_id: Name | None = None
     name: Name | None = None
     arguments: str | None = None
+    input: str | None = None
+    """The text that a custom tool is given."""
+    action: dict[str, object] | None = None
+    """The command of a call of `local_shell`."""
     output: "str | Annotated[list[Text], Field(max_length=MAX_PARTS)] | None" = None
     summary: "Annotated[list[Text], Field(max_length=MAX_PARTS)]" = Field(default=[])
 
@@ -55,7 +93,7 @@ class Text(JsonObject):
 
 
 class Function(JsonObject):
-    """A function that the model may call; tools that the server itself would run are refused."""
+    """A function that the model may call, or a tool of another server's, which is left out."""
 
     type: Name
     name: Name | None = None
@@ -78,7 +116,8 @@ class TextOptions(JsonObject):
     """The options of the answer's text."""
 
     format: Format = Format.model_construct()
-    verbosity: Literal["medium"] | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+    """How much the model says: OpenAI's models were trained on it, others are not told."""
 
 
 class Reasoning(JsonObject):
@@ -103,9 +142,10 @@ class ResponseBody(JsonObject):
         {"prompt_cache_options", "stream_options", "access_programs"}
     )
 
+    elsewhere: ClassVar[frozenset[str]] = frozenset({"context_management"})
+
     unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {
         "background": (False,),
-        "context_management": (),
         "conversation": (),
         "enable_response_messages": (False,),
         "kv_transfer_params": (),
@@ -148,15 +188,17 @@ class ResponseBody(JsonObject):
     def chat(self, before: Sequence[Json]) -> Json:
         """The body of the chat completion that answers it, after the messages `before` it."""
         said = [{"role": "system", "content": self.instructions}] if self.instructions else []
-        chat = self.passed_on() | {"messages": [*said, *before, *self.messages()]}
+        chat = self.passed_on() | {"messages": with_one_system([*said, *before, *self.messages()])}
         named = {"max_completion_tokens": self.max_output_tokens, "model": self.model}
         for name, value in (named | {"temperature": self.temperature, "top_p": self.top_p}).items():
             if value is not None:
                 chat[name] = value
-        if self.tools:
-            chat["tools"] = [_tool(index, tool) for index, tool in enumerate(self.tools)]
+        if tools := list(self._functions()):
+            chat["tools"] = tools
             chat["tool_choice"] = _choice(self.tool_choice)
             chat["parallel_tool_calls"] = self.parallel_tool_calls
+        elif self.tools and self.tool_choice not in ("auto", "none"):
+            raise invalid("tool_choice is about tools, and none of them is a function.", "tool_choice")
         if self.text is not None and self.text.format.type != "text":
             chat["response_format"] = _format(self.text.format)
         if self.truncation == "auto":
@@ -169,6 +211,33 @@ class ResponseBody(JsonObject):
             chat |= {"stream": True, "stream_options": {"include_usage": True}}
         effort = None if self.reasoning is None else self.reasoning.effort
         return chat if effort is None else chat | {"reasoning_effort": effort}
+
+    def _functions(self) -> Iterator[Json]:
+        """The tools that the model is told of; raises 400 for what is no tool of this API."""
+        for index, tool in enumerate(self.tools):
+            if tool.type in TOOLS_ELSEWHERE:
+                continue
+            if tool.type != "function" or tool.name is None:
+                where = f"tools[{index}]"
+                raise invalid(f"{where} must be a function with a name: this server runs no tools.", where)
+            yield _tool(tool)
+
+    @property
+    def functions(self) -> list[Function]:
+        """The tools that the model is told of, as they came."""
+        return [tool for tool in self.tools if tool.type not in TOOLS_ELSEWHERE]
+
+    def left_out(self) -> Iterator[str]:
+        """Name what the request asks of another server's tools and models; the answer goes without it."""
+        for index, tool in enumerate(self.tools):
+            if tool.type in TOOLS_ELSEWHERE:
+                yield f"tools[{index}] ({tool.type})"
+        for index, item in enumerate(self.input if isinstance(self.input, list) else ()):
+            if item.type in ITEMS_ELSEWHERE:
+                yield f"input[{index}] ({item.type})"
+        if self.text is not None and self.text.verbosity in ("low", "high"):
+            yield "text.verbosity"
+        yield from super().left_out()
 
 
 def _add(messages: list[Json], item: Item, where: str) -> None:
@@ -186,28 +255,41 @@ def _add(messages: list[Json], item: Item, where: str) -> None:
                 before |= said
             else:
                 messages.append(said)
-        case "function_call":
-            if item.call_id is None or item.name is None:
-                raise invalid(f"{where} needs a call_id and a name.", where)
-            function = {"name": item.name, "arguments": item.arguments or ""}
-            call = {"id": item.call_id, "function": function}
+        case "function_call" | "custom_tool_call" | "local_shell_call":
+            call = _called(item, where)
             if before is not None:
                 before.setdefault("tool_calls", []).append(call)
             else:
                 messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
-        case "function_call_output":
-            if item.call_id is None:
+        case "function_call_output" | "custom_tool_call_output" | "local_shell_call_output":
+            call_id = item.call_id or (item.model_extra or {}).get("id")
+            if not isinstance(call_id, str):
                 raise invalid(f"{where}.call_id is required.", f"{where}.call_id")
             output = _text(item.output, f"{where}.output")
-            messages.append({"role": "tool", "tool_call_id": item.call_id, "content": output})
+            messages.append({"role": "tool", "tool_call_id": call_id, "content": output})
         case "reasoning":
             thought = "".join(part.text or "" for part in _thought(item))
             if before is not None and "reasoning" not in before:
                 before["reasoning"] = thought
             elif thought:
                 messages.append({"role": "assistant", "content": None, "reasoning": thought})
+        case kind if kind in ITEMS_ELSEWHERE:
+            pass
         case _:
             raise invalid(f"{where} is of type {shown(item.type)}, which is not supported.", where)
+
+
+def _called(item: Item, where: str) -> Json:
+    """A call of the assistant's; what a tool of another kind was given stands as the arguments of one."""
+    name = "local_shell" if item.type == "local_shell_call" else item.name
+    if item.call_id is None or name is None:
+        raise invalid(f"{where} needs a call_id and a name.", where)
+    arguments = item.arguments or ""
+    if item.type == "custom_tool_call":
+        arguments = json.dumps({"input": item.input or ""}, ensure_ascii=False)
+    elif item.type == "local_shell_call":
+        arguments = json.dumps(item.action or {}, ensure_ascii=False)
+    return {"id": item.call_id, "function": {"name": name, "arguments": arguments}}
 
 
 def _thought(item: Item) -> list[Text]:
@@ -225,10 +307,7 @@ def _text(content: str | list[Text] | None, where: str) -> str:
     return "\n".join(part.text or "" for part in content)
 
 
-def _tool(index: int, tool: Function) -> Json:
-    if tool.type != "function" or tool.name is None:
-        where = f"tools[{index}]"
-        raise invalid(f"{where} must be a function with a name: this server runs no tools.", where)
+def _tool(tool: Function) -> Json:
     function: Json = {"name": tool.name, "parameters": tool.parameters or {"type": "object"}}
     if tool.description:
         function["description"] = tool.description

@@ -8,7 +8,7 @@ calls (`--tool-call-parser`).
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import jiter
@@ -180,6 +180,8 @@ class CalledBody(JsonObject):
         arguments: object = None
         with suppress(ValueError):
             arguments = jiter.from_json((self.function.arguments or "{}").encode(), allow_inf_nan=False)
+            if isinstance(arguments, str):  # a text of JSON, as some models write them
+                arguments = jiter.from_json(arguments.encode(), allow_inf_nan=False)
         function = {"name": self.function.name, "arguments": arguments if isinstance(arguments, dict) else {}}
         return {"id": self.id, "type": self.type, "function": function}
 
@@ -234,6 +236,18 @@ def constraint_of(choice: ToolChoice, tools: Sequence[ToolBody], parallel: bool)
     return _as_constraint(
         schema | ({} if parallel else {"maxItems": 1}) | ({"$defs": definitions} if calls else {})
     )
+
+
+def or_calls(answer: Constraint, tool_call_parser: str | None, tools: Sequence[ToolBody]) -> Constraint:
+    """Allow calls of the tools beside an answer of a schema: the form is for the last answer.
+
+    Calls are those that the parser of this name reads; their arguments are any object, as without a form.
+    """
+    if answer.kind is not ConstraintKind.JSON or tool_call_parser is None:
+        return answer
+    names = sorted({tool.function.name for tool in tools})
+    form = {"calls": tool_call_parser, "names": names, "schema": json.loads(answer.text)}
+    return replace(answer, kind=ConstraintKind.CALLS_OR_JSON, text=_as_json(form))
 
 
 def _call(function: FunctionBody, definitions: dict[str, object]) -> dict[str, object]:

@@ -10,8 +10,10 @@ from actors.api.answers.parts import Shaped
 from actors.api.answers.shapes import COMPLETION, ChatShape, Json, ToolShape, text_format
 from actors.api.bodies.chat import ChatBody, read_conversation
 from actors.api.bodies.extras import read_body
+from actors.api.bodies.structured import or_calls
 from actors.api.bodies.texts import CompletionBody
 from actors.api.context import ApiContext
+from actors.api.left_out import noted
 from actors.api.requests import ApiRequest, current_request
 from actors.api.responses import Feed, fed_response, json_response
 from actors.api.routes.generate import PendingAnswer
@@ -78,6 +80,10 @@ class ChatAnswer:
         adapter = context.check_model(body.model)
         turns = await read_conversation(body.messages, context)
         sampling = body.sampling(body.token_limit, context.model.defaults)
+        if (own := sampling.constraint) is not None and body.chosen_tools.kind == "auto":
+            sampling = replace(
+                sampling, constraint=or_calls(own, context.answers.tool_call_parser, body.tools)
+            )
         constrained = sampling.constraint is not None
         form = replace(
             text_format(
@@ -89,13 +95,14 @@ class ChatAnswer:
         if form.calls is not None and form.calls.keeps_special:
             sampling = replace(sampling, skip_special_tokens=False)
         role = body.answering_role
-        shape = ChatShape(role) if form.is_plain else ToolShape(role, form)
+        is_read_on = id_prefix != ChatShape.id_prefix
+        shape = ChatShape(role) if form.is_plain else ToolShape(role, form, tells_order=is_read_on)
         shape.id_prefix = id_prefix
         answering = PendingAnswer(context, request, shape, body, adapter)
         wanted = answering.wanted(sampling, (body.echoed,) if body.echoed else None)
         answer_id, choices = await answering.start([turns], sampling)
         if form.thinks is not None:
-            choices.count_thoughts(context.answers.thought, form.thinks)
+            choices.count_thoughts(context.answers.thought, form.thinks, form.ends_at_calls)
         if body.return_prompt_text:
             text = await text_of(context, choices.all[0].asked.prompt_token_ids)
             wanted = replace(wanted, prompt_texts=(text,))
@@ -126,9 +133,10 @@ def chat_routes(context: ApiContext) -> Blueprint:
     @routes.post("/v1/chat/completions")
     async def create_chat_completion() -> Response:
         request = current_request()
-        context.must_generate("ChatAnswer Completions API")
+        context.must_generate("Chat Completions API")
         body = await read_body(ChatBody, request, context)
         chat = await ChatAnswer.begin(context, request, body)
-        return fed_response(chat.chunks()) if body.stream else json_response(await chat.whole())
+        response = fed_response(chat.chunks()) if body.stream else json_response(await chat.whole())
+        return noted(response, body.left_out(), context)
 
     return routes

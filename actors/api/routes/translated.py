@@ -19,6 +19,7 @@ from actors.api.bodies.parsing import MANY_MESSAGES, THREAD_FROM_BYTES, Json, of
 from actors.api.bodies.responses import ResponseBody
 from actors.api.context import ApiContext
 from actors.api.errors import ApiError, invalid
+from actors.api.left_out import noted
 from actors.api.requests import current_request
 from actors.api.responses import fed_response, json_response
 from actors.api.routes.completions import ChatAnswer
@@ -60,8 +61,9 @@ def messages_routes(context: ApiContext) -> Blueprint:
             as_chat = await _as_chat(context, body.chat, await _is_large(len(body.messages)))
             chat = await ChatAnswer.begin(context, current_request(), as_chat, "msg_")
         if not body.stream:
-            return json_response(whole_message(await chat.whole()))
-        return fed_response(chat.chunks(MessageEvents(chat.answer_id, context.model.name)))
+            return noted(json_response(whole_message(await chat.whole())), body.left_out(), context)
+        events = chat.chunks(MessageEvents(chat.answer_id, context.model.name))
+        return noted(fed_response(events), body.left_out(), context)
 
     @routes.post("/v1/messages/count_tokens")
     async def count_tokens() -> Response:
@@ -69,7 +71,8 @@ def messages_routes(context: ApiContext) -> Blueprint:
         as_chat = await _as_chat(context, body.prompt, await _is_large(len(body.messages)))
         num_tokens = await count_prompt(context, as_chat)
         original = {"original_input_tokens": num_tokens}
-        return json_response({"input_tokens": num_tokens, "context_management": original})
+        answer = json_response({"input_tokens": num_tokens, "context_management": original})
+        return noted(answer, body.left_out(), context)
 
     return routes
 
@@ -153,8 +156,10 @@ def responses_routes(context: ApiContext) -> Blueprint:
             stored = StoredResponse(response, conversation, chat.request_id, num_bytes)
             kept.keep(owner, chat.answer_id, stored)
         if not body.stream:
-            return json_response(whole_response(response, await chat.whole()))
-        return fed_response(chat.chunks(ResponseEvents(response)))
+            return noted(
+                json_response(whole_response(response, await chat.whole())), body.left_out(), context
+            )
+        return noted(fed_response(chat.chunks(ResponseEvents(response))), body.left_out(), context)
 
     @routes.post("/v1/responses/input_tokens")
     async def count_input() -> Response:
@@ -163,7 +168,8 @@ def responses_routes(context: ApiContext) -> Blueprint:
             chat = await _continued(context, body, before)
             context.check_model(chat.model)
             num_tokens = await count_prompt(context, chat)
-        return json_response({"object": "response.input_tokens", "input_tokens": num_tokens})
+        answer = json_response({"object": "response.input_tokens", "input_tokens": num_tokens})
+        return noted(answer, body.left_out(), context)
 
     @routes.get("/v1/responses/<name>")
     async def show_response(name: str) -> Response:

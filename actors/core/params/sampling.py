@@ -26,6 +26,8 @@ class ConstraintKind(enum.Enum):
     """A grammar in EBNF (GBNF) or Lark."""
     STRUCTURAL_TAG = "structural_tag"
     """A JSON object that says which tags may stand in free text, and what they hold."""
+    CALLS_OR_JSON = "calls_or_json"
+    """A JSON object: the `schema` of an answer, or else the way in which `names` may be called."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,7 +118,7 @@ async def test_a_conversation_with_calls_becomes_a_chat(serving: Any) -> None:
             "BadRequestError",
             "image",
         ),
-        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "BadRequestError", "tools[0]"),
+        ({"tools": [{"type": "websearch", "name": "web_search"}]}, "BadRequestError", "tools[0]"),
         ({"extra_body": {"mcp_servers": [{"url": "x"}]}}, "BadRequestError", "mcp_servers"),
     ],
     ids=["model", "max_tokens", "temperature", "image", "server tool", "mcp"],

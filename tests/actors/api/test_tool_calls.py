@@ -1,11 +1,12 @@
 """Calls of tools and reasoning in text: the same whatever way the text is cut into deltas."""
 
+import itertools
 import random
 
 import pytest
 
 from actors.api.answers.reasoning import ThoughtParser
-from actors.api.answers.tool_calls import FORMATS, LISTED, CallFormat, CallParser
+from actors.api.answers.tool_calls import FORMATS, LISTED, CallFormat, CallParser, ParsedText
 
 HERMES, LLAMA, MISTRAL = FORMATS["hermes"], FORMATS["llama3_json"], FORMATS["mistral"]
 Calls = list[tuple[str, str]]
@@ -57,6 +58,14 @@ def pieces(text: str, seed: int) -> list[str]:
             "\n<tool_call>bad</tool_call>",
             [("f", "{}")],
         ),
+        (
+            HERMES,
+            '<tool_call>{"name": "f", "arguments": "{\\"q\\": 1}"}</tool_call>',
+            "",
+            [("f", '{"q": 1}')],
+        ),
+        (HERMES, '<tool_call>{"arguments": "{\\"q\\": 1}" , "name": "f"}', "", [("f", '{"q": 1}')]),
+        (HERMES, '<tool_call>{"name": "f", "arguments": "[1]"}</tool_call>', "", [("f", '"[1]"')]),
         (LLAMA, "<|python_tag|>print(1)", "<|python_tag|>print(1)", []),
         (MISTRAL, '[TOOL_CALLS]f[ARGS]{"x": "}\\""}', "", [("f", '{"x": "}\\""}')]),
         (MISTRAL, 'Hi [TOOL_CALLS]f.a-b{"x": 1}', "Hi ", [("f.a-b", '{"x": 1}')]),
@@ -108,6 +117,33 @@ def test_calls_are_the_same_however_the_text_is_cut(
         said += parser.flush().content
         assert (said, [tuple(call) for call in found.values()]) == (content, calls)
         assert parser.has_called == bool(calls)
+
+
+@pytest.mark.parametrize(
+    ("text", "order", "is_cut"),
+    [
+        ('<tool_call>{"name": "f"}</tool_call>and so', [0, "and so"], False),
+        (
+            'so <tool_call>{"name": "f"}</tool_call> and <tool_call>{"name": "g"}',
+            ["so ", 0, " and ", 1],
+            False,
+        ),
+        ('so<tool_call>{"name": "f", "arguments": {"q": "Par', ["so", 0], True),
+    ],
+)
+def test_texts_and_calls_keep_their_order_however_the_text_is_cut(
+    text: str, order: list[str | int], is_cut: bool
+) -> None:
+    for seed in range(60):
+        parser, found = CallParser(HERMES), ParsedText()
+        for piece in pieces(text, seed):
+            for each in parser.feed(piece).said:
+                found.add(each)
+        assert parser.is_in_call == is_cut
+        for each in parser.flush().said:
+            found.add(each)
+        said = [each if isinstance(each, str) else each.index for each in found.said]
+        assert [key for key, _ in itertools.groupby(said)] == order
 
 
 @pytest.mark.parametrize(
