@@ -37,6 +37,8 @@ class Spelling(Protocol):
         """Raises ValueError where there is no chat template."""
         ...
 
+    def decode(self, token_ids: Sequence[int]) -> str: ...
+
 
 @dataclass(frozen=True, slots=True)
 class Answers:
@@ -76,32 +78,51 @@ def echoed(spelling: Spelling) -> Answers:
 def from_file(path: str, spelling: Spelling, seed: int = 0) -> Answers:
     """The answers of JSON lines: `answer`, and `prompt` if it is the answer to that one alone.
 
-    A prompt is found as a plain text and as the only message of a user. All others have one of the answers,
-    picked by the prompt. Raises ConfigError that names the line.
+    A prompt is found as a plain text and as the only message of a user. A line with `last` is the answer to
+    every conversation in which no other such text stands later: some of them lead an agent through its tools.
+    All others have one of the answers without `last`, picked by the prompt. ConfigError names the line.
     """
     by_prompt: dict[Tokens, Tokens] = {}
+    by_last: dict[str, Tokens] = {}
     every: list[Tokens] = []
-    for prompt, answer in _rows(path):
-        tokens = _plain(spelling, answer)
+    for row in _rows(path):
+        tokens = _plain(spelling, row.answer)
+        if row.last is not None:
+            by_last[row.last] = tokens
+            continue
         every.append(tokens)
-        if prompt is not None:
-            by_prompt[tuple(spelling.encode(prompt))] = tokens
-            if (turn := _conversation(spelling, prompt)) is not None:
+        if row.prompt is not None:
+            by_prompt[tuple(spelling.encode(row.prompt))] = tokens
+            if (turn := _conversation(spelling, row.prompt)) is not None:
                 by_prompt[turn] = tokens
-    if not every:
+    if not every and not by_last:
         raise ConfigError(f"{path} has no answers: give at least one line like {EXAMPLE}")
-    pick = picked(every, seed)
+    pick = picked(every or list(by_last.values()), seed)
 
     def choose(admission: Admission) -> Tokens:
-        return by_prompt.get(prompt_of(admission)) or pick(admission)
+        prompt = prompt_of(admission)
+        if (tokens := by_prompt.get(prompt)) is None and by_last:
+            text = spelling.decode(prompt)
+            at, last = max((text.rfind(last), last) for last in by_last)
+            tokens = by_last[last] if at >= 0 else None
+        return tokens or pick(admission)
 
     return Answers(choose, _more(spelling))
+
+
+@dataclass(frozen=True, slots=True)
+class CannedAnswer:
+    """A line of a file of answers."""
+
+    answer: str
+    prompt: str | None
+    last: str | None
 
 
 EXAMPLE = '{"prompt": "Hello", "answer": "Good day."}'
 
 
-def _rows(path: str) -> Iterator[tuple[str | None, str]]:
+def _rows(path: str) -> Iterator[CannedAnswer]:
     try:
         with open(path, encoding="utf-8") as lines:
             for number, line in enumerate(lines, 1):
@@ -113,19 +134,21 @@ def _rows(path: str) -> Iterator[tuple[str | None, str]]:
         raise ConfigError(f"cannot read {path}: {error}") from None
 
 
-def _row(line: str, where: str) -> tuple[str | None, str]:
+def _row(line: str, where: str) -> CannedAnswer:
     try:
         row = json.loads(line)
     except ValueError as error:
         raise ConfigError(f"{where} is not JSON ({error}): write {EXAMPLE}") from None
     if not isinstance(row, dict):
         raise ConfigError(f"{where} is no object: write {EXAMPLE}")
-    prompt, answer = row.get("prompt"), row.get("answer")
+    answer, prompt, last = row.get("answer"), row.get("prompt"), row.get("last")
     if not isinstance(answer, str) or not answer:
         raise ConfigError(f"{where}: answer is {answer!r}, and must be a text that is not empty")
     if prompt is not None and not isinstance(prompt, str):
         raise ConfigError(f"{where}: prompt is {prompt!r}, and must be a text")
-    return prompt, answer
+    if last is not None and (not isinstance(last, str) or not last or prompt is not None):
+        raise ConfigError(f"{where}: last is {last!r}, and must be a text, not empty, without a prompt")
+    return CannedAnswer(answer, prompt, last)
 
 
 def picked(answers: Sequence[Tokens], seed: int) -> Choose:

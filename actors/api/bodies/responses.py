@@ -139,7 +139,7 @@ class ResponseBody(JsonObject):
     passed: ClassVar[frozenset[str]] = SAMPLED
 
     harmless: ClassVar[frozenset[str]] = frozenset(
-        {"prompt_cache_options", "stream_options", "access_programs"}
+        {"prompt_cache_options", "stream_options", "access_programs", "client_metadata"}
     )
 
     elsewhere: ClassVar[frozenset[str]] = frozenset({"context_management"})

@@ -1,11 +1,17 @@
 """What an emulated model says: whole answers, in order, whatever is preempted, and never nothing."""
 
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
 import pytest
 
+from actors.config import ConfigError
 from actors.core.batch import Admission, Batch, Chunk
 from actors.core.params.sampling import Sampling
+from actors.messages import ChatMessage
 from sim.backend import TokenSource
-from sim.emulation.answers import Answers, picked
+from sim.emulation.answers import Answers, from_file, picked
 from sim.emulation.backends import MadeUpLogprobs
 from sim.emulation.scripts import Scripted, Scripts
 
@@ -88,3 +94,51 @@ def test_an_emulated_model_makes_log_probabilities_up() -> None:
     assert again.prompt_logprobs == () and len(again.logprobs) == 1
     scores_of.begin(Batch(3, finished=("a",), num_decodes=1))
     assert scores_of.sample(1).logprobs == ()
+
+
+class Letters:
+    """A tokenizer of characters, without a chat template."""
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(character) for character in text]
+
+    encode_plain = encode
+
+    def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
+        raise ValueError("there is no template")
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return "".join(map(chr, token_ids))
+
+
+def test_what_stands_last_in_a_conversation_picks_its_answer(tmp_path: Path) -> None:
+    """So that an agent is asked, calls, reads the result and ends; other prompts have the other answers."""
+    rows = [
+        {"last": "list the files", "answer": "call"},
+        {"last": "a.txt", "answer": "end"},
+        {"prompt": "a.txt, and list the files", "answer": "alone"},
+        {"answer": "other"},
+    ]
+    file = tmp_path / "answers.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    answers = from_file(str(file), Letters())
+
+    def said(prompt: str) -> str:
+        tokens = tuple(Letters().encode(prompt))
+        return Letters().decode(
+            answers.choose(Admission("q", len(tokens), len(tokens), 0, (), tokens, Sampling(), False))
+        )
+
+    assert said("please list the files now") == "call"
+    assert said("please list the files now, call: a.txt b.txt") == "end"
+    assert said("a.txt; list the files") == "call"
+    assert said("a.txt, and list the files") == "alone"
+    assert said("hello") in ("alone", "other")
+
+
+@pytest.mark.parametrize("last", [3, ""])
+def test_a_last_that_is_no_text_is_refused(tmp_path: Path, last: object) -> None:
+    file = tmp_path / "answers.jsonl"
+    file.write_text(json.dumps({"last": last, "answer": "x"}))
+    with pytest.raises(ConfigError, match="line 1: last is"):
+        from_file(str(file), Letters())

@@ -1,0 +1,93 @@
+"""Coding agents from npm, as people start them: each is asked for something, calls a tool, and says the end.
+
+They talk to an emulated server whose answers are lines of a file; no option of the server is for them.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.live import Live, live
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / ".venv-clients" / "agents"
+AGENTS = {"codex": "@openai/codex@0.171.0", "claude": "@anthropic-ai/claude-code@2.1.197"}
+MOST_S = 180
+ASKS = "Which file is in this folder?"
+CALLS = {
+    "codex": {"name": "exec_command", "arguments": {"cmd": "ls"}},
+    "claude": {"name": "Bash", "arguments": {"command": "ls", "description": "List files"}},
+}
+FILE = "a-file-of-ours.txt"
+END = "It is the one with the long name."
+
+
+@pytest.fixture(scope="session")
+def agents() -> Path:
+    """The folder of the agents' commands; npm fetches them once."""
+    if shutil.which("npm") is None:
+        pytest.skip("there is no npm, with which agents are installed")
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    bins = FOLDER / "node_modules" / ".bin"
+    if not all((bins / name).exists() for name in AGENTS):
+        command = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(FOLDER)]
+        done = subprocess.run([*command, *AGENTS.values()], capture_output=True, text=True, timeout=600)
+        if done.returncode:
+            pytest.skip(f"npm could not fetch the agents: {done.stderr.strip()[-200:]}")
+    return bins
+
+
+@pytest.fixture(params=AGENTS)
+def agent(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def emulated(agent: str, tmp_path: Path) -> Iterator[Live]:
+    """A server that answers the question with a call, and the call's result with the end."""
+    call = f"I look.\n<tool_call>\n{json.dumps(CALLS[agent])}\n</tool_call>"
+    rows = [{"last": ASKS, "answer": call}, {"last": FILE, "answer": END}, {"answer": "Yes."}]
+    answers = tmp_path / "answers.jsonl"
+    answers.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = ["sundog", "emulate", "llama-3.1-8b", "--gpu", "h100", "--max-model-len", "131072"]
+    with live(*command, "--answers", str(answers), "--port", "0") as server:
+        yield server
+        assert server.stop() == 0
+
+
+def test_an_agent_calls_a_tool_and_ends(agent: str, agents: Path, emulated: Live, tmp_path: Path) -> None:
+    """By the lines of `docs/clients.md`."""
+    home, work = tmp_path / "home", tmp_path / "work"
+    work.mkdir()
+    (work / FILE).touch()
+    (home / ".codex").mkdir(parents=True)
+    model = "llama-3.1-8b"
+    (home / ".codex" / "config.toml").write_text(
+        f'model = "{model}"\nmodel_provider = "sundog"\n[model_providers.sundog]\nname = "Sundog"\n'
+        f'base_url = "{emulated.url}/v1"\nwire_api = "responses"\n'
+    )
+    env = {key: value for key, value in os.environ.items() if not key.startswith(("ANTHROPIC", "OPENAI"))}
+    env |= {"HOME": str(home), "ANTHROPIC_BASE_URL": emulated.url, "ANTHROPIC_API_KEY": "none"}
+    env |= {"ANTHROPIC_MODEL": model, "ANTHROPIC_SMALL_FAST_MODEL": model, "IS_SANDBOX": "1"}
+    env |= {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
+    command = {
+        "codex": ["exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", ASKS],
+        "claude": ["-p", ASKS, "--dangerously-skip-permissions", "--output-format", "text"],
+    }[agent]
+    done = subprocess.run(
+        [agents / agent, *command],
+        cwd=work,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=MOST_S,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert done.stdout.strip().endswith(END), done.stdout[-2000:]
