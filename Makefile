@@ -37,13 +37,14 @@ house:
 tests: $(VENV)/installed-test
 	SUNDOG_FUZZ=0.5 $(BIN)/python -m tests.again -- $(PARALLEL)
 
-# What `make test` leaves out, because it is slow; of most a quicker test, or a case, there states the same law.
+# What `make test` leaves out, because it is slow; of most a quicker test, or a case, there states the same law. What
+# is rare is left to `test-long`: sanitizers, every model, emulated CPUs, minutes of kills, every experiment.
 test-all: $(VENV)/installed-test
 	$(BIN)/python -m tests.again --only-long -- $(PARALLEL)
 
 # The same laws on more seeds, traces and modules.
 test-long: $(VENV)/installed-test
-	SUNDOG_FUZZ=3 $(BIN)/python -m pytest $(PARALLEL) --long
+	SUNDOG_FUZZ=3 $(BIN)/python -m pytest $(PARALLEL) --long --rare
 
 # The engine's tests as on a CPU whose best instructions are AVX2, and with torch's kernels alone.
 test-avx2: $(VENV)/installed-test
@@ -66,7 +67,7 @@ test-clients: $(VENV)/installed-test
 
 # Every experiment of docs/experiments gives the table, the picture and the numbers of its page. A sweep takes all cores.
 experiments: $(VENV)/installed-test
-	$(BIN)/python -m pytest tests/test_experiments.py --long
+	$(BIN)/python -m pytest tests/test_experiments.py --long --rare
 
 bench: $(VENV)/installed-test
 	$(BIN)/python -m tests.bench

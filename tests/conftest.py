@@ -3,7 +3,8 @@
 Tests that put something of their own in the place of a class, `@pytest.mark.plain`, are skipped
 when the simulator is compiled (`make fast`): compiled classes are what they are. What is slow, most of
 it while a quicker test states the same law, `@pytest.mark.long(reason="...")`, runs with `--long` (`make
-test-all`); with `keep=N` as many of its cases, spread evenly, stay in `make test`;
+test-all`); with `keep=N` as many of its cases, spread evenly, stay in `make test`; with `rare=True` it is
+for releases, with `--rare` besides (`make test-long`);
 and what needs Ray, `@pytest.mark.ray`, with `--ray` (`make test-ray`). A slow test that stays in `make test`
 says why by `@pytest.mark.slow(reason="...")`; the slowest of a run are printed last, with their reasons.
 
@@ -37,7 +38,10 @@ SLOW = "slow"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--ray", action="store_true", help="also what is marked `ray`: `make test-ray`")
-    parser.addoption("--long", action="store_true", help="also what is marked `long`: `make test-long`")
+    parser.addoption("--long", action="store_true", help="also what is marked `long`, but for the rare")
+    parser.addoption(
+        "--rare", action="store_true", help="also what is marked `long` and rare: `make test-long`"
+    )
     parser.addoption("--only-long", action="store_true", help="only what is marked `long`: `make test-all`")
 
 
@@ -56,7 +60,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "ray: runs on a Ray cluster; `make test-ray` runs it")
     config.addinivalue_line("markers", "looks_inside: of an actor, which must be in the test's own process")
     config.addinivalue_line(
-        "markers", "long(reason, keep=0): slow, for `make test-all`; `keep` of its cases stay in `make test`"
+        "markers",
+        "long(reason, keep=0, rare=False): slow, for `make test-all`, if rare for `make test-long`;"
+        " `keep` of its cases stay in `make test`",
     )
     config.addinivalue_line("markers", "slow(reason): slow, and in `make test` for this reason")
     if not hasattr(config, "workerinput"):
@@ -116,6 +122,10 @@ class Slowest:
 
 def _choose_long(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep what is marked `long` and the rest, or one of both, as the options say."""
+    if not config.getoption("--rare"):
+        for item in items:
+            if any(marker.kwargs.get("rare") for marker in item.iter_markers("long")):
+                item.add_marker(pytest.mark.skip(reason="rare: make test-long"))
     if config.getoption("--long"):
         return
     long = long_among(items)

@@ -157,7 +157,7 @@ def test_a_hop_is_measured_beside_files_of_any_name(folder: Path, monkeypatch: p
     "command",
     [
         "emulate --gpu h100 --model qwen3-8b",
-        pytest.param("serve", marks=pytest.mark.long),  # imports torch
+        pytest.param("serve", marks=pytest.mark.long(rare=True, reason="imports torch")),
     ],
 )
 def test_a_server_answers_beside_files_of_any_name(folder: Path, command: str) -> None:

@@ -55,7 +55,13 @@ def test_a_page_says_no_number_that_its_experiment_does_not(page: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", [name if name == SHORT else pytest.param(name, marks=pytest.mark.long) for name in PAGES]
+    "page",
+    [
+        name
+        if name == SHORT
+        else pytest.param(name, marks=pytest.mark.long(rare=True, reason="sweeps for minutes"))
+        for name in PAGES
+    ],
 )
 def test_an_experiment_gives_what_its_page_shows(page: str, tmp_path: Path) -> None:
     """The lines and the picture, to the byte."""

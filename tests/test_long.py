@@ -33,3 +33,8 @@ def test_without_cases_to_keep_all_are_long_and_without_a_mark_none() -> None:
 def test_a_case_that_is_asked_for_alone_runs() -> None:
     """By its name, as the few failures that are tried again."""
     assert not long_among([item("a[5]", reason="many", keep=2), item("a[9]", reason="many", keep=2)])
+
+
+def test_what_is_rare_is_long_as_well() -> None:
+    """`make test` leaves it out, and `make test-all` skips it by its own option."""
+    assert long_among([item("a", reason="minutes", rare=True)]) == {"a"}

@@ -27,7 +27,7 @@ def test_without_a_gpu_one_line_says_so() -> None:
     assert ended.stderr.count("\n") == 1 and "sees no CUDA device" in ended.stderr
 
 
-@pytest.mark.long
+@pytest.mark.long(rare=True, reason="runs the GPU's benchmark on the CPU")
 def test_the_benchmark_writes_what_it_measures(tmp_path: Path) -> None:
     """The whole flow but for transformers' own, on a tiny model; a part that fails leaves an error."""
     out = tmp_path / "out.json"

@@ -9,7 +9,7 @@ import pytest
 from tests.test_layers import ROOT
 
 
-@pytest.mark.long
+@pytest.mark.long(rare=True, reason="Triton's interpreter takes minutes")
 def test_the_decode_kernel_is_the_plain_formula() -> None:
     """Odd widths, groups of all sizes, windows, caps, sinks, one key and many, whole and in splits.
 

@@ -20,7 +20,7 @@ ALWAYS = """
     diffllama stablelm nemotron falcon gptj gpt_neo mpt bloom codegen xglm doge moshi llama4_text
     mamba jamba zamba recurrent_gemma qwen3_next granitemoehybrid deepseek_v32 rwkv bert bart gemma3 musicgen
 """.split()
-"""The others take as long again, and run with `--long`."""
+"""The others take as long again, and run with `--rare`."""
 
 
 @cache
@@ -40,7 +40,11 @@ def one_thread() -> None:
 
 def types_to_try() -> list[object]:
     return [
-        name if name in ALWAYS else pytest.param(name, marks=pytest.mark.long)
+        name
+        if name in ALWAYS
+        else pytest.param(
+            name, marks=pytest.mark.long(rare=True, reason="builds every other model of transformers")
+        )
         for name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     ]
 

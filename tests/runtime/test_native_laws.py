@@ -73,7 +73,9 @@ def check(said: str, instructions: str) -> None:
 
 
 @needs_kernels
-@pytest.mark.long(reason="test_native, test_native_panels and test_few_bits state these laws through Python")
+@pytest.mark.long(
+    rare=True, reason="test_native, test_native_panels and test_few_bits state these laws through Python"
+)
 def test_the_kernels_keep_their_laws_in_a_program_alone(tmp_path: Path) -> None:
     compiler = shutil.which("g++")
     if compiler is None:
@@ -83,7 +85,7 @@ def test_the_kernels_keep_their_laws_in_a_program_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.long(
-    reason="this CPU's own levels are tested through Python; an emulator takes a minute for one"
+    rare=True, reason="this CPU's own levels are tested through Python; an emulator takes a minute for one"
 )
 @pytest.mark.parametrize("variant", EMULATED)
 def test_the_kernels_keep_their_laws_on_aarch64(variant: str, tmp_path: Path) -> None:

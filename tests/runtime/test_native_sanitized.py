@@ -27,7 +27,10 @@ TESTS = tuple(
 )
 
 MOST_S = 1800
-pytestmark = [pytest.mark.long, needs_kernels]
+pytestmark = [
+    pytest.mark.long(rare=True, reason="compiles the kernels again, with sanitizers"),
+    needs_kernels,
+]
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ pytest.importorskip("torch", reason="the engine extra is not installed")
 from tests.soak.signals import NUM_CLIENTS, RANKS, REPLICAS, hurt_for
 
 
-@pytest.mark.long
+@pytest.mark.long(rare=True, reason="stops and kills processes under load for minutes")
 @pytest.mark.wall_clock
 @pytest.mark.parametrize("engines", [REPLICAS, RANKS], ids=["replicas", "ranks"])
 def test_killed_and_stopped_processes_lose_no_request(engines: tuple[str, ...]) -> None:

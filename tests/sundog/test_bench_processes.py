@@ -182,7 +182,9 @@ def test_processes_end_with_the_one_that_began_them(server: Live, tmp_path: Path
     until_gone(clients)
 
 
-@pytest.mark.long  # ten seconds without a server; test_clients has the law on the virtual clock
+@pytest.mark.long(
+    rare=True, reason="ten seconds without a server; test_clients has the law on the virtual clock"
+)
 def test_a_server_that_has_gone_ends_all_processes(tmp_path: Path) -> None:
     """In one line, and with what was answered before."""
     with live(*EMULATED) as server:

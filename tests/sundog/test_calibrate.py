@@ -196,7 +196,7 @@ def test_each_load_knows_its_steps(profile: Path, tmp_path: Path) -> None:
     assert len(stages[0].rows) >= 4 and len(stages[2].rows) == 1
 
 
-@pytest.mark.long
+@pytest.mark.long(rare=True, reason="measures an engine's steps, and a server")
 def test_a_server_adds_to_steps_and_requests(tmp_path: Path) -> None:
     """Measured with clients of its own, under the same options, and tried on a load of another kind."""
     path = tmp_path / "profile.toml"

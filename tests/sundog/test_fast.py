@@ -47,7 +47,7 @@ def copied(tmp_path: Path) -> Path:
 
 @NEEDS_COMPILER
 @FROM_SOURCE
-@pytest.mark.long
+@pytest.mark.long(rare=True, reason="compiles the simulator")
 @pytest.mark.parametrize("below", ["actors/core/", ""])
 def test_compiled_or_not_a_run_gives_the_same_bytes(copied: Path, below: str) -> None:
     """What decides, or every module; and a build older than its source says so instead of running."""

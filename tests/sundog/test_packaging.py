@@ -87,7 +87,7 @@ def test_without_a_compiler_a_wheel_holds_everything_in_plain_python(tmp_path: P
         assert done.returncode == 0 and words in done.stdout, done.stderr
 
 
-@pytest.mark.long(reason="translates and compiles sixty modules")
+@pytest.mark.long(rare=True, reason="translates and compiles sixty modules")
 @pytest.mark.skipif(not shutil.which("cc"), reason="there is no C compiler")
 def test_with_a_compiler_a_wheel_holds_the_compiled_simulator(tmp_path: Path) -> None:
     """Built as users do, in isolation: every module, their library, and all that the plain one holds."""
@@ -222,7 +222,7 @@ def test_a_command_names_the_extra_that_it_lacks(extra: str, tmp_path: Path) -> 
     walk(extra, TAKES[extra], tmp_path)
 
 
-@pytest.mark.long(reason="runs every command once for each extra, half a minute each")
+@pytest.mark.long(rare=True, reason="runs every command once for each extra, half a minute each")
 @pytest.mark.parametrize("extra", EXTRAS)
 def test_every_command_names_the_extra_that_it_lacks(extra: str, tmp_path: Path) -> None:
     """Without one extra each command does without, or says in a line what to install."""

@@ -41,7 +41,17 @@ TORCH = ("sundog", "serve", "--port", "0", "--num-gpu-blocks", "300")
 
 
 @pytest.mark.parametrize(
-    "command", [EMULATED, pytest.param(TORCH, marks=pytest.mark.long)], ids=lambda c: c[4]
+    "command",
+    [
+        EMULATED,
+        pytest.param(
+            TORCH,
+            marks=pytest.mark.long(
+                rare=True, reason="starts two engines of torch; the emulated server has the law"
+            ),
+        ),
+    ],
+    ids=lambda c: c[4],
 )
 def test_prompts_go_where_they_are_cached(tmp_path: Path, command: tuple[str, ...]) -> None:
     """Each prompt comes back to the replica that says it has its blocks."""

@@ -79,7 +79,7 @@ def test_what_rank_0_draws_is_what_all_go_on_with(
         np.testing.assert_allclose(ours, alone.logprobs[name], atol=1e-4)
 
 
-@pytest.mark.long
+@pytest.mark.long(rare=True, reason="builds every model that can be shared")
 def test_models_of_all_kinds_of_plans_answer_as_alone(tmp_path: Path) -> None:
     """Biases, windows, fused and gathered projections, tied heads, experts, latent attention."""
     for name in MORE:

@@ -182,11 +182,11 @@ def ends(values: dict[str, float], reason: str) -> float:
 
 @pytest.mark.long(reason="kills engines again and again; test_processes.py kills one")
 def test_engines_killed_under_load_lose_nothing_that_had_not_begun() -> None:
-    """Two rounds; `--long` has ten."""
+    """Two rounds; `--rare` has ten."""
     kill_under_load(2, seed=1)
 
 
-@pytest.mark.long
+@pytest.mark.long(rare=True, reason="kills engines for minutes")
 @pytest.mark.parametrize("seed", [2, 3])
 def test_engines_killed_ten_times_under_load_lose_nothing_that_had_not_begun(seed: int) -> None:
     """One of them, or both at a time, whenever: no replica is dead in the end."""

@@ -102,7 +102,7 @@ def test_torch_is_imported_before_a_fork_and_not_after_it(server: Live) -> None:
     assert any("libtorch" in mapped.path for mapped in forks.memory_maps())
 
 
-@pytest.mark.long
+@pytest.mark.long(rare=True, reason="loads models in engines that are killed")
 @pytest.mark.parametrize("seed", [0, 5])
 def test_engines_that_are_killed_again_and_again_lose_nothing_that_had_not_begun(seed: int) -> None:
     """Ten times in all, whenever. Each crash in succession is waited for longer, so five on each server."""

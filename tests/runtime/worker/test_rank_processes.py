@@ -139,7 +139,7 @@ def test_a_server_that_is_told_to_stop_ends_its_ranks(server: Live) -> None:
     gone(left)
 
 
-@pytest.mark.long
+@pytest.mark.long(rare=True, reason="loads models in ranks that are killed")
 def test_a_server_that_is_killed_leaves_no_rank() -> None:
     """kill -9 of the server, while a rank is stopped; before, an answer that keeps to a grammar."""
     with live("sundog", "serve", *SHARED) as server:

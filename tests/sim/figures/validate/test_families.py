@@ -54,7 +54,7 @@ def test_errors_of_the_shipped_family_are_those_written_down() -> None:
     check(rows_of(find_servers(OWN)), OF_OWN)
 
 
-@pytest.mark.long
+@pytest.mark.long(rare=True, reason="predicts every record that ships")
 @pytest.mark.skipif(not SHARED.is_dir(), reason=f"{SHARED} is not here: other records do not come along")
 def test_errors_of_other_families_are_those_written_down() -> None:
     """The same of servers whose records are beside the project."""
