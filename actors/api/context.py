@@ -50,6 +50,8 @@ class ServedModel:
     max_model_len: int
     created: int
     owned_by: str = "sundog"
+    aliases: tuple[str, ...] = ()
+    """Further names by which clients may ask for it."""
     adapters: tuple[Adapter, ...] = ()
     defaults: SamplingDefaults = NEUTRAL
     vectors: VectorSizes | None = None
@@ -59,9 +61,9 @@ class ServedModel:
     loads_adapters: bool = False
     """True if adapters may come and go while it is served."""
 
-    def card(self, adapter: Adapter | None) -> dict[str, object]:
-        """The entry of an adapter, whose parent is the model, or of the model itself."""
-        name = self.name if adapter is None else adapter.name
+    def card(self, adapter: Adapter | None, alias: str | None = None) -> dict[str, object]:
+        """The entry of an adapter, whose parent is the model, or of the model itself, perhaps by an alias."""
+        name = alias or self.name if adapter is None else adapter.name
         return {
             "id": name,
             "object": "model",
@@ -150,11 +152,12 @@ class ApiContext:
     @property
     def cards(self) -> list[dict[str, object]]:
         """The entries of /v1/models, with vLLM's additions to OpenAI's fields: the model, its adapters."""
-        return [self.model.card(None), *map(self.model.card, self.adapters.values())]
+        aliases = [self.model.card(None, alias) for alias in self.model.aliases]
+        return [self.model.card(None), *aliases, *map(self.model.card, self.adapters.values())]
 
     def check_model(self, name: str | None) -> Adapter | None:
         """The adapter of this name; None for the served model's name, or none. Raises a 404 for any other."""
-        if not name or name == self.model.name:
+        if not name or name == self.model.name or name in self.model.aliases:
             return None
         if (adapter := self.adapters.get(name)) is not None:
             return adapter

@@ -61,7 +61,7 @@ def emulated(
         simulated.config.speculation,
         faults.check,
     )
-    name = serving.served_model_name or simulated.model
+    name = (serving.served_model_name or (simulated.model,))[0]
     tables, transfers, scaler = EmulatedBlockTables(), None, _scaler(simulated)
     if simulated.kv_token_bytes:  # else nobody knows what a transfer takes
         token_s = simulated.kv_token_bytes / ((costs.kv_transfer_gb_per_s or LINK_GB_PER_S) * 1e9)

@@ -189,7 +189,11 @@ class ServeOrders:
         serving = self.serving
         pooler = None if serving.pooler_config is None else parse_pooler_config(serving.pooler_config)
         real = RealModel.open(
-            self.model, serving.served_model_name, serving.runner, pooler, template_of(serving)
+            self.model,
+            next(iter(serving.served_model_name), None),
+            serving.runner,
+            pooler,
+            template_of(serving),
         )
         check_quantization(self.engine)
         refuse_what_ranks_cannot(self.engine, serving, embeds=real.embedding is not None)

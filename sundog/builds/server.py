@@ -54,7 +54,7 @@ def serve_until_stopped(
     report = StartReport(config.scheduler, config.replicas, served.folder)
     ahead = Ahead(config, served.cost)
     listeners = [*acceptance_log(config), *step_logs(logged.step_log), ahead, report, *served.listeners]
-    shown = shown_model(served, config)
+    shown = shown_model(served, config, aliases=serving.served_model_name[1:])
     with (
         server_record(serving.record, serving.messages, config) as kept,
         kv_event_listeners(serving, config) as publishers,
@@ -149,8 +149,8 @@ def _known_answers(answers: "AnswerFormats", served: Served, serving: Serving) -
 CANNED_CALLS = "hermes"
 
 
-def shown_model(served: Served, config: EngineConfig) -> "ServedModel":
-    """The model as clients see it."""
+def shown_model(served: Served, config: EngineConfig, aliases: tuple[str, ...] = ()) -> "ServedModel":
+    """The model as clients see it; they may ask for it by `aliases`, too."""
     from actors.api.context import ServedModel
 
     limit, now_s = config.scheduler.max_model_len, int(time.time())
@@ -159,6 +159,7 @@ def shown_model(served: Served, config: EngineConfig) -> "ServedModel":
         limit,
         now_s,
         defaults=served.defaults,
+        aliases=aliases,
         adapters=served.adapters,
         vectors=served.vectors,
         max_loras=served.max_loras,

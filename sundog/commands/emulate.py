@@ -6,13 +6,22 @@ from sundog.builds.emulated import emulated
 from sundog.builds.server import begin_log, one_model, serve_until_stopped, server_options
 from sundog.options.door import ConnectionOptions
 from sundog.options.engine import EngineOptions
+from sundog.options.launch import LaunchOptions, launched
 from sundog.options.serving import EmulatedServing
 from sundog.options.simulation import CostOptions, LoggingOptions, ScalingOptions
 from sundog.options.takes import command, takes
 
 
 @command
-@takes(EmulatedServing, ConnectionOptions, CostOptions, ScalingOptions, LoggingOptions, EngineOptions)
+@takes(
+    EmulatedServing,
+    ConnectionOptions,
+    CostOptions,
+    ScalingOptions,
+    LoggingOptions,
+    EngineOptions,
+    LaunchOptions,
+)
 @click.argument("model_argument", metavar="[MODEL]", required=False)
 def emulate(
     serving: EmulatedServing,
@@ -21,6 +30,7 @@ def emulate(
     scaling: ScalingOptions,
     logged: LoggingOptions,
     engine: EngineOptions,
+    launch: LaunchOptions,
     model_argument: str | None,
 ) -> None:
     """Serve canned answers over HTTP, at the pace of a GPU.
@@ -29,6 +39,7 @@ def emulate(
     of `sundog calibrate` as --gpu, steps take as long as those of the engine that was measured.
     """
     begin_log(serving)
+    serving = launched(serving, launch)
     model = one_model(model_argument, serving.model)
     options = server_options(serving, door)
     serve_until_stopped(emulated(model, serving, engine, costs, scaling), serving, logged, options)

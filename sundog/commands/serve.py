@@ -9,19 +9,21 @@ from sundog.builds.server import begin_log, one_model, serve_until_stopped, serv
 from sundog.builds.torch_limits import as_replicas, check_placement, in_pools
 from sundog.options.door import ConnectionOptions
 from sundog.options.engine import SIMULATED_ONLY, EngineOptions
+from sundog.options.launch import LaunchOptions, launched
 from sundog.options.serving import RealServing
 from sundog.options.simulation import LoggingOptions
 from sundog.options.takes import command, takes
 
 
 @command
-@takes(RealServing, ConnectionOptions, LoggingOptions, EngineOptions, without=SIMULATED_ONLY)
+@takes(RealServing, ConnectionOptions, LoggingOptions, EngineOptions, LaunchOptions, without=SIMULATED_ONLY)
 @click.argument("model_argument", metavar="[MODEL]", required=False)
 def serve(
     serving: RealServing,
     door: ConnectionOptions,
     logged: LoggingOptions,
     engine: EngineOptions,
+    launch: LaunchOptions,
     model_argument: str | None,
 ) -> None:
     """Serve a model over HTTP, OpenAI-compatible.
@@ -30,6 +32,7 @@ def serve(
     same API at the pace of a GPU that is not there.
     """
     begin_log(serving)
+    serving = launched(serving, launch)
     serving, engine = in_pools(serving, as_replicas(engine))
     check_placement(serving, engine)
     model = one_model(model_argument, serving.model)

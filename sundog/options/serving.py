@@ -72,6 +72,7 @@ def parse_lora_module(text: str) -> LoraModule:
 ACCESS = "Access"
 LORA = "LoRA adapters"
 PROCESSES = "Processes"
+ANSWERS = "Answers"
 LOGGING = "Logging"
 CONTROL = "Control planes"
 EMULATION = "Emulation"
@@ -83,9 +84,11 @@ class Serving:
 
     host: str = option("127.0.0.1", AnyText("ADDRESS"), "The address to listen at.")
     port: int = option(8000, Whole(0, 65535), "The port to listen at; 0 takes a free one.")
-    served_model_name: str | None = option(None, AnyText("NAME"), "What clients call the model.")
+    served_model_name: tuple[str, ...] = option(
+        (), AnyText("NAME"), "What clients call the model: its name in answers, and further ones.", many=True
+    )
     chat_template: str | None = option(
-        None, AnyText("FILE"), "A chat template in Jinja, instead of the model's own."
+        None, AnyText("FILE"), "A chat template in Jinja, instead of the model's own.", section=ANSWERS
     )
     tool_call_parser: str | None = option(
         None,
@@ -96,6 +99,7 @@ class Serving:
         False,
         Switch(pair=False),
         "Let the model decide when it calls a tool, as it may wherever it is known how it writes calls.",
+        section=ANSWERS,
     )
     reasoning_parser: str | None = option(
         None, OneOf(("deepseek_r1", "qwen3")), "How the model writes its reasoning."

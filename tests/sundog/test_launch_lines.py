@@ -1,0 +1,18 @@
+"""vLLM's launch lines: what changes nothing is taken and named; a model has all names that are given."""
+
+import httpx
+
+from tests.live import live
+
+
+def test_a_launch_line_of_vllms_serves_under_every_name() -> None:
+    line = "--served-model-name first second --enforce-eager --swap-space 4 --disable-log-requests --port 0"
+    with live("sundog", "emulate", "llama-3.1-8b", "--gpu", "h100", *line.split()) as server:
+        for name, status in (("first", 200), ("second", 200), ("third", 404)):
+            assert server.complete("x", model=name, max_tokens=2).status_code == status
+        names = [each["id"] for each in httpx.get(f"{server.url}/v1/models").json()["data"]]
+        assert names == ["first", "second"]
+        assert server.stop() == 0
+    said = "".join(server.said)
+    assert "without effect here: --enforce-eager, --swap-space\n" in said
+    assert "tokens in" not in said
