@@ -118,7 +118,8 @@ class Handovers:
         self._owner, self._state, self._engines, self._links = owner, state, engines, links
         self._leaving: dict[str, int | None] = {}
         """The replica that each request handed over goes to; None: its client has left."""
-        self._prefilling: dict[str, Submit] = {}
+        self._prefilling: dict[str, Submit | None] = {}
+        """The request whose prompt is computed, by name; None: its client has left."""
         self._moving: dict[str, Moving] = {}
 
     def reads_from(self, replica: int) -> bool:
@@ -179,9 +180,12 @@ class Handovers:
 
     def _handed(self, finish: Finish) -> None:
         name = finish.request_id
-        source, submit = self._state.replica_of(name), self._prefilling.pop(name, None)
-        assert source is not None and submit is not None, f"{name} is handed over, and was not asked for"
+        source, submit = self._state.replica_of(name), self._prefilling.pop(name)
+        assert source is not None, f"{name} is handed over by an engine that did not have it"
         self._state.end(name)
+        if submit is None:  # the abort and the last step of the prompt have crossed
+            self._tell(source, KvFetched((name,)))
+            return self._owner.undelivered(Undelivered((name,)))
         num_blocks = -(-submit.num_prompt_tokens // self._state.block_size)
         moving = Moving(_second_leg(submit), source, finish.block_ids[:num_blocks])
         self._moving[name] = moving
@@ -238,9 +242,9 @@ class Handovers:
         """End a request that is between two engines, with its blocks on both; False if it is not."""
         moving = self._moving.pop(name, None)
         if moving is None:
-            self._prefilling.pop(name, None)
-            if name in self._leaving:
-                self._leaving[name] = None
+            for known in (self._prefilling, self._leaving):
+                if name in known:
+                    known[name] = None  # it may have left its engine already
             return False
         self._stop(moving)
         self._tell(moving.source, KvFetched((name,)))
@@ -252,6 +256,7 @@ class Handovers:
         lost = dict.fromkeys(sent)
         for name in sent:
             self._leaving.pop(name, None)
+            self._prefilling.pop(name, None)
         for name, moving in list(self._moving.items()):
             if replica not in (moving.source, moving.target):
                 continue
