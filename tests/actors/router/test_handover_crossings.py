@@ -1,4 +1,4 @@
-"""An abort that crosses the last step of a prompt on its way: the request ends once, and its blocks are free."""
+"""An abort that crosses the last step of a prompt: the request ends once, and its blocks are free."""
 
 from typing import Any
 
@@ -64,7 +64,7 @@ def test_a_request_that_was_computed_before_its_abort_arrived_is_over() -> None:
 
 def test_a_request_whose_abort_arrived_first_is_known_no_more() -> None:
     """And another of its name begins anew."""
-    handovers, owner, fleet, engine = begun()
+    handovers, owner, _, engine = begun()
     assert not handovers.abort("a")
     handovers.follow((Finish("a", "aborted"),))
     assert not owner.reported and not engine.messages
