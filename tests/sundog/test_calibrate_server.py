@@ -99,7 +99,7 @@ def test_what_cannot_be_loaded_is_refused(server: Live, tmp_path: Path) -> None:
         ((server.url, tmp_path / "none.csv", *rates), ("none.csv",)),
         ((server.url, *rates, "--dtype", "float32"), ("--dtype", "leave it out")),
         ((server.url, *rates, "--until", "5"), ("--until", "none is given")),
-        ((server.url, TRACE, *rates, "--from", "1e6"), ("no request in the part",)),
+        ((server.url, TRACE, *rates, "--from", "1e6"), ("nothing is left of the trace",)),
         (("sundog-tiny", *rates), ("--request-rate", "at a URL")),
         (("sundog-tiny", "--sample-sessions", "0.5"), ("--sample-sessions", "at a URL")),
         (("http://127.0.0.1:9", *rates), ("127.0.0.1:9",)),
