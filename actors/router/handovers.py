@@ -251,12 +251,17 @@ class Handovers:
         self._owner.undelivered(Undelivered((name,)))
         return True
 
+    def forget(self, names: tuple[str, ...]) -> None:
+        """Forget requests that no engine has: they were held, or there was none to send them to."""
+        for name in names:
+            self._prefilling.pop(name, None)
+
     def engine_down(self, replica: int, sent: tuple[str, ...]) -> tuple[str, ...]:
         """Lose what was on its way from or to an engine that had been `sent` these; returns the lost ones."""
         lost = dict.fromkeys(sent)
+        self.forget(sent)
         for name in sent:
             self._leaving.pop(name, None)
-            self._prefilling.pop(name, None)
         for name, moving in list(self._moving.items()):
             if replica not in (moving.source, moving.target):
                 continue

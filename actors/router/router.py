@@ -416,4 +416,6 @@ class Router(Actor[RouterMessage]):
 
     def _report(self, message: EngineDown | EngineUp | Undelivered | RouterFailed) -> None:
         assert self._async_llm is not None
+        if self._handovers is not None and isinstance(message, Undelivered):
+            self._handovers.forget(message.request_ids)
         self._async_llm.tell(message)

@@ -8,6 +8,8 @@ import json
 import re
 from dataclasses import dataclass, field
 
+import jiter
+
 from actors.api.answers.reasoning import overlap
 
 NAME = "name"
@@ -125,9 +127,10 @@ def unquoted(arguments: str) -> str:
     if inner is None:
         return arguments
     try:
-        return inner if isinstance(json.loads(inner), dict) else arguments
-    except ValueError:
+        value = jiter.from_json(inner.encode(), allow_inf_nan=False)
+    except ValueError:  # no JSON, too deep, or half of a surrogate pair
         return arguments
+    return inner if isinstance(value, dict) else arguments
 
 
 BETWEEN_CALLS = BLANKS + "[],;"

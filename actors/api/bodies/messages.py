@@ -260,12 +260,8 @@ class PromptBody(JsonObject):
         """Messages and tools as a chat has them; raises 400 for blocks that no text stands for."""
         messages = with_one_system(list(self._messages()))
         chat = self.passed_on() | {"messages": messages}
-        last = messages[-1] if messages else {}
-        if last.get("role") == "assistant" and "tool_calls" not in last and last["content"].strip():
-            chat |= {
-                "add_generation_prompt": False,
-                "continue_final_message": True,
-            }  # the answer goes on with it
+        if self.messages[-1].role == "assistant" and _is_open(messages[-1]):  # the answer goes on with it
+            chat |= {"add_generation_prompt": False, "continue_final_message": True}
         tools = [_tool(index, tool) for index, tool in enumerate(self.tools) if not _is_elsewhere(tool)]
         if tools:
             chat["tools"] = tools
@@ -377,6 +373,11 @@ def _question(role: str, blocks: list[Block], where: str) -> Iterator[Json]:
             texts.append(text_of(block, f"{where}[{index}]"))
     if texts or not blocks:
         yield {"role": role, "content": "\n".join(texts)}
+
+
+def _is_open(turn: Json) -> bool:
+    """Return whether an assistant's turn ends with text, and not with calls."""
+    return "tool_calls" not in turn and bool(turn["content"].strip())
 
 
 def _is_elsewhere(tool: Tool) -> bool:

@@ -115,7 +115,7 @@ class JsonObject(BaseModel):
 
     def left_out(self) -> Iterator[str]:
         """Name what the request asks of another's server: the answer goes without it."""
-        for name in self.elsewhere:
+        for name in sorted(self.elsewhere):
             if (self.model_extra or {}).get(name):
                 yield name
 

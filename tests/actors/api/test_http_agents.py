@@ -189,6 +189,17 @@ async def test_a_last_message_of_the_assistants_is_gone_on_with(serving: Serving
             assert (reading.continue_final_message, reading.add_generation_prompt) == (goes_on, not goes_on)
 
 
+async def test_a_note_of_the_system_behind_an_answer_does_not_make_it_be_gone_on_with(
+    serving: Serving,
+) -> None:
+    """The note joins the first message, and the answer before it is a turn that has ended."""
+    turns = [{"role": "user", "content": "Count"}, {"role": "assistant", "content": "One."}]
+    async with serving(answers=ANSWERS) as site:
+        body = {"max_tokens": 3, "messages": [*turns, {"role": "system", "content": "Be brief."}]}
+        assert (await post(site, "/v1/messages", **body)).status_code == 200
+        assert not site.llm.asked[-1].reading.continue_final_message
+
+
 async def test_a_form_beside_tools_binds_the_answer_that_calls_nothing(serving: Serving) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
     function = {"type": "function", "function": {"name": "run"}}

@@ -66,6 +66,7 @@ def pieces(text: str, seed: int) -> list[str]:
         ),
         (HERMES, '<tool_call>{"arguments": "{\\"q\\": 1}" , "name": "f"}', "", [("f", '{"q": 1}')]),
         (HERMES, '<tool_call>{"name": "f", "arguments": "[1]"}</tool_call>', "", [("f", '"[1]"')]),
+        (HERMES, '<tool_call>{"name": "f", "arguments": "{\\"q\\": NaN}"}', "", [("f", '"{\\"q\\": NaN}"')]),
         (LLAMA, "<|python_tag|>print(1)", "<|python_tag|>print(1)", []),
         (MISTRAL, '[TOOL_CALLS]f[ARGS]{"x": "}\\""}', "", [("f", '{"x": "}\\""}')]),
         (MISTRAL, 'Hi [TOOL_CALLS]f.a-b{"x": 1}', "Hi ", [("f.a-b", '{"x": 1}')]),

@@ -62,6 +62,14 @@ def test_a_request_that_was_computed_before_its_abort_arrived_is_over() -> None:
     assert engine.messages == [KvFetched(("a",))]
 
 
+def test_a_request_that_no_engine_has_is_forgotten() -> None:
+    """As one that was aborted while the Router held it: no end of an engine's will take it out."""
+    handovers, *_ = begun()
+    assert not handovers.abort("a")
+    handovers.forget(("a",))
+    assert not handovers._prefilling
+
+
 def test_a_request_whose_abort_arrived_first_is_known_no_more() -> None:
     """And another of its name begins anew."""
     handovers, owner, _, engine = begun()
