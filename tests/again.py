@@ -24,6 +24,8 @@ CACHE = Path(".pytest_cache/again")
 FAILURES = CACHE / "failures.jsonl"
 """The failures of one run of pytest: a line of JSON for each, written by the hooks below."""
 RERUNS = Path(".pytest_cache/reruns.txt")
+LINES = 12
+"""How many of a failure's last lines are kept there."""
 FAILED = 1
 """Pytest's exit status when tests failed, and nothing worse."""
 REAL_CLOCK = "real clock"
@@ -52,7 +54,8 @@ def main(options: list[str], what: list[str]) -> int:
     with RERUNS.open("a") as file:
         for failure in failures:
             outcome = "passed" if status == 0 else "the rerun failed"
-            file.write(f"{failure['name']}: run again, {outcome}; at first:\n{failure['how']}\n\n")
+            how = "\n".join(failure["how"].splitlines()[-LINES:])
+            file.write(f"{failure['name']}: run again, {outcome}; at first:\n{how}\n\n")
     return status
 
 

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ import psutil  # type: ignore[import-untyped]  # ships no types
 
 from tests import warm
 from tests.patience import START_S, STOP_S
+from tests.processes import below
 
 PYTHON = os.environ.get("SUNDOG_PYTHON", sys.executable)
 """What runs servers, where the tests themselves run in an environment without one."""
@@ -90,18 +91,10 @@ class Live:
     def below(self, name: str) -> list[psutil.Process]:
         """Its processes that are called so, as `ps` shows them, once there are any."""
         start_s = time.monotonic()
-        while not (found := self._below(name)):
+        while not (found := below(self.process.pid, re.escape(name))):
             assert time.monotonic() - start_s < START_S, f"no {name!r}"
             time.sleep(0.01)
         return found
-
-    def _below(self, name: str) -> list[psutil.Process]:
-        found: list[tuple[str, int, psutil.Process]] = []
-        for each in psutil.Process(self.process.pid).children(recursive=True):
-            with suppress(psutil.NoSuchProcess):
-                if (own := each.name()).startswith(name) and each.status() != psutil.STATUS_ZOMBIE:
-                    found.append((own, each.pid, each))
-        return [each for _, _, each in sorted(found)]
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)

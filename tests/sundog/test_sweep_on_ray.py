@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from tests.live import START_S, STOP_S
+from tests.processes import below, is_there
 from tests.sundog.test_packaging import TRACE
 from tests.sundog.test_runs import refused, sundog
 
@@ -77,7 +78,7 @@ def test_ctrl_c_while_a_cluster_begins_is_quick_and_leaves_nothing(tmp_path: Pat
         env=os.environ if is_real else {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{path}"},
     )
     deadline_s = time.monotonic() + START_S
-    while not (some := [each for each in children_of(begun) if each.name() in ("sleep", "gcs_server")]):
+    while not (some := below(begun.pid, "(sleep|gcs_server)$")):
         assert time.monotonic() < deadline_s and begun.poll() is None, "Ray has begun nothing"
         time.sleep(0.01)
     left, start_s = children_of(begun), time.monotonic()
@@ -85,7 +86,7 @@ def test_ctrl_c_while_a_cluster_begins_is_quick_and_leaves_nothing(tmp_path: Pat
     _, said = begun.communicate(timeout=STOP_S)
     assert begun.returncode == 130 and "Traceback" not in said, said
     assert time.monotonic() - start_s < QUICK_S
-    assert some and not [each for each in left if each.is_running()]
+    assert some and not [each for each in left if is_there(each)]
 
 
 def children_of(begun: "subprocess.Popen[str]") -> list[psutil.Process]:
@@ -140,8 +141,7 @@ def test_a_process_that_is_killed_is_one_failed_run(tmp_path: Path) -> None:
     killed: list[psutil.Process] = []
     while not killed:
         assert time.monotonic() < deadline_s and running.poll() is None, "no job has begun"
-        found = psutil.Process(running.pid).children(recursive=True)
-        killed = [each for each in found if each.name() == "ray::JobActor.run"]
+        killed = below(running.pid, r"ray::JobActor\.run$")
         time.sleep(0.002)
     killed[0].kill()
     out, said = running.communicate(timeout=START_S)

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from tests.live import EMULATED, START_S, STOP_S, Live, Stream, live
+from tests.processes import gone
 
 KEY = {"Authorization": "Bearer secret"}
 SERVE = (*EMULATED, "--api-processes", "2", "--admin-key", "secret", "--stall-timeout", "3", "--debug")
@@ -142,7 +143,7 @@ def test_a_door_that_dies_or_stands_still_is_replaced(server: Live, number: sign
     assert post(server, "pause") == {"status": "paused"} and post(server, "resume")
     running, hurt = streams(server), doors(server)[0]
     hurt.send_signal(number)
-    until(lambda: not hurt.is_running() or hurt.status() == psutil.STATUS_ZOMBIE, "it is still there")
+    gone([hurt])
     until(lambda: any(not stream.is_alive() for stream in running), "nobody noticed")
     doors(server)
     until(lambda: server.health().status_code == 200, "no health")

@@ -1,18 +1,18 @@
 """`serve --on ray`: replicas as actors of a cluster, in two worker processes, which real signals kill."""
 
-import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.live import START_S, STOP_S, Live, Stream, live
+from tests.processes import below, gone, is_there
 
 pytestmark = pytest.mark.ray
 SERVE = ("sundog", "serve", "--port", "0", "--max-num-seqs", "2", "--debug", "--stall-timeout", "3")
@@ -37,20 +37,14 @@ def processes(pid: int) -> list[psutil.Process]:
     return [each for each in psutil.Process(pid).children(recursive=True) if is_there(each)]
 
 
-def is_there(process: psutil.Process) -> bool:
-    with suppress(psutil.NoSuchProcess):
-        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
-    return False
-
-
 def engines(pid: int) -> list[psutil.Process]:
     """Engine processes below this process."""
-    return [each for each in processes(pid) if re.match(r"sundog engine \d", each.name())]
+    return below(pid, r"sundog engine \d")
 
 
 def actors(pid: int) -> list[psutil.Process]:
     """Ray's processes that engines are forked from, below this process."""
-    return [each for each in processes(pid) if "EngineActor" in each.name()]
+    return below(pid, ".*EngineActor")
 
 
 def status(server: Live) -> str:
@@ -63,14 +57,6 @@ def until_status(server: Live, wanted: str) -> None:
     while status(server) != wanted:
         assert time.monotonic() < deadline_s, f"/health is {status(server)} and never {wanted}: {server.said}"
         time.sleep(0.02)
-
-
-def gone(left: list[psutil.Process]) -> None:
-    """Wait until none of these is there."""
-    deadline_s = time.monotonic() + SOON_S
-    while still := [process for process in left if is_there(process)]:
-        assert time.monotonic() < deadline_s, f"{still} outlived their server"
-        time.sleep(0.05)
 
 
 def lose_one(server: Live, number: signal.Signals, kind: Kind = engines) -> int:
@@ -138,7 +124,7 @@ def test_ranks_of_replicas_are_placed_and_replaced_together() -> None:
     """The same text as of one process; a killed rank is named, its replica comes back, the other answers."""
     with live(*SERVE, "--on", "ray", "--replicas", "2", "-tp", "2", "--dtype", "float32") as server:
         assert server.complete(max_tokens=16).json()["choices"][0]["text"] == TEXT
-        ranks = [each for each in processes(server.process.pid) if "sundog rank" in each.name()]
+        ranks = below(server.process.pid, "sundog rank")
         assert sorted(each.name() for each in ranks) == ["sundog rank 0.1", "sundog rank 1.1"]
         assert {each.ppid() for each in ranks} == {each.pid for each in engines(server.process.pid)}
         before = actors(server.process.pid)
@@ -194,7 +180,7 @@ def test_a_cluster_that_was_there_stays_and_has_no_actor_of_ours_left(tmp_path: 
         done = sundog_serve("--on", f"ray:{address}", "--ray-cpus", "64", "--ray-wait", "1")
         assert done.returncode == 2 and "no node had 64 CPU free for engine 0 within 1 s" in done.stderr
         assert not [each for each in engines(holder) if is_there(each)]
-        assert [each for each in processes(holder) if "raylet" in each.name()]
+        assert below(holder, ".*raylet")
 
 
 def sundog_serve(*options: str) -> "subprocess.CompletedProcess[str]":

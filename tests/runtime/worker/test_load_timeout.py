@@ -17,7 +17,8 @@ pytest.importorskip("torch", reason="the engine extra is not installed")
 from tests import warm
 from tests.live import live
 from tests.patience import START_S, STOP_S
-from tests.runtime.worker.test_processes import engine, gone
+from tests.processes import below, gone
+from tests.runtime.worker.test_processes import engine
 
 FAULTY = ("tests.runtime.worker.faulty_loads", "serve", "--port", "0")
 LOAD_S = 15.0
@@ -54,7 +55,7 @@ def test_a_process_that_is_killed_while_it_loads_ends_the_server_in_one_line(
     while not hangs.with_name("hanging").exists():
         assert time.monotonic() < deadline_s and begun.poll() is None
         time.sleep(0.01)
-    (killed,) = [each for each in psutil.Process(begun.pid).children(recursive=True) if each.name() == name]
+    (killed,) = below(begun.pid, name)
     killed.kill()
     _, said = begun.communicate(timeout=STOP_S)
     lines = [line for line in said.splitlines() if "while the model was loaded: out of memory?" in line]

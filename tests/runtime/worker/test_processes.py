@@ -22,6 +22,7 @@ from sundog.builds.engine_process import GPU_FILES
 from sundog.options.engine import EngineOptions
 from tests.live import Live, Stream, live
 from tests.patience import START_S, STOP_S
+from tests.processes import gone
 
 STALL_S = 4.0
 SERVE = ("sundog", "serve", "--port", "0", "--stall-timeout", str(STALL_S), "--max-num-seqs", "2", "--debug")
@@ -43,18 +44,6 @@ def descendants(server: Live) -> list[psutil.Process]:
 def engine(server: Live) -> psutil.Process:
     """The engine process, once there is one."""
     return server.below("sundog engine ")[0]
-
-
-def is_there(process: psutil.Process) -> bool:
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-
-
-def gone(processes: list[psutil.Process]) -> None:
-    """Wait until none of these is there."""
-    deadline_s = time.monotonic() + START_S
-    while left := [process for process in processes if is_there(process)]:
-        assert time.monotonic() < deadline_s, f"{left} outlived their server"
-        time.sleep(0.01)
 
 
 def all_blocks_are_free(server: Live) -> None:

@@ -13,8 +13,9 @@ pytest.importorskip("torch", reason="the engine extra is not installed")
 from tests import warm
 from tests.live import Live, Stream, live
 from tests.patience import START_S
+from tests.processes import gone
 from tests.runtime.worker.faulty_ranks import RAISES
-from tests.runtime.worker.test_processes import LONG, all_blocks_are_free, descendants, engine, gone
+from tests.runtime.worker.test_processes import LONG, all_blocks_are_free, descendants, engine
 
 NUM_RANKS = 2
 STALL_S = 4.0
