@@ -9,6 +9,7 @@ among the requests between: imports and what a run does once are in neither figu
 """
 
 import argparse
+import compileall
 import subprocess
 import sys
 import tempfile
@@ -59,6 +60,8 @@ def of_replay(source: Path, trace: Path, options: list[str], limit: int) -> Coun
 
 def of_request(source: Path, name: str, folder: Path) -> Counts:
     """Count what a request of a case adds to a replay."""
+    for part in ("actors", "sim", "sundog"):  # or the first of both replays would count the compiling, too
+        compileall.compile_dir(source / part, quiet=2)
     case = CASES[name]
     trace, options, most = case.make(folder), case.options(), case.num_counted
     part, whole = (of_replay(source, trace, options, limit) for limit in (most // 2, most))
