@@ -47,6 +47,7 @@ PLACES = {
     "runtime/ray/cluster.py: subprocess.Popen": "module_command",
     "runtime/ray/keeper.py: ray.init": "under PYTHONSAFEPATH, or without `-m` and `-c`",
     "runtime/structured/trial.py: subprocess.Popen": "module_command",
+    "runtime/text/apart.py: subprocess.Popen": "module_command",
     "runtime/worker/forks.py: subprocess.Popen": "module_command, by whoever makes Forks",
     "runtime/worker/hop_probe.py: subprocess.Popen": "module_command",
     "sundog/builds/load_processes.py: get_context": "multiprocessing, within safe_path",

@@ -23,6 +23,7 @@ from actors.front.codec import TooManyTokens
 from actors.front.foreign import OWN_EXITS, contained, failure
 from actors.messages import PLAIN_READING, ChatMessage, Reading
 from runtime.checkpoint.facts import LoadError, read_json
+from runtime.text.apart import LONG, Apart
 from runtime.text.chat_template import ChatTemplateError, ChatTemplates, rendered
 
 # A decoder needs a few tokens before the first new one, to know whether a space is due.
@@ -182,6 +183,7 @@ class Tokenizer:
             self._fast.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])
         self._fast.no_truncation()
         self._fast.no_padding()
+        self._apart = Apart(self.to_json)
         self._longest_token_bytes = longest_token_bytes(json.loads(self._fast.to_str()))
         self._space_mark = _space_mark(json.loads(self._fast.to_str()).get("pre_tokenizer"))
         self._added = {i: token.content for i, token in self._fast.get_added_tokens_decoder().items()}
@@ -225,6 +227,8 @@ class Tokenizer:
             least = -(-num_bytes // self._longest_token_bytes)
             if least > most_tokens:
                 raise TooManyTokens(least)
+        if len(text) >= LONG:
+            return self._apart.encode(text, most_tokens, add_special_tokens=add_special_tokens)
         # The fast variant leaves out the offsets of tokens, which are not needed and cost time.
         encode = partial(self._fast.encode_batch_fast, [text], add_special_tokens=add_special_tokens)
         (encoding,) = contained(encode)
