@@ -1,0 +1,114 @@
+"""Attacks of clients on a server, and the four laws of their data: where each is tested, and SIGTERM amid it.
+
+1. Whatever foreign code raises at a client's data is the error of that request alone.
+2. Its CPU, memory and wall time are bounded, and SIGTERM ends the server in the middle of it.
+3. What is kept for a client is counted in bytes, per key, and has an owner.
+4. No piece of the event loop works for more than 50 ms in bytes that a client chose.
+"""
+
+import ast
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.live import EMULATED, Live, live
+from tests.test_layers import ROOT
+
+API, STRUCTURED = "tests/actors/api/", "tests/runtime/structured/"
+TESTS = {
+    "law 1: errors": API
+    + "test_foreign_seams.py::test_what_foreign_code_raises_is_the_error_of_that_request_alone",
+    "law 1: routes": API + "test_foreign_seams.py::test_what_foreign_code_raises_on_a_route_ends_no_door",
+    "law 2: texts": "tests/runtime/test_long_texts.py::"
+    "test_sigterm_while_a_long_text_is_tokenised_ends_the_server",
+    "law 2: grammars and bodies": "tests/test_attacks.py::"
+    "test_sigterm_in_the_middle_of_a_clients_data_ends_the_server",
+    "law 3: bodies": API
+    + "test_live_client_data.py::test_the_bodies_of_one_key_leave_room_for_those_of_others",
+    "law 3: what is stored": API
+    + "test_live_client_data.py::test_what_is_kept_is_bounded_in_bytes_for_all_and_for_each_key",
+    "law 4": API + "test_event_loop_law.py",
+    "1 a panic": API
+    + "test_live_client_data.py::test_a_panic_in_foreign_code_is_a_400_on_every_route_that_reads_text",
+    "2 a schema without end": STRUCTURED
+    + "test_served.py::test_what_hangs_or_crashes_the_compiler_is_a_bad_request",
+    "3 another's responses": API + "test_live_client_data.py::test_a_stored_response_is_its_owners_alone",
+    "5 an offer to upgrade": API + "test_http1.py::test_a_body_beside_an_offer_to_upgrade_is_the_requests",
+    "6 stored bytes": API
+    + "test_live_client_data.py::test_what_is_kept_is_bounded_in_bytes_for_all_and_for_each_key",
+    "9 bodies under way": API + "test_live_client_data.py::test_bodies_under_way_are_bounded_in_bytes",
+    "10 uncounted work": API
+    + "test_live_client_data.py::test_work_on_the_tokenizer_counts_as_an_answer_of_its_key",
+    "8 no greeting": "tests/runtime/worker/test_greeting.py::"
+    "test_processes_that_never_greet_end_the_start_under_load_timeout",
+    "11 long ids": API + "test_live_client_data.py::test_no_line_of_the_log_grows_with_what_a_client_sends",
+    "13 100 Continue": API + "test_http1.py::test_a_body_that_waits_to_be_asked_for_is_asked_for",
+    "14 half of a connection": API + "test_http1.py::test_a_client_that_half_closes_is_answered",
+    "15 gzip": "tests/sim/trace/test_read.py::test_a_small_file_that_unzips_to_one_endless_line_is_refused",
+    "15 biases": "tests/test_attacks.py::test_a_hundred_thousand_biases_are_refused_by_name",
+    "16 keys given twice": "tests/sim/trace/test_read.py::test_a_key_given_twice_is_refused_by_name",
+}
+"""Each attack or law, and a test of it; 13 and 14 are Hypercorn's limits, in docs/api.md."""
+
+
+@pytest.mark.parametrize("name", TESTS)
+def test_each_attack_and_each_law_has_its_test(name: str) -> None:
+    file, _, function = TESTS[name].partition("::")
+    tree = ast.parse(Path(ROOT, file).read_text(encoding="utf-8"))
+    names = {
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+    }
+    assert names and (not function or function in names), TESTS[name]
+
+
+@pytest.fixture(scope="module")
+def emulated() -> Iterator[Live]:
+    """An emulated server with little patience."""
+    with live(*EMULATED, "--grace", "1") as server:
+        yield server
+        server.assert_sound()
+
+
+def test_a_hundred_thousand_biases_are_refused_by_name(emulated: Live) -> None:
+    """Each would be added again in every step."""
+    refused = emulated.complete(max_tokens=1, logit_bias={str(token): 1 for token in range(100_000)})
+    assert refused.status_code == 400
+    error = refused.json()["error"]
+    assert error["param"].removeprefix("body.") == "logit_bias" and "at most 16384" in error["message"]
+    assert emulated.complete(max_tokens=1).status_code == 200
+
+
+HARD = {"json": {"type": "string", "allOf": [{"pattern": f".*[a-z]{{{size}}}.*"} for size in range(1, 40)]}}
+
+
+@pytest.mark.parametrize("seam", ["a body", "a body in chunks", "a grammar"])
+def test_sigterm_in_the_middle_of_a_clients_data_ends_the_server(seam: str) -> None:
+    """Law 2: a body that does not end, and a grammar that compiles for seconds."""
+    command = ("sundog", "serve", "--port", "0") if seam == "a grammar" else EMULATED
+    with (
+        live(*command, "--grace", "1") as server,
+        socket.create_connection(("127.0.0.1", server.port)) as client,
+    ):
+        length = b"Content-Length: 9000" if seam == "a body" else b"Transfer-Encoding: chunked"
+        if seam == "a grammar":
+            threading.Thread(target=_constrain, args=(server,), daemon=True).start()
+            time.sleep(0.5)  # whether it compiles by then or not, the server has to end
+        else:
+            head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            client.sendall(head + length + b"\r\n\r\n5\r\n")
+            assert server.health().status_code == 200
+        assert server.stop() == 0, server.said
+
+
+def _constrain(server: Live) -> None:
+    try:
+        server.complete(max_tokens=5, structured_outputs=HARD)
+    except httpx.HTTPError:  # its connection is cut
+        return
