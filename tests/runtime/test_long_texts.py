@@ -75,8 +75,9 @@ def tokenising(process: psutil.Process) -> psutil.Process:
     raise AssertionError("no process tokenises")
 
 
+@pytest.mark.long(reason="the server waits for a stopped process until its time is over, 60 s")
 def test_sigterm_while_a_long_text_is_tokenised_ends_the_server() -> None:
-    """Law 2 through the door, and no process is left."""
+    """Law 2 through the door: within `MOST_S`, and no process is left."""
     with live("sundog", "serve", "--port", "0", "--grace", "1") as server:
         client = threading.Thread(target=_send, args=(server,), daemon=True)
         client.start()
