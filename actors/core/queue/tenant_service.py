@@ -6,10 +6,11 @@ earns no credit (Sheng et al., OSDI 2024, algorithm 2).
 
 Law: at any moment the counts equal those of counting token by token. The members
 of the lockstep get one token each with every step, so a tenant's are `members * steps done` plus a
-constant. Counts are whole numbers, so that the order of adding cannot change a sum.
+constant; a member that joins while earlier steps are in flight gets none from those. Counts are whole
+numbers, so that the order of adding cannot change a sum.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from actors.core.request import Request
@@ -31,6 +32,8 @@ class Account:
     num_output_tokens: int = 0
     """The number of output tokens, without those that `num_members` get with every step that is done."""
     num_members: int = 0
+    early: list[int] = field(default_factory=list)
+    """The last step without a token of each member that joined while earlier steps ran; ascending."""
     num_waiting: int = 0
     lift: float = 0.0
 
@@ -82,16 +85,23 @@ class TenantService:
 
     def join(self, request: Request) -> None:
         """The request joined the lockstep: from `joined` on, every step done gives it a token."""
-        account = self._accounts[request.submit.tenant]
+        account, before = self._accounts[request.submit.tenant], request.joined - 1
         account.num_members += 1
-        account.num_output_tokens -= request.joined - 1
+        account.num_output_tokens -= before
+        if before > self._steps.done:
+            account.early.append(before)
 
     def settle(self, request: Request) -> None:
         """The request left the lockstep."""
-        account = self._accounts[request.submit.tenant]
+        account, before = self._accounts[request.submit.tenant], request.joined - 1
         account.num_members -= 1
-        account.num_output_tokens += max(self._steps.done, request.joined - 1)
+        account.num_output_tokens += max(self._steps.done, before)
+        if before > self._steps.done:
+            account.early.remove(before)
 
     def _raw(self, account: Account) -> float:
-        outputs = account.num_output_tokens + account.num_members * self._steps.done
+        done, early = self._steps.done, account.early
+        while early and early[0] <= done:
+            early.pop(0)
+        outputs = account.num_output_tokens + account.num_members * done + sum(early) - len(early) * done
         return self._input_weight * account.num_prompt_tokens + self._output_weight * outputs

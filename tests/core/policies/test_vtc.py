@@ -1,13 +1,17 @@
 """Fair share by virtual token counters: the paper's bound, its lift, and exact counting."""
 
 import random
+from collections import deque
 from itertools import combinations
 
 import pytest
 
+from actors.core.batch import Batch, StepResult
 from actors.core.queue.lockstep import Lockstep
 from actors.core.queue.tenant_service import TenantService
 from actors.core.request import Request, Submit
+from actors.core.step.plan import plan
+from actors.core.step.update import update
 from tests.core.drive import Driven
 from tests.core.policies.world import World, policy_trace
 from tests.core.traces import num_cases
@@ -108,6 +112,38 @@ def test_counters_are_what_counting_token_by_token_gives(lockstep: bool) -> None
         prompts = sum(len(row["prompt"]) for row in trace["requests"])
         outputs = sum(_num_outputs(row, trace["config"]) for row in trace["requests"])
         assert driven.state.view.service("only") == prompts + 2 * outputs, f"seed {seed}"
+
+
+@pytest.mark.parametrize("num_in_flight", [1, 2, 3, 5])
+def test_counters_are_exact_while_steps_are_in_flight(num_in_flight: int) -> None:
+    """After each plan and each update, of a request that joins the lockstep early, too."""
+    num_compared = 0
+    for seed in range(num_cases(20)):
+        rng = random.Random(seed)
+        limits = {"max_num_seqs": 5, "max_num_batched_tokens": rng.choice([6, 8, 16]), "num_gpu_blocks": 25}
+        world = World("vtc", {"max_model_len": 60, **limits})
+        state, requests, lifts = world.state, list[Request](), {"a": 0.0, "b": 0.0}
+        admitted, in_flight = set[str](), deque[Batch]()
+        for step in range(120):
+            if rng.random() < 0.2 and len(requests) < 12:
+                tenant, size, most = rng.choice("ab"), rng.randint(1, 30), rng.randint(1, 20)
+                before = state.view.service(tenant)
+                requests.append(world.add(f"r{step}", size, tenant=tenant, max_tokens=most))
+                lifts[tenant] += state.view.service(tenant) - before
+            in_flight.append(plan(state)[0])
+            admitted |= {admission.request_id for admission in in_flight[-1].admitted}
+            for is_updated in (False, True):
+                if is_updated and len(in_flight) >= num_in_flight:
+                    update(state, StepResult(in_flight.popleft().step, (0.0,), None, ()))
+                counted = dict.fromkeys(lifts, 0)
+                for request in requests:
+                    prompt = request.submit.num_prompt_tokens * (request.request_id in admitted)
+                    output = state.view.num_output_tokens(request)
+                    counted[str(request.submit.tenant)] += INPUT_WEIGHT * prompt + OUTPUT_WEIGHT * output
+                    num_compared += output > 0
+                found = {tenant: state.view.service(tenant) - lift for tenant, lift in lifts.items()}
+                assert found == counted, (seed, step)
+    assert num_compared > 500
 
 
 def _num_outputs(row: dict[str, list[int]], config: dict[str, int]) -> int:
