@@ -199,6 +199,8 @@ class Scheduler(Actor[ToScheduler]):
         self._progress = Progress()
         self._begin_timer = MessageTimer(self, BEGIN_STEP)
         self._last_end_s = 0.0
+        self._interrupted_s = 0.0
+        """The time of the latest Interrupt: the messages of that run came then or later."""
 
     @property
     def idle(self) -> bool:
@@ -283,7 +285,7 @@ class Scheduler(Actor[ToScheduler]):
         self.clock.enter(self.clock.now_s(), Event.STEP_BEGIN, self.name, self._begin_timer)
 
     def _interrupt(self) -> None:
-        self.phase = Phase.INTERRUPTED
+        self.phase, self._interrupted_s = Phase.INTERRUPTED, self.clock.now_s()
         self._executor.tell(Interrupt(self._steps[0].batch.step))
 
     # --- a step begins ---------------------------------------------------------------------------
@@ -345,6 +347,8 @@ class Scheduler(Actor[ToScheduler]):
     def _end_step(self) -> None:
         """Take in the result of the oldest step, tell the listeners, and go on."""
         state, result = self._state, self._results.popleft()
+        # A run that a failing engine cuts ends in the past: what came later waits for the step that is lost.
+        is_heard = self.phase is not Phase.INTERRUPTED or result.end_times_s[-1] >= self._interrupted_s
         if result.num_steps > 1:
             extend(state, result.num_steps - 1, result.end_times_s[-2])
         if self._depth > 1 and self.phase is not Phase.EXECUTING:
@@ -355,13 +359,13 @@ class Scheduler(Actor[ToScheduler]):
         planned = self._steps.popleft()
         num_free = state.kv.pool.num_free
         num_ahead_blocks = sum([ahead.num_taken_blocks for ahead in self._steps])
-        if not self._inbox.is_empty:
+        if is_heard and not self._inbox.is_empty:
             self._aborted += self._inbox.take_aborts()
         state.view.advance(result.end_times_s[-1])
         if state.speculates or state.lockstep.in_flight[0].dropped:
             result = _what_counts(state, result)
         ended = update(state, result)
-        if self._inbox.leaving:
+        if is_heard and self._inbox.leaving:
             ended = ended + self._inbox.hand_over(planned.start_s, result.end_times_s[-1])
         finished = self._aborted + ended
         self._aborted = []

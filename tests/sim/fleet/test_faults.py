@@ -121,6 +121,26 @@ def test_what_had_produced_nothing_is_answered_and_what_had_is_an_error() -> Non
     assert (fault.kind, fault.num_ended, fault.num_again) == ("dead-engine", 1, 1)
 
 
+@pytest.mark.parametrize("async_scheduling", [False, True])
+def test_an_abort_that_comes_in_the_step_that_is_lost_takes_no_token_away(async_scheduling: bool) -> None:
+    """Steps that had ended gave their tokens before the client left, whether they were one run or many."""
+    num_lost = 0
+    for seed in range(num_cases(30)):
+        rng = random.Random(seed)
+        timeout_s = rng.uniform(0.05, 0.4)
+        dead = DeadEngine(kind="dead-engine", at_s=timeout_s + rng.uniform(0, 0.004), replica=0, down_s=1.0)
+        rows = [TraceRequest(f"r{n}", 0.0, 40, 400) for n in range(rng.randint(1, 3))]
+        found = []
+        for decode_runs in (True, False):
+            scheduler = limits(async_scheduling=async_scheduling)
+            config, plan = fleet(("both",), scheduler=scheduler, decode_runs=decode_runs)
+            recorder = played(rows, config, replace(plan, faults=(dead,)), client_timeout_s=timeout_s)
+            found.append([list(column) for column in recorder.columns.stored()])
+        assert found[0] == found[1], seed
+        num_lost += found[0][2].count("error")
+    assert num_lost > 5
+
+
 def test_until_its_end_is_noticed_an_engine_is_sent_requests_and_answers_none() -> None:
     """A request that comes meanwhile waits for the next engine; one that comes later is refused."""
     rows = [
