@@ -26,7 +26,7 @@ from sim.figures.load import saturation
 from sim.figures.tenants import NO_TENANTS, TenantFigures, Tenants, tenants_of
 from sim.figures.totals import NO_TERMS, Paid, RequestTotals, RunTerms
 from sim.figures.verdict import verdicts
-from sim.fleet.figures import FleetFigures
+from sim.fleet.figures import FleetFigures, ScalingFigures
 from sim.record.client_record import ClientRecord
 from sim.record.columns import Columns, StepColumns
 from sim.record.recorder import Recorder
@@ -267,7 +267,8 @@ def summarize(recorder: Recorder, terms: RunTerms = NO_TERMS, source: Source | N
     source = source or InMemory(recorder.columns, recorder.steps)
     front_s = recorder.front_end_s
     replicas = Replicas(recorder.num_replicas)
-    terms, fleet = paid_terms(terms, recorder), _fleet(recorder)
+    fleet = _fleet(recorder)
+    terms = paid_terms(terms, None if fleet is None else fleet.scaling)
     totals, tenants = _summed(source, terms, front_s, replicas)
     blocks = sum(recorder.own_blocks) - recorder.num_replicas + 1
     last_step_s = max(each.last_end_s for each in recorder.steps)
@@ -295,12 +296,15 @@ def summarize(recorder: Recorder, terms: RunTerms = NO_TERMS, source: Source | N
     )
 
 
-def paid_terms(terms: RunTerms, recorder: Recorder) -> RunTerms:
+def paid_terms(terms: RunTerms, scaling: ScalingFigures | None) -> RunTerms:
     """The terms with the GPUs that a run paid for, in the mean: those of a fleet that scaled are not all."""
+    return terms if scaling is None else replace(terms, num_gpus=terms.num_gpus * scaling.share)
+
+
+def scaling_of(recorder: Recorder) -> ScalingFigures | None:
+    """Return the figures of scaling, if the run's fleet scaled."""
     fleet = _fleet(recorder)
-    if fleet is None or fleet.scaling is None:
-        return terms
-    return replace(terms, num_gpus=terms.num_gpus * fleet.scaling.share)
+    return None if fleet is None else fleet.scaling
 
 
 def _fleet(recorder: Recorder) -> FleetFigures | None:

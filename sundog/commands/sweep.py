@@ -185,17 +185,21 @@ def _run(
     plan: Plan, cells: "Sequence[Settings]", rule: "Rule", asked: SweepOptions, metrics: "Sequence[Metric]"
 ) -> "list[Cell]":
     """Run all cells; Ctrl-C and SIGTERM say how far they came."""
+    from sim.figures.sweep.cells import label
     from sim.show.progress import runs_progress
 
     with runs_progress() as on_progress:
         experiment = Experiment(plan, cells, on_progress)
         try:
             here = os.cpu_count() or 1 if asked.on is None else 0
-            return experiment.run(rule, asked.warmup_s, metrics, asked.jobs or here, asked.on)
+            found = experiment.run(rule, asked.warmup_s, metrics, asked.jobs or here, asked.on)
         except KeyboardInterrupt as error:
             done = f"{experiment.num_done} of {experiment.num_asked} runs"
             kept = f"; they are in {asked.out}, and the same command goes on" if asked.out else ""
             raise Stopped(f"interrupted after {done}{kept}", interrupted(error)) from None
+    for number, missed in sorted(experiment.missed_alone.items()):
+        remark(f"{label(cells[number])}: {missed}")
+    return found
 
 
 def _folder(asked: SweepOptions, cells: "Sequence[Settings]") -> SweepFolder | None:

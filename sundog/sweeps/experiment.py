@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sim.figures.named import Metric
     from sim.figures.sweep.cells import Cell, FailedRun, Job, Measures, Rule, Settings
     from sim.figures.sweep.played import Played
+    from sim.fleet.figures import MissedAlone
 
 
 J = TypeVar("J")
@@ -103,6 +104,8 @@ class Experiment:
         """Cells of which some seed gave another run than the first."""
         self._on_progress = on_progress or (lambda done, all: None)
         self.num_done = self.num_asked = 0
+        self.missed_alone: dict[int, MissedAlone] = {}
+        """The prompts that miss a scaler's objective alone, by cell: those of its first such run."""
 
     def run(
         self,
@@ -164,6 +167,8 @@ class Experiment:
         from sim.figures.sweep.cells import FailedRun
 
         outcome = FailedRun(str(result)) if isinstance(result, Died) else result
+        if not isinstance(outcome, FailedRun) and outcome.missed_alone is not None:
+            self.missed_alone.setdefault(number, outcome.missed_alone)
         if isinstance(outcome, FailedRun):
             self._kept.setdefault(number, outcome)
         elif self._fixed[number]:

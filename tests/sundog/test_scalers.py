@@ -259,3 +259,18 @@ def test_attainment_says_which_prompts_miss_its_objective_alone(tmp_path: Path) 
     done = run(path, *options, "--scaler", "attainment:ttft_s=60", "--json")
     assert "alone on" not in done.stderr
     assert json.loads(done.stdout)["fleet"]["scaling"]["missed_alone"] is None
+
+
+def test_a_sweep_says_for_each_setting_which_prompts_miss_its_objective_alone(tmp_path: Path) -> None:
+    """In the words of `replay`, once for each, and again where the runs are kept."""
+    rows = [TraceRequest(f"r{n}", 2.0 * n, 16_000 if n % 3 == 2 else 100, 4) for n in range(12)]
+    write_trace(path := str(tmp_path / "long.jsonl"), rows, provenance="test")
+    options = ("--replicas", "4", "--max-num-batched-tokens", "32768", "--no-host-overhead")
+    alone = run(path, *options, "--scaler", "attainment:ttft_s=0.2")
+    (said,) = [line.partition(": ")[2] for line in alone.stderr.splitlines() if "alone on an engine" in line]
+    varied = ("--vary", "scaler=attainment:ttft_s=0.2,attainment:ttft_s=60,hpa", "--jobs", "1")
+    for kept in ((), ("--out", str(tmp_path / "kept")), ("--out", str(tmp_path / "kept"))):
+        done = warm.run("sundog", "sweep", path, *options, *varied, *kept)
+        assert done.returncode == 0, done.stderr
+        lines = [line for line in done.stderr.splitlines() if "alone on an engine" in line]
+        assert lines == [f"scaler=attainment:ttft_s=0.2: {said}"]

@@ -17,7 +17,7 @@ import pickle
 import tempfile
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,13 +27,13 @@ from numpy.typing import NDArray
 from sim.figures.engine import Replicas
 from sim.figures.intervals import FEWEST, drifts, find_warm_up
 from sim.figures.load import saturation
-from sim.figures.metrics import paid_terms
+from sim.figures.metrics import paid_terms, scaling_of
 from sim.figures.named import LATENCIES, NAMES, PERCENT, PROGRAM, TENANT, WHOLE, Metric
 from sim.figures.sweep.cells import FailedRun, Job, Measures
 from sim.figures.tenants import tenants_of
 from sim.figures.totals import Paid, RequestTotals, RunTerms, part_of, percentiles
 from sim.figures.verdict import all_held, verdicts
-from sim.fleet.figures import ScalingFigures
+from sim.fleet.figures import MissedAlone, ScalingFigures
 from sim.record.columns import StepColumns
 from sim.record.recorder import Recorder
 from sim.record.rows import USED, Floats, Ints, Rows, group_column, latencies
@@ -140,6 +140,7 @@ class Played:
     last_end_s: float
     load: bytes
     programs_s: Floats
+    missed_alone: MissedAlone | None = None
 
     @classmethod
     def of(
@@ -153,16 +154,21 @@ class Played:
         terms: RunTerms,
         load: bytes,
         programs: Programs,
+        scaling: ScalingFigures | None = None,
     ) -> "Played":
-        """Return a run of rows and each replica's steps; `num_blocks` is without the null block."""
+        """Return a run of rows and each replica's steps; `num_blocks` is without the null block.
+
+        A fleet that scaled pays for the GPUs that it had, in the mean, and not for all.
+        """
         instants_s = np.append(rows.arrival_s, np.inf)
         known = list(spans)
         busy_s = np.sum([each.busy_before(instants_s) for each in known], axis=0)
         block_seconds = np.sum([each.block_seconds_before(instants_s) for each in known], axis=0)
         last_end_s = max((float(each.end_s[-1]) for each in known if len(each.end_s)), default=0.0)
         return cls(
-            *(rows, request_ids, terms, front_end_s, len(known), num_blocks),
+            *(rows, request_ids, paid_terms(terms, scaling), front_end_s, len(known), num_blocks),
             *(busy_s, block_seconds, last_end_s, load, np.array(programs.spans_s()).reshape(-1, 2).T),
+            missed_alone=None if scaling is None else scaling.missed_alone,
         )
 
     @property
@@ -194,9 +200,10 @@ def played(recorder: Recorder, terms: RunTerms, load: bytes) -> Played:
         map(StepSpans.of, recorder.steps),
         front_end_s=recorder.front_end_s,
         num_blocks=recorder.num_blocks - 1,
-        terms=paid_terms(terms, recorder),
+        terms=terms,
         load=load,
         programs=recorder.programs,
+        scaling=scaling_of(recorder),
     )
 
 
@@ -213,8 +220,9 @@ def read_played(
     """The run in the folder; raises RunError. `num_blocks` is each replica's, without the null block."""
     run = open_run(folder)
     requests, steps = run.requests(), run.steps()
-    if scaling := run.summary.get("fleet", {}).get("scaling"):
-        terms = replace(terms, num_gpus=terms.num_gpus * ScalingFigures(**scaling).share)
+    scaling = run.summary.get("fleet", {}).get("scaling")
+    if scaling and (missed := scaling.get("missed_alone")):
+        scaling = {**scaling, "missed_alone": MissedAlone(**missed)}
     rows, names = rows_of(requests), requests["request_id"].to_pylist()
     ends = {names[i]: float(rows.finish_s[i]) for i in np.flatnonzero(rows.is_done)}
     return Played.of(
@@ -225,6 +233,7 @@ def read_played(
         num_blocks=num_blocks,
         terms=terms,
         load=load_of(load),
+        scaling=ScalingFigures(**scaling) if scaling else None,
         programs=Programs.of(load, dict(zip(names, rows.arrival_s.tolist(), strict=True)), ends),
     )
 
