@@ -22,7 +22,9 @@ from setuptools import Extension, setup
 from setuptools.command.build_py import build_py
 
 FAST: dict[str, Any] = runpy.run_path(str(Path(__file__).with_name("sundog") / "fast.py"))
-NATIVE: dict[str, Any] = runpy.run_path(str(Path(__file__).with_name("runtime") / "native" / "build.py"))
+NATIVE: dict[str, Any] = runpy.run_path(
+    str(Path(__file__).with_name("sundog") / "runtime" / "native" / "build.py")
+)
 SideBySide: Any = FAST["side_by_side"]()
 BUILD = tempfile.mkdtemp(prefix="sundog-build-")
 """Not in the source tree, whose `build/` would keep modules that are gone."""
@@ -96,7 +98,7 @@ class SayWhy(build_py):
     def run(self) -> None:
         super().run()
         if self.distribution.ext_modules:  # a wheel for one kind of machine
-            build_kernels(Path(self.build_lib) / "runtime" / "native")
+            build_kernels(Path(self.build_lib) / "sundog" / "runtime" / "native")
         if reasons:
             (Path(self.build_lib) / "sundog" / FAST["WHY_PLAIN"]).write_text(reasons[-1] + "\n")
 

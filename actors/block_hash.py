@@ -12,9 +12,9 @@ from collections.abc import Callable
 import cbor2
 import xxhash
 
-from actors.core.blocks.kv_cache import BlockHasher
-from actors.core.config import ConfigError
-from actors.core.params.sampling import Adapter
+from sundog.actors.core.blocks.kv_cache import BlockHasher
+from sundog.actors.core.config import ConfigError
+from sundog.actors.core.params.sampling import Adapter
 
 NONE_SEED = "vllm-none-hash"
 

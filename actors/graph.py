@@ -8,23 +8,23 @@ from typing import Never
 
 import trio
 
-from actors.block_hash import block_hasher
-from actors.config import EngineConfig
-from actors.core.policies import Fcfs, Policy
-from actors.core.routers import RoundRobin
-from actors.engine.backend import Engine
-from actors.engine.crash import summary
-from actors.engine.engine_core import run_engine
-from actors.engine.reports import Roster, report
-from actors.engine.supervisor import EngineSupervisor, Supervision
-from actors.fates import Fate
-from actors.front.async_llm import AsyncLLM, FromClients, News
-from actors.front.codec import TextCodec, Vocabulary
-from actors.front.front_end import FrontEnd
-from actors.front.intake import Intake, PromptReader
-from actors.kernel.actor import Actor, Ref, Tap
-from actors.messages import CeaseFetch, EngineRefs, EngineUp, FetchKv, Heard, PolicyFailed, StepOutput
-from actors.router.router import Router
+from sundog.actors.block_hash import block_hasher
+from sundog.actors.config import EngineConfig
+from sundog.actors.core.policies import Fcfs, Policy
+from sundog.actors.core.routers import RoundRobin
+from sundog.actors.engine.backend import Engine
+from sundog.actors.engine.crash import summary
+from sundog.actors.engine.engine_core import run_engine
+from sundog.actors.engine.reports import Roster, report
+from sundog.actors.engine.supervisor import EngineSupervisor, Supervision
+from sundog.actors.fates import Fate
+from sundog.actors.front.async_llm import AsyncLLM, FromClients, News
+from sundog.actors.front.codec import TextCodec, Vocabulary
+from sundog.actors.front.front_end import FrontEnd
+from sundog.actors.front.intake import Intake, PromptReader
+from sundog.actors.kernel.actor import Actor, Ref, Tap
+from sundog.actors.messages import CeaseFetch, EngineRefs, EngineUp, FetchKv, Heard, PolicyFailed, StepOutput
+from sundog.actors.router.router import Router
 
 log = logging.getLogger("sundog")
 

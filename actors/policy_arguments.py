@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable
 from typing import TypeVar, get_type_hints
 
-from actors.core.config import ConfigError
-from actors.core.names import did_you_mean
+from sundog.actors.core.config import ConfigError
+from sundog.actors.core.names import did_you_mean
 
 T = TypeVar("T")
 PART = re.compile(r"(?:\\.|[^,\\])+")

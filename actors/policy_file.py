@@ -16,16 +16,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Generic, TypeVar
 
-from actors.core.config import ConfigError
-from actors.core.names import did_you_mean, unknown
-from actors.core.policies import POLICIES, Policy
-from actors.core.policies.guard import GuardedPolicy
-from actors.core.predictors import GuardedPredictor, LengthPredictor
-from actors.core.routers import ROUTERS, RouterPolicy
-from actors.core.routers.guard import GuardedRouter
-from actors.core.routers.policy import INDEXES
-from actors.core.scalers import SCALERS, GuardedScaler, Scaler, check_behaviour
-from actors.policy_arguments import arguments_of, constructed
+from sundog.actors.core.config import ConfigError
+from sundog.actors.core.names import did_you_mean, unknown
+from sundog.actors.core.policies import POLICIES, Policy
+from sundog.actors.core.policies.guard import GuardedPolicy
+from sundog.actors.core.predictors import GuardedPredictor, LengthPredictor
+from sundog.actors.core.routers import ROUTERS, RouterPolicy
+from sundog.actors.core.routers.guard import GuardedRouter
+from sundog.actors.core.routers.policy import INDEXES
+from sundog.actors.core.scalers import SCALERS, GuardedScaler, Scaler, check_behaviour
+from sundog.actors.policy_arguments import arguments_of, constructed
 
 IN_FILE = re.compile(r"(.+\.py):(\w+)(?::(.*))?", re.DOTALL)
 MODULE = "sundog_file"
@@ -44,6 +44,9 @@ CHANCE = (
 """The names of what answers differently from run to run."""
 TASKS = ("threading", "multiprocessing", "concurrent", "subprocess", "socket", "asyncio", "trio")
 
+RENAMED = {"RouterPolicy": "Router", "LengthPredictor": "Predictor"}
+"""Names of classes that were imported from inside, and the public ones of `sundog`."""
+
 P = TypeVar("P", Policy, RouterPolicy, LengthPredictor, Scaler)
 
 
@@ -52,8 +55,8 @@ class PolicyKind(Generic[P]):
     """A policy, a router or a predictor: the known ones, and what a user's class must be."""
 
     word: str
-    package: str
-    """The package that its base class is imported from."""
+    public: str
+    """The public name of its base class."""
     known: Mapping[str, Callable[..., P]]
     base: type[P]
     guard: Callable[[P, str], P]
@@ -69,7 +72,7 @@ class PolicyKind(Generic[P]):
 ABOUT = ("request", "view")
 POLICY = PolicyKind(
     "policy",
-    "actors.core.policies",
+    "sundog.Policy",
     POLICIES,
     Policy,
     GuardedPolicy,
@@ -91,7 +94,7 @@ POLICY = PolicyKind(
 )
 ROUTER = PolicyKind(
     "router",
-    "actors.core.routers",
+    "sundog.Router",
     ROUTERS,
     RouterPolicy,
     GuardedRouter,
@@ -108,7 +111,7 @@ ROUTER = PolicyKind(
 )
 PREDICTOR = PolicyKind(
     "predictor",
-    "actors.core.predictors",
+    "sundog.Predictor",
     {},
     LengthPredictor,
     GuardedPredictor,
@@ -120,7 +123,7 @@ PREDICTOR = PolicyKind(
 
 SCALER = PolicyKind(
     "scaler",
-    "actors.core.scalers",
+    "sundog.Scaler",
     SCALERS,
     Scaler,
     GuardedScaler,
@@ -190,7 +193,7 @@ def _given(kind: PolicyKind[P], value: object) -> P:
     what = f"{kind.word} {name}"
     made = constructed(what, value, "") if isinstance(value, type) else value
     if not isinstance(made, kind.base):
-        raise ConfigError(f"{what} is not a {kind.word}: inherit from {kind.package}.{kind.base.__name__}")
+        raise ConfigError(f"{what} is not a {kind.word}: inherit from {kind.public}")
     _check(kind, made, what)
     return kind.guard(made, name)
 
@@ -225,8 +228,9 @@ def _class(kind: PolicyKind[P], file: Path, class_name: str) -> type[P]:
         hint = did_you_mean(class_name, others) or f" Its classes: {', '.join(others) or 'none'}."
         raise ConfigError(f"{kind.word} file {file} has no class {class_name}.{hint}")
     if kind.base not in found.__mro__ or found is kind.base:
-        base = f"{kind.package}.{kind.base.__name__}"
-        raise ConfigError(f"class {class_name} in {file} is not a {kind.word}: let it inherit from {base}")
+        raise ConfigError(
+            f"class {class_name} in {file} is not a {kind.word}: let it inherit from {kind.public}"
+        )
     return found
 
 
@@ -284,6 +288,10 @@ def _refused(kind: PolicyKind[P], node: ast.AST) -> str | None:
         if _is_in(name, CHANCE):
             shown = kind.shown
             return f"uses {name}: a run must repeat: take {shown}.random(request, ...) and {shown}.now_s"
+        if _is_in(name, ("actors.core",)):
+            found = name.rpartition(".")[2]
+            public = RENAMED.get(found, found) if found[0].isupper() else "Policy"
+            return f"imports {name}, which is sundog.{public} now: write `from sundog import {public}`"
         if _is_in(name, TASKS):
             return f"uses {name}: it must answer at once, from what it is shown"
     return None

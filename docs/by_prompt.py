@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from actors.core.predictors import LengthPredictor, Unanswered
+from sundog import Predictor, Unanswered
 
 
 @dataclass(frozen=True)
-class ByPrompt(LengthPredictor):
+class ByPrompt(Predictor):
     """Long prompts have long answers; a replay mixes the truth in, for as much as `insight` says."""
 
     per_token: float = 0.3

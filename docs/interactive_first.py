@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from actors.core.policies import Policy, Rank, Request, View
+from sundog import Policy, Rank, Request, View
 
 
 @dataclass(frozen=True)

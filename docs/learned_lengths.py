@@ -1,6 +1,6 @@
 """Memory: `--policy docs/learned_lengths.py:LearnedLengths`."""
 
-from actors.core.policies import Policy, Rank, Request, View
+from sundog import Policy, Rank, Request, View
 
 
 class LearnedLengths(Policy):

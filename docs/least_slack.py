@@ -1,6 +1,6 @@
 """Time and targets: `--policy docs/least_slack.py:LeastSlack`."""
 
-from actors.core.policies import Policy, Rank, Request, View
+from sundog import Policy, Rank, Request, View
 
 
 class LeastSlack(Policy):

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from actors.core.policies import Policy, Refusal, Request, View
+from sundog import Policy, Refusal, Request, View
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Ranks that move: `--policy docs/response_ratio.py:ResponseRatio`."""
 
-from actors.core.policies import Policy, Rank, Request, View
+from sundog import Policy, Rank, Request, View
 
 
 class ResponseRatio(Policy):

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from actors.core.policies import Policy, Request, View
+from sundog import Policy, Request, View
 
 
 @dataclass(frozen=True)

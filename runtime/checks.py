@@ -6,11 +6,11 @@ A draft model must have the same vocabulary and the same context.
 from collections.abc import Sequence
 from pathlib import Path
 
-from actors.config.speculative import SpeculativeConfig
-from actors.core.config import ConfigError, SchedulerConfig
-from actors.core.params.sampling import Adapter
-from runtime.checkpoint.facts import LoadError, check_blocks, check_context, read_facts, read_json
-from runtime.lora.peft import read_adapter
+from sundog.actors.config.speculative import SpeculativeConfig
+from sundog.actors.core.config import ConfigError, SchedulerConfig
+from sundog.actors.core.params.sampling import Adapter
+from sundog.runtime.checkpoint.facts import LoadError, check_blocks, check_context, read_facts, read_json
+from sundog.runtime.lora.peft import read_adapter
 
 
 def check_speculation(

@@ -10,11 +10,11 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from actors.kernel.actor import Actor
-from actors.kernel.clock import Event
-from actors.messages import EngineDown, EngineUp, Heard
-from runtime.kv_transfer.mover import KvMover
-from runtime.worker.forks import Forks
+from sundog.actors.kernel.actor import Actor
+from sundog.actors.kernel.clock import Event
+from sundog.actors.messages import EngineDown, EngineUp, Heard
+from sundog.runtime.kv_transfer.mover import KvMover
+from sundog.runtime.worker.forks import Forks
 
 log = logging.getLogger("sundog.faults")
 

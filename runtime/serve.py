@@ -7,30 +7,30 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from actors.config import ConfigError, EngineConfig
-from actors.config.pooler import PoolerConfig
-from actors.config.sampling_defaults import NEUTRAL, SamplingDefaults
-from actors.config.vector_sizes import VectorSizes
-from actors.core.params.fields import MAX_TOKENS, MIN_P, REPETITION_PENALTY, TOP_K, TOP_P
-from actors.core.params.sampling import Adapter
-from actors.front.codec import Vocabulary
-from runtime.checkpoint.facts import LoadError, read_facts, read_json
-from runtime.checks import check_settings, check_speculation
-from runtime.embedding.settings import (
+from sundog.actors.config import ConfigError, EngineConfig
+from sundog.actors.config.pooler import PoolerConfig
+from sundog.actors.config.sampling_defaults import NEUTRAL, SamplingDefaults
+from sundog.actors.config.vector_sizes import VectorSizes
+from sundog.actors.core.params.fields import MAX_TOKENS, MIN_P, REPETITION_PENALTY, TOP_K, TOP_P
+from sundog.actors.core.params.sampling import Adapter
+from sundog.actors.front.codec import Vocabulary
+from sundog.runtime.checkpoint.facts import LoadError, read_facts, read_json
+from sundog.runtime.checks import check_settings, check_speculation
+from sundog.runtime.embedding.settings import (
     EmbeddingSettings,
     longest_prompt,
     makes_vectors,
     read_settings,
     vector_sizes,
 )
-from runtime.host.imports import quick_imports
-from runtime.ranks.rank import RankPlace
-from runtime.structured.grammars import Grammars
-from runtime.text.tokenizer import Tokenizer
+from sundog.runtime.host.imports import quick_imports
+from sundog.runtime.ranks.rank import RankPlace
+from sundog.runtime.structured.grammars import Grammars
+from sundog.runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from runtime.embedding.backend import EmbeddingBackend
-    from runtime.engine.backend import TorchBackend
+    from sundog.runtime.embedding.backend import EmbeddingBackend
+    from sundog.runtime.engine.backend import TorchBackend
 
 EMBEDDED_MODEL = Path(__file__).parent / "assets" / "sundog-tiny"
 
@@ -144,7 +144,7 @@ def torch_backends(
         check_speculation(config.speculation, model.folder, model.vocabulary.size, limits.max_model_len)
     try:
         with quick_imports():
-            from runtime.engine.backend import TorchBackend
+            from sundog.runtime.engine.backend import TorchBackend
     except ModuleNotFoundError as error:
         raise missing_engine(error) from error
 
@@ -188,7 +188,7 @@ def embedding_backends(
     assert settings is not None, "the model generates text"
     try:
         with quick_imports():
-            from runtime.embedding.backend import EmbeddingBackend
+            from sundog.runtime.embedding.backend import EmbeddingBackend
     except ModuleNotFoundError as error:
         raise missing_engine(error) from error
 

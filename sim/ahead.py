@@ -11,21 +11,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 
-from actors.config import EngineConfig
-from actors.core.batch import Batch, StepResult
-from actors.core.blocks.kv_cache import KVCache
-from actors.core.config import SchedulerConfig
-from actors.core.params.sampling import Sampling
-from actors.core.request import Submit
-from actors.core.step.commit import extend
-from actors.core.step.plan import plan
-from actors.core.step.state import SchedulerState
-from actors.core.step.update import update
-from actors.kernel.actor import Actor
-from actors.messages import EngineDown, EngineUp, Heard, StepOutput
-from actors.metrics.forecast import Known
-from sim.cost.calibrated import fit
-from sim.cost.work import CostModel, StepWork, WorkFold
+from sundog.actors.config import EngineConfig
+from sundog.actors.core.batch import Batch, StepResult
+from sundog.actors.core.blocks.kv_cache import KVCache
+from sundog.actors.core.config import SchedulerConfig
+from sundog.actors.core.params.sampling import Sampling
+from sundog.actors.core.request import Submit
+from sundog.actors.core.step.commit import extend
+from sundog.actors.core.step.plan import plan
+from sundog.actors.core.step.state import SchedulerState
+from sundog.actors.core.step.update import update
+from sundog.actors.kernel.actor import Actor
+from sundog.actors.messages import EngineDown, EngineUp, Heard, StepOutput
+from sundog.actors.metrics.forecast import Known
+from sundog.sim.cost.calibrated import fit
+from sundog.sim.cost.work import CostModel, StepWork, WorkFold
 
 MOST_STEPS = 2000
 """The number of steps ahead beyond which nothing is forecast."""

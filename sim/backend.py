@@ -21,13 +21,13 @@ import numpy as np
 from mypy_extensions import mypyc_attr
 from numpy.typing import NDArray
 
-from actors.core.batch import Batch, StepResult
-from actors.core.params.logprobs import PromptLogprobs, TokenLogprobs
-from actors.engine.backend import Backend
-from actors.kernel.actor import Reply
-from actors.kernel.clock import CallTimer, Event, RunClock, now_s, sleep_until
-from actors.messages import Capacity
-from sim.cost.work import CostModel, StepWork, WorkFold
+from sundog.actors.core.batch import Batch, StepResult
+from sundog.actors.core.params.logprobs import PromptLogprobs, TokenLogprobs
+from sundog.actors.engine.backend import Backend
+from sundog.actors.kernel.actor import Reply
+from sundog.actors.kernel.clock import CallTimer, Event, RunClock, now_s, sleep_until
+from sundog.actors.messages import Capacity
+from sundog.sim.cost.work import CostModel, StepWork, WorkFold
 
 TICKS_PER_S: Final = 1073741824.0
 WHOLE: Final = 4503599627370496.0

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from actors.core.config import ConfigError
-from actors.kernel.actor import Actor, Ref
-from actors.kernel.clock import Event, Timer
-from actors.kernel.reply import Reader
-from actors.messages import Cancel, EngineDown, Generate, Heard, Refused, StepOutput, Submit, Unserved
-from sim.interrupt import ReplayStopping
-from sim.record.recorder import Recorder
-from sim.trace.record import EXACT_S, TraceRequest
+from sundog.actors.core.config import ConfigError
+from sundog.actors.kernel.actor import Actor, Ref
+from sundog.actors.kernel.clock import Event, Timer
+from sundog.actors.kernel.reply import Reader
+from sundog.actors.messages import Cancel, EngineDown, Generate, Heard, Refused, StepOutput, Submit, Unserved
+from sundog.sim.interrupt import ReplayStopping
+from sundog.sim.record.recorder import Recorder
+from sundog.sim.trace.record import EXACT_S, TraceRequest
 
 Progress = Callable[[int], None]
 """A function that is told how many requests have arrived."""

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar, TypeVarTuple
 import trio
 from mypy_extensions import mypyc_attr
 
-from actors.kernel.clock import Agenda, CallTimer, Event, OrderedClock
+from sundog.actors.kernel.clock import Agenda, CallTimer, Event, OrderedClock
 
 log = logging.getLogger("sundog.clock")
 

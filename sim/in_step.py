@@ -9,13 +9,13 @@ On the wall clock an instant is a turn of its loop.
 from collections import deque
 from collections.abc import Sequence
 
-from actors.core.batch import Batch, StepResult
-from actors.kernel.actor import Reply
-from actors.kernel.clock import CallTimer, Event, RunClock
-from actors.messages import Capacity
-from sim.backend import Pace, TokenSource, instant, to_s, to_ticks
-from sim.cost.composed import InStep
-from sim.cost.work import CostModel, StepWork, WorkFold
+from sundog.actors.core.batch import Batch, StepResult
+from sundog.actors.kernel.actor import Reply
+from sundog.actors.kernel.clock import CallTimer, Event, RunClock
+from sundog.actors.messages import Capacity
+from sundog.sim.backend import Pace, TokenSource, instant, to_s, to_ticks
+from sundog.sim.cost.composed import InStep
+from sundog.sim.cost.work import CostModel, StepWork, WorkFold
 
 LAST = "~"
 """A mark that sorts behind any scheduler's name: a step begins when all that begin now have planned."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from sim.record.recorder import Recorder
+from sundog.sim.record.recorder import Recorder
 
 
 class ReplayStopping(Exception):

@@ -13,12 +13,12 @@ import heapq
 from collections import defaultdict
 from typing import Final, Protocol
 
-from actors.core.batch import Batch
-from actors.core.config import ConfigError
-from actors.core.predictors import Unanswered
-from actors.policy_file import find_own_predictor
-from sim.backend import SampledSteps, TokenSource
-from sim.trace.record import TraceRequest
+from sundog.actors.core.batch import Batch
+from sundog.actors.core.config import ConfigError
+from sundog.actors.core.predictors import Unanswered
+from sundog.actors.policy_file import find_own_predictor
+from sundog.sim.backend import SampledSteps, TokenSource
+from sundog.sim.trace.record import TraceRequest
 
 NOTHING: Final = SampledSteps(None, ())
 
@@ -177,7 +177,7 @@ class Noisy:
     """`noisy`: the truth times a log-normal error of median 1 and this sigma."""
 
     def __init__(self, seed: int = 0, sigma: float = 0.5) -> None:
-        from sim.workload import stream
+        from sundog.sim.workload import stream
 
         self._rng = stream(seed, "length predictions")
         self._sigma = sigma

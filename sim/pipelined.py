@@ -11,13 +11,13 @@ the tokens of the batch they were in last, as many steps before as there are sta
 
 from collections import deque
 
-from actors.core.batch import Batch, StepResult
-from actors.kernel.actor import Reply
-from actors.kernel.clock import Event, RunClock, Timer
-from actors.messages import Capacity
-from sim.backend import CostBackend, Pace, TokenSource, instant, to_s, to_ticks
-from sim.cost.composed import Pipeline
-from sim.cost.work import StepWork, WorkFold
+from sundog.actors.core.batch import Batch, StepResult
+from sundog.actors.kernel.actor import Reply
+from sundog.actors.kernel.clock import Event, RunClock, Timer
+from sundog.actors.messages import Capacity
+from sundog.sim.backend import CostBackend, Pace, TokenSource, instant, to_s, to_ticks
+from sundog.sim.cost.composed import Pipeline
+from sundog.sim.cost.work import StepWork, WorkFold
 
 
 def cost_backend(pace: Pace, source: TokenSource, capacity: Capacity) -> "CostBackend | PipelinedBackend":

@@ -8,28 +8,28 @@ from functools import partial
 
 import trio
 
-from actors.config import EngineConfig
-from actors.core.params.sampling import Sampling
-from actors.engine.backend import Backend
-from actors.engine.supervisor import Supervision
-from actors.front.async_llm import FromClients
-from actors.front.codec import Vocabulary
-from actors.graph import open_graph
-from actors.kernel.actor import Actor, Ref, Tap
-from actors.messages import Capacity, CeaseFetch, FetchKv, Generate, Heard
-from sim.backend import Pace, TokenSource
-from sim.client import Client, Progress, Recording
-from sim.clock import run_virtual
-from sim.cost.work import CostModel
-from sim.in_step import RankBackend, waves_of
-from sim.interrupt import Interrupted, ctrl_c, is_stopping
-from sim.oracle import Oracle, Predictor
-from sim.pipelined import cost_backend
-from sim.record.columns import Columns, MovedColumns
-from sim.record.recorder import HostHits, Recorder, RunAccount
-from sim.record.sink import Sink
-from sim.speculated import AcceptanceModel, Lengths, Speculated
-from sim.trace.record import TraceRequest
+from sundog.actors.config import EngineConfig
+from sundog.actors.core.params.sampling import Sampling
+from sundog.actors.engine.backend import Backend
+from sundog.actors.engine.supervisor import Supervision
+from sundog.actors.front.async_llm import FromClients
+from sundog.actors.front.codec import Vocabulary
+from sundog.actors.graph import open_graph
+from sundog.actors.kernel.actor import Actor, Ref, Tap
+from sundog.actors.messages import Capacity, CeaseFetch, FetchKv, Generate, Heard
+from sundog.sim.backend import Pace, TokenSource
+from sundog.sim.client import Client, Progress, Recording
+from sundog.sim.clock import run_virtual
+from sundog.sim.cost.work import CostModel
+from sundog.sim.in_step import RankBackend, waves_of
+from sundog.sim.interrupt import Interrupted, ctrl_c, is_stopping
+from sundog.sim.oracle import Oracle, Predictor
+from sundog.sim.pipelined import cost_backend
+from sundog.sim.record.columns import Columns, MovedColumns
+from sundog.sim.record.recorder import HostHits, Recorder, RunAccount
+from sundog.sim.record.sink import Sink
+from sundog.sim.speculated import AcceptanceModel, Lengths, Speculated
+from sundog.sim.trace.record import TraceRequest
 
 
 @dataclass(frozen=True, slots=True)

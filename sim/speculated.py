@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Protocol
 
-from actors.config.speculative import Rates, SpeculativeConfig
-from actors.core.batch import Batch
-from actors.core.config import ConfigError
-from actors.core.params.sampling import may_draft
-from sim.backend import SampledSteps, TokenSource
+from sundog.actors.config.speculative import Rates, SpeculativeConfig
+from sundog.actors.core.batch import Batch
+from sundog.actors.core.config import ConfigError
+from sundog.actors.core.params.sampling import may_draft
+from sundog.sim.backend import SampledSteps, TokenSource
 
 MASK = 2**64 - 1
 
@@ -156,7 +156,7 @@ class Future(Protocol):
 
 
 class Chances(Protocol):
-    """The chances of drafts to be proposed and accepted (`sim.speculated`)."""
+    """The chances of drafts to be proposed and accepted (`sundog.sim.speculated`)."""
 
     def key(self, request_id: str) -> Key:
         """Return a key of the request's random numbers."""

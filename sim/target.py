@@ -3,20 +3,20 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from actors.config.generation import GREEDY, Drawing
-from actors.core.config import ConfigError, HostMemory, SchedulerConfig
-from actors.core.engine_version import NEWEST
-from actors.messages import Capacity
-from sim.cost.composed import Pipeline, WithDrafts
-from sim.cost.cost_file import read_cost
-from sim.cost.overhead import MOST_TOKENS, NO_OVERHEAD, HostOverhead, WithOverhead, largest_graph
-from sim.cost.roofline import LINK_EFFICIENCY, Roofline
-from sim.cost.sampler import Sampler
-from sim.cost.work import CostModel
-from sim.hardware.formats import DTYPE_BYTES
-from sim.hardware.gpu import MACHINE_GPUS, Gpu
-from sim.hardware.memory import block_of_states, plan_memory, stages_of
-from sim.hardware.shape import ModelShape
+from sundog.actors.config.generation import GREEDY, Drawing
+from sundog.actors.core.config import ConfigError, HostMemory, SchedulerConfig
+from sundog.actors.core.engine_version import NEWEST
+from sundog.actors.messages import Capacity
+from sundog.sim.cost.composed import Pipeline, WithDrafts
+from sundog.sim.cost.cost_file import read_cost
+from sundog.sim.cost.overhead import MOST_TOKENS, NO_OVERHEAD, HostOverhead, WithOverhead, largest_graph
+from sundog.sim.cost.roofline import LINK_EFFICIENCY, Roofline
+from sundog.sim.cost.sampler import Sampler
+from sundog.sim.cost.work import CostModel
+from sundog.sim.hardware.formats import DTYPE_BYTES
+from sundog.sim.hardware.gpu import MACHINE_GPUS, Gpu
+from sundog.sim.hardware.memory import block_of_states, plan_memory, stages_of
+from sundog.sim.hardware.shape import ModelShape
 
 COST_MODELS = ("auto", "tables", "roofline")
 LARGE_GPU_BYTES = 70 * 2**30
@@ -131,7 +131,7 @@ class Target:
         return WithOverhead(kernels, overhead, launches_s, self.captured_tokens)
 
     def _tables(self, model: ModelShape) -> CostModel:
-        from sim.cost.tables.model import TablesCost
+        from sundog.sim.cost.tables.model import TablesCost
 
         return TablesCost(
             model,
@@ -206,10 +206,10 @@ class Target:
 
     def _lacks_tables(self) -> str | None:
         """Return why there are no measured kernels for this, if so."""
-        from sim.cost.tables.interpolate import has_tables
-        from sim.cost.tables.layers import lacks_cache
-        from sim.cost.tables.model import unlike_tables
-        from sim.cost.tables.products import tables_of_link
+        from sundog.sim.cost.tables.interpolate import has_tables
+        from sundog.sim.cost.tables.layers import lacks_cache
+        from sundog.sim.cost.tables.model import unlike_tables
+        from sundog.sim.cost.tables.products import tables_of_link
 
         if not has_tables(self.gpu.key):
             return f"no kernels were measured on {self.gpu.name}"

@@ -1,29 +1,76 @@
 """Sundog: an inference engine and its simulator in one.
 
 `sundog.replay`, `sundog.sweep`, `sundog.plan`, `sundog.serve` and `sundog.read` are what the commands do;
-their results are tables and plots (docs/python.md). Commands are one file each, with one table of options.
+their results (RunResult, SweepResult, PlanResult) are tables and plots (docs/python.md). Commands are one
+file each, with one table of options.
+
+What a user's file of one's own policy, router, predictor or scaler needs is imported from here, too:
+
+    Policy       base of a scheduling policy       Request   a request, as a policy is shown it
+    View         the queues and the time           Rank      a key that orders waiting requests
+    Refusal      the refusal of a request          Fcfs      first come, first served
+    Router       base of a router                  Fleet     the replicas, as a router is shown them
+    Submit       a request on its way to one       Unfinished   one that may move to another replica
+    Predictor    base of a predictor of lengths    Unanswered   a request, as a predictor is shown it
+    Scaler       base of a scaler                  ScaledFleet  the load, as a scaler is shown it
+    VirtualTokenCounter   the policy that shares tokens between tenants fairly
+    ConfigError  what is wrong with an option or a file
+
+The folders `actors/`, `runtime/` and `sim/` are installed in here, as links in a source tree, so that a
+`sim.py` beside a notebook stays its owner's. What lies in them may change.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from actors.config import ConfigError
+    from sundog.actors.config import ConfigError
+    from sundog.actors.core.policies import Fcfs, Policy, Rank, Refusal, Request, View
+    from sundog.actors.core.policies.orders import VirtualTokenCounter
+    from sundog.actors.core.predictors import LengthPredictor as Predictor
+    from sundog.actors.core.predictors import Unanswered
+    from sundog.actors.core.routers import Fleet, Submit, Unfinished
+    from sundog.actors.core.routers import RouterPolicy as Router
+    from sundog.actors.core.scalers import ScaledFleet, Scaler
     from sundog.library.functions import plan, read, replay, serve, sweep
     from sundog.library.results import PlanResult, RunResult, SweepResult
 
+POLICIES, ROUTERS = "sundog.actors.core.policies", "sundog.actors.core.routers"
+PREDICTORS, SCALERS = "sundog.actors.core.predictors", "sundog.actors.core.scalers"
 WHERE = {
     **dict.fromkeys(("plan", "read", "replay", "serve", "sweep"), "sundog.library.functions"),
     **dict.fromkeys(("PlanResult", "RunResult", "SweepResult"), "sundog.library.results"),
-    "ConfigError": "actors.config",
+    "ConfigError": "sundog.actors.config",
+    **dict.fromkeys(("Fcfs", "Policy", "Rank", "Refusal", "Request", "View"), POLICIES),
+    "VirtualTokenCounter": f"{POLICIES}.orders",
+    **dict.fromkeys(("Fleet", "Router", "Submit", "Unfinished"), ROUTERS),
+    **dict.fromkeys(("Predictor", "Unanswered"), PREDICTORS),
+    **dict.fromkeys(("ScaledFleet", "Scaler"), SCALERS),
 }
 """Public names and their modules, which are imported when they are asked for: commands start without them."""
+INSIDE = {"Router": "RouterPolicy", "Predictor": "LengthPredictor"}
+"""Public names of classes that have another name in the source."""
 
 __all__ = [
     "ConfigError",
+    "Fcfs",
+    "Fleet",
     "PlanResult",
+    "Policy",
+    "Predictor",
+    "Rank",
+    "Refusal",
+    "Request",
+    "Router",
     "RunResult",
+    "ScaledFleet",
+    "Scaler",
+    "Submit",
     "SweepResult",
+    "Unanswered",
+    "Unfinished",
+    "View",
+    "VirtualTokenCounter",
     "plan",
     "read",
     "replay",
@@ -35,7 +82,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in WHERE:
         raise AttributeError(f"module sundog has no attribute {name}")
-    return getattr(import_module(WHERE[name]), name)
+    return getattr(import_module(WHERE[name]), INSIDE.get(name, name))
 
 
 def __dir__() -> list[str]:

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from actors.config import ConfigError
-from runtime.host.python import module_command
+from sundog.actors.config import ConfigError
+from sundog.runtime.host.python import module_command
 
 START_S, STOP_S, ANSWER_S = 600.0, 30.0, 60.0
 STEPS = "sundog:steps_total"
@@ -70,8 +70,8 @@ def _url(process: "subprocess.Popen[bytes]", log: Path) -> str:
 
 def main() -> None:
     """Serve for no longer than the parent lives; `sys.argv` is then that of the command line."""
-    from runtime.worker.life import bind_to
     from sundog.__main__ import main as run
+    from sundog.runtime.worker.life import bind_to
 
     bind_to(int(sys.argv.pop(1)), signal.SIGTERM)
     run()

@@ -8,8 +8,8 @@ from importlib import import_module
 
 import click
 
-from actors.core.names import unknown
 from sundog import fast
+from sundog.actors.core.names import unknown
 from sundog.ends import Stopped, interrupted, run_to_its_end
 
 COMMANDS = (

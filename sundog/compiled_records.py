@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-PACKAGES = ("actors", "runtime", "sim", "sundog")
+PACKAGE = "sundog"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +32,11 @@ class RecordField:
 
 
 def stage(root: Path, folder: Path, modules: Sequence[str]) -> None:
-    """Copy the packages of `root` into `folder`, with constructors written into the `modules`."""
-    for package in PACKAGES:
-        if (root / package).is_dir():
-            shutil.copytree(
-                root / package,
-                folder / package,
-                ignore=lambda _, names: [n for n in names if not _is_source(n)],
-            )
+    """Copy the package below `root` into `folder`, with constructors written into the `modules`."""
+    if (root / PACKAGE).is_dir():
+        shutil.copytree(
+            root / PACKAGE, folder / PACKAGE, ignore=lambda _, names: [n for n in names if not _is_source(n)]
+        )
     for name in modules:
         if not (folder / name).exists():
             shutil.copy(root / name, folder / name)

@@ -29,8 +29,8 @@ from pathlib import Path
 
 import click
 
-from actors.config import ConfigError
 from sundog import fast, terminated
+from sundog.actors.config import ConfigError
 
 EXTRAS = {
     "serve": (

@@ -4,16 +4,16 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from actors.config import ConfigError, EngineConfig
+from sundog.actors.config import ConfigError, EngineConfig
 from sundog.options.config_file import kept_options
 
 if TYPE_CHECKING:
-    from actors.kernel.actor import Actor
-    from actors.messages import Heard
-    from sim.record.journal_file import ServerRecord
-    from sim.record.run_output import RunOutput
-    from sim.record.sink import Unkept
-    from sim.record.step_log import StepLog
+    from sundog.actors.kernel.actor import Actor
+    from sundog.actors.messages import Heard
+    from sundog.sim.record.journal_file import ServerRecord
+    from sundog.sim.record.run_output import RunOutput
+    from sundog.sim.record.sink import Unkept
+    from sundog.sim.record.step_log import StepLog
 
 CHANGE_ENGINES = (
     ": a journal has each request on one engine, and here they change engines, between pools or as the router"
@@ -32,9 +32,9 @@ def run_output(
         raise ConfigError("--journal needs a folder to write it to: give --out DIR")
     if directory is None:
         return _unkept()
-    from sim.record.journal_rows import Header
-    from sim.record.run_directory import replay_id
-    from sim.record.run_output import RunOutput, kind_of_replay
+    from sundog.sim.record.journal_rows import Header
+    from sundog.sim.record.run_directory import replay_id
+    from sundog.sim.record.run_output import RunOutput, kind_of_replay
 
     options = kept_options(directory)
     place = Path(directory)
@@ -48,9 +48,9 @@ def client_output(directory: str | None, unused: Collection[str]) -> "RunOutput 
     """The output of the clients that are running, to be used in a `with`; `unused` options said nothing."""
     if directory is None:
         return _unkept()
-    from sim.record.journal_rows import Header
-    from sim.record.run_directory import server_id
-    from sim.record.run_output import MEASURED, RunOutput
+    from sundog.sim.record.journal_rows import Header
+    from sundog.sim.record.run_directory import server_id
+    from sundog.sim.record.run_output import MEASURED, RunOutput
 
     return RunOutput(directory, Header(run=server_id()), kept_options(directory, unused), kind=MEASURED)
 
@@ -62,8 +62,8 @@ def server_record(directory: str | None, messages: bool, config: EngineConfig) -
         return _unkept()
     if config.passes_on:
         raise ConfigError(f"--record{CHANGE_ENGINES}")
-    from sim.record.journal_file import ServerRecord
-    from sim.record.journal_rows import Header
+    from sundog.sim.record.journal_file import ServerRecord
+    from sundog.sim.record.journal_rows import Header
 
     return ServerRecord(directory, Header.of(config), messages)
 
@@ -72,7 +72,7 @@ def step_logs(path: str | None) -> "tuple[StepLog, ...]":
     """The listener that logs each step, if it was asked for."""
     if path is None:
         return ()
-    from sim.record.step_log import StepLog
+    from sundog.sim.record.step_log import StepLog
 
     return (StepLog(path),)
 
@@ -81,7 +81,7 @@ def acceptance_log(config: EngineConfig) -> "list[Actor[Heard]]":
     """Return the listener that logs how many drafts are accepted, if there are drafts."""
     if config.speculation is None:
         return []
-    from actors.metrics.logs import AcceptanceLog
+    from sundog.actors.metrics.logs import AcceptanceLog
 
     return [AcceptanceLog()]
 
@@ -93,6 +93,6 @@ def needs_folder(directory: str | None, messages: bool, option: str) -> None:
 
 
 def _unkept() -> "Unkept":
-    from sim.record.sink import Unkept
+    from sundog.sim.record.sink import Unkept
 
     return Unkept()

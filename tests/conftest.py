@@ -25,9 +25,9 @@ from importlib.util import find_spec
 import pytest
 import trio
 
-from sim.clock import run_virtual
 from sundog import fast
 from sundog.__main__ import SELDOM
+from sundog.sim.clock import run_virtual
 from tests.patience import be_patient
 
 NUM_SLOWEST, FEW = 20, 200

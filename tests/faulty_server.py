@@ -14,20 +14,20 @@ from typing import Any
 
 import trio
 
-from actors.api.context import ServedModel
-from actors.api.serve_graph import serve_graph
-from actors.api.server_options import ServerOptions
-from actors.config import EngineConfig, SchedulerConfig
-from actors.core.batch import Batch, StepResult
-from actors.engine.backend import Backend
-from actors.messages import Capacity
-from actors.metrics.totals import Lag
-from runtime.serve import RealModel, torch_backends
-from sim.cost.roofline import Roofline
-from sim.emulation.answers import canned
-from sim.emulation.backends import emulated_backends
-from sim.hardware.gpu import load_gpu
-from sim.hardware.model import load_model
+from sundog.actors.api.context import ServedModel
+from sundog.actors.api.serve_graph import serve_graph
+from sundog.actors.api.server_options import ServerOptions
+from sundog.actors.config import EngineConfig, SchedulerConfig
+from sundog.actors.core.batch import Batch, StepResult
+from sundog.actors.engine.backend import Backend
+from sundog.actors.messages import Capacity
+from sundog.actors.metrics.totals import Lag
+from sundog.runtime.serve import RealModel, torch_backends
+from sundog.sim.cost.roofline import Roofline
+from sundog.sim.emulation.answers import canned
+from sundog.sim.emulation.backends import emulated_backends
+from sundog.sim.hardware.gpu import load_gpu
+from sundog.sim.hardware.model import load_model
 
 NUM_BLOCKS = 64
 RELOAD_S = 1.0

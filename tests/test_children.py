@@ -13,7 +13,7 @@ from threading import Thread
 import httpx
 import pytest
 
-from runtime.host.python import module_command
+from sundog.runtime.host.python import module_command
 from tests.live import Live
 from tests.patience import START_S
 from tests.test_layers import ROOT, sources
@@ -133,8 +133,8 @@ def test_a_sweep_runs_beside_files_of_any_name(folder: Path) -> None:
 def test_a_grammar_is_tried_beside_files_of_any_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the process that compiles it."""
     pytest.importorskip("llguidance", reason="the extra `structured` is not installed")
-    from actors.core.params.sampling import Constraint, ConstraintKind
-    from runtime.structured.trial import Trial
+    from sundog.actors.core.params.sampling import Constraint, ConstraintKind
+    from sundog.runtime.structured.trial import Trial
     from tests.runtime.structured.test_matcher import END, TOKENIZER
 
     trial = Trial(TOKENIZER.to_str, END)
@@ -147,7 +147,7 @@ def test_a_grammar_is_tried_beside_files_of_any_name(folder: Path, monkeypatch: 
 
 def test_a_hop_is_measured_beside_files_of_any_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the process that answers."""
-    from runtime.worker import hop_probe
+    from sundog.runtime.worker import hop_probe
 
     monkeypatch.setattr(hop_probe, "NUM_ROUNDS", 2)
     monkeypatch.chdir(folder)

@@ -12,18 +12,15 @@ from tests.bench.runs import ROOT
 
 IS_COMPILED = how() == "compiled"
 MANY = "replays six cases twice under a profiler"
-PLAIN = ("actors", "sim", "sundog")
 MUTATED = "many-requests"
-MUTANT = Path("sim/client.py")
+MUTANT = Path("sundog/sim/client.py")
 """The module of the mutation: its client submits each request once."""
 
 
 def plain(folder: Path) -> Path:
     """A copy of the sources, without what was compiled."""
-    for part in PLAIN:
-        shutil.copytree(
-            ROOT / part, folder / part, ignore=shutil.ignore_patterns("*.so", "__pycache__", "assets")
-        )
+    ignored = shutil.ignore_patterns("*.so", "__pycache__", "assets")
+    shutil.copytree(ROOT / "sundog", folder / "sundog", ignore=ignored)
     return folder
 
 

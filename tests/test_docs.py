@@ -7,7 +7,7 @@ from functools import cache
 import click
 import pytest
 
-from actors.config import ConfigError
+from sundog.actors.config import ConfigError
 from sundog.cli import cli
 from tests.test_layers import ROOT
 

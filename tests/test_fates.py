@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import trio
 
-from actors.core.batch import Batch
-from actors.engine.reports import Roster
-from actors.engine.supervisor import Backoff, Supervision
-from actors.fates import SERVED, SIMULATED, Fates
-from actors.front.codec import Vocabulary
-from actors.graph import open_graph
-from actors.kernel.actor import Actor, ActorDied, Ref, Reply
-from actors.kernel.stream import Delta
-from actors.messages import (
+from sundog.actors.core.batch import Batch
+from sundog.actors.engine.reports import Roster
+from sundog.actors.engine.supervisor import Backoff, Supervision
+from sundog.actors.fates import SERVED, SIMULATED, Fates
+from sundog.actors.front.codec import Vocabulary
+from sundog.actors.graph import open_graph
+from sundog.actors.kernel.actor import Actor, ActorDied, Ref, Reply
+from sundog.actors.kernel.stream import Delta
+from sundog.actors.messages import (
     Accepted,
     Cancel,
     Capacity,
@@ -29,9 +29,9 @@ from actors.messages import (
     Refused,
     Sampling,
 )
-from sim.explain.load import load
-from sim.record.journal_file import JournalFile
-from sim.record.journal_rows import Header
+from sundog.sim.explain.load import load
+from sundog.sim.record.journal_file import JournalFile
+from sundog.sim.record.journal_rows import Header
 from tests.actors.fakes import EOS, STEP_S, Bytes, BytesDecoder, FakeBackend, Listener, engine_config, read
 
 NUM_BLOCKS = 256

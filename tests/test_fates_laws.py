@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import trio
 
-from actors.engine.executor import Executor, Runner
-from actors.engine.scheduler import Scheduler
-from actors.engine.supervisor import Backoff
-from actors.kernel.actor import Ref
-from actors.kernel.stream import Delta
-from actors.messages import Accepted, Generate, Load, Sampling
-from sim.clock import run_virtual
+from sundog.actors.engine.executor import Executor, Runner
+from sundog.actors.engine.scheduler import Scheduler
+from sundog.actors.engine.supervisor import Backoff
+from sundog.actors.kernel.actor import Ref
+from sundog.actors.kernel.stream import Delta
+from sundog.actors.messages import Accepted, Generate, Load, Sampling
+from sundog.sim.clock import run_virtual
 from tests.actors.fakes import EOS, STEP_S, read
 from tests.core.traces import num_cases
 from tests.test_fates import NUM_BLOCKS, Crash, ask, health, served

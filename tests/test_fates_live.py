@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch", reason="the engine extra is not installed")
 
-from sim.emulation.answers import TEXTS
+from sundog.sim.emulation.answers import TEXTS
 from tests.live import EMULATED, Live, Stream, live
 from tests.test_layers import ROOT
 

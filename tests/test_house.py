@@ -11,19 +11,19 @@ from tests.test_layers import ROOT
 SOURCES = ("actors", "runtime", "sim", "sundog")
 
 FLOORS = (
-    "sim.files",
-    "sim.trace",
-    "sim.workload",
-    "sim.hardware",
-    "sim.cost",
-    "sim.record",
-    "sim",
-    "sim.fleet",
-    "sim.emulation",
-    "sim.schedule",
-    "sim.figures",
-    "sim.explain",
-    "sim.show",
+    "sundog.sim.files",
+    "sundog.sim.trace",
+    "sundog.sim.workload",
+    "sundog.sim.hardware",
+    "sundog.sim.cost",
+    "sundog.sim.record",
+    "sundog.sim",
+    "sundog.sim.fleet",
+    "sundog.sim.emulation",
+    "sundog.sim.schedule",
+    "sundog.sim.figures",
+    "sundog.sim.explain",
+    "sundog.sim.show",
 )
 """From the ground up (docs/house.md): a room imports from itself and from those below."""
 
@@ -47,7 +47,8 @@ def test_a_class_has_a_name_of_its_own() -> None:
 
 
 def module_of(file: str) -> str:
-    return file.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+    name = file.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+    return name if file.startswith("sundog/") else f"sundog.{name}"
 
 
 @cache
@@ -103,10 +104,13 @@ def test_nothing_is_imported_in_a_circle() -> None:
 
 def test_a_circle_would_be_found() -> None:
     """Between two modules of different rooms, which no module imports in a circle by itself."""
-    graph = {"sim.cost.work": {"sim.trace.read"}, "sim.trace.lines": {"sim.cost.composed"}}
-    assert circle(rooms(graph)["sim"]) == ["cost", "trace"]
-    graph["sim.trace.lines"] = set()
-    assert circle(rooms(graph)["sim"]) == []
+    graph = {
+        "sundog.sim.cost.work": {"sundog.sim.trace.read"},
+        "sundog.sim.trace.lines": {"sundog.sim.cost.composed"},
+    }
+    assert circle(rooms(graph)["sundog.sim"]) == ["cost", "trace"]
+    graph["sundog.sim.trace.lines"] = set()
+    assert circle(rooms(graph)["sundog.sim"]) == []
 
 
 @pytest.mark.parametrize("floor", range(len(FLOORS)))
@@ -118,15 +122,15 @@ def test_the_simulator_is_built_from_the_ground_up(floor: int) -> None:
         for module, imported in import_graph().items()
         if room_of(module) == FLOORS[floor]
         for other in imported
-        if other.startswith("sim.") and room_of(other) not in allowed
+        if other.startswith("sundog.sim.") and room_of(other) not in allowed
     ]
     assert not wrong, "\n".join(wrong)
 
 
 def room_of(module: str) -> str:
-    """`sim.trace` of `sim.trace.read`; the modules that lie in `sim` itself are the room `sim`."""
-    parts = module.split(".")
-    return ".".join(parts[:2]) if (ROOT / "/".join(parts[:2])).is_dir() else parts[0]
+    """`sundog.sim.trace` of `sundog.sim.trace.read`; those of `sim` itself are the room `sundog.sim`."""
+    room = module.split(".")[:3]
+    return ".".join(room if ROOT.joinpath(*room).is_dir() else room[:2])
 
 
 def test_every_room_has_its_floor() -> None:

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 import trio
 
-from actors.core.policies import Fcfs, Priority
-from actors.core.request import Submit
-from actors.core.routers.rules import LeastRequests
-from actors.front.codec import Vocabulary
-from actors.graph import open_graph
-from actors.kernel.clock import Event, now_s, sleep_until
-from actors.kernel.stream import Delta
-from actors.messages import (
+from sundog.actors.core.policies import Fcfs, Priority
+from sundog.actors.core.request import Submit
+from sundog.actors.core.routers.rules import LeastRequests
+from sundog.actors.front.codec import Vocabulary
+from sundog.actors.graph import open_graph
+from sundog.actors.kernel.clock import Event, now_s, sleep_until
+from sundog.actors.kernel.stream import Delta
+from sundog.actors.messages import (
     Abort,
     Accepted,
     Batch,
@@ -34,7 +34,7 @@ from actors.messages import (
     StepOutput,
     StepResult,
 )
-from sim.clock import run_virtual
+from sundog.sim.clock import run_virtual
 from tests.actors.fakes import EOS, FILLER, FakeBackend, Listener, engine_config
 from tests.core.traces import num_cases
 

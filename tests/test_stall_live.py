@@ -13,7 +13,7 @@ from tests.patience import STOP_S
 
 pytest.importorskip("quart", reason="the serve extra is not installed")
 
-LOOPS = """from actors.core.policies import Policy
+LOOPS = """from sundog.actors.core.policies import Policy
 
 class Loops(Policy):
     def rank(self, request, view):

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from actors.config import EngineConfig, SchedulerConfig
-from actors.core.params.sampling import Sampling
-from actors.messages import Capacity, Generate
-from actors.policy_file import find_policy
-from sim.backend import CostBackend, Pace, Paced
-from sim.cost.calibrated import Calibrated
-from sim.oracle import Oracle
-from sim.record.journal import Journal, Past, decisions
-from sim.replay import replay_on
-from sim.trace.record import TraceRequest
+from sundog.actors.config import EngineConfig, SchedulerConfig
+from sundog.actors.core.params.sampling import Sampling
+from sundog.actors.messages import Capacity, Generate
+from sundog.actors.policy_file import find_policy
+from sundog.sim.backend import CostBackend, Pace, Paced
+from sundog.sim.cost.calibrated import Calibrated
+from sundog.sim.oracle import Oracle
+from sundog.sim.record.journal import Journal, Past, decisions
+from sundog.sim.replay import replay_on
+from sundog.sim.trace.record import TraceRequest
 from tests.core.policies.world import OF_DOCS
 
 torch = pytest.importorskip("torch", reason="the engine extra is not installed")
@@ -75,7 +75,7 @@ def real(
     rows: list[TraceRequest], generate_for: Callable[[TraceRequest], Generate], settings: EngineConfig
 ) -> Journal:
     """What torch computes, on the virtual clock."""
-    from runtime.serve import RealModel, torch_backends
+    from sundog.runtime.serve import RealModel, torch_backends
 
     model, journal = RealModel.open(None), Journal()
     backend = Paced(torch_backends(model, settings, dtype="float32")(0), Pace(COST, "runner-0"))

@@ -31,12 +31,12 @@ ROOT = Path(__file__).parents[1]
 RANKS = "tests.runtime.ranks.together"
 MOST_BYTES = 1 << 20
 COMPUTING = (
-    "runtime.engine.backend",
-    "runtime.embedding.backend",
-    "runtime.worker.engine_process",
-    "runtime.worker.host",
-    "runtime.worker.rank_process",
-    "runtime.worker.watchdog",
+    "sundog.runtime.engine.backend",
+    "sundog.runtime.embedding.backend",
+    "sundog.runtime.worker.engine_process",
+    "sundog.runtime.worker.host",
+    "sundog.runtime.worker.rank_process",
+    "sundog.runtime.worker.watchdog",
     "transformers.models.llama.modeling_llama",
 )
 """What a command that computes a model imports on its way, and a server's engines do."""
@@ -154,15 +154,15 @@ def _import_all(computes: bool) -> None:
     import pkgutil
     from importlib import import_module
 
-    import actors
-    import sim
     import sundog
+    import sundog.actors
+    import sundog.sim
 
-    for package in (sundog, actors, sim):
+    for package in (sundog.actors, sundog.sim):
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not found.name.endswith(("__main__", "vllm_scheduler")):  # which runs where vLLM is
                 import_module(found.name)
-    import_module("runtime.serve")
+    import_module("sundog.runtime.serve")
     if computes:
         for name in COMPUTING:
             import_module(name)

@@ -23,7 +23,7 @@ from tests.forked import Forked
 
 def fork_engines() -> None:
     """Let servers in this process fork what their engines are forked from; call it before they start."""
-    from runtime.worker import forks
+    from sundog.runtime.worker import forks
 
     forks.subprocess = SimpleNamespace(Popen=_started, PIPE=subprocess.PIPE)  # type: ignore[assignment]
 
@@ -62,7 +62,7 @@ def _started(
 
 def _of_a_module(command: Sequence[str]) -> Sequence[str]:
     """Return the module that a command runs, and its arguments; nothing if it runs no module."""
-    from runtime.host.python import module_command
+    from sundog.runtime.host.python import module_command
 
     for begins in (module_command(""), [sys.executable, "-m", ""]):
         if list(command[: len(begins) - 1]) == begins[:-1]:

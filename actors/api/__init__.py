@@ -4,10 +4,10 @@
 `errors.py` what they get instead, `exposition/` what operators are shown.
 """
 
-from actors.api.address import PortInUse
-from actors.api.app import create_app
-from actors.api.context import ServedModel
-from actors.api.in_flight import LLM
-from actors.http.server import serve_http
+from sundog.actors.api.address import PortInUse
+from sundog.actors.api.app import create_app
+from sundog.actors.api.context import ServedModel
+from sundog.actors.api.in_flight import LLM
+from sundog.actors.http.server import serve_http
 
 __all__ = ["LLM", "PortInUse", "ServedModel", "create_app", "serve_http"]

@@ -5,7 +5,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from actors.config import ConfigError
+from sundog.actors.config import ConfigError
 
 
 class PortInUse(ConfigError):

@@ -10,29 +10,29 @@ from prometheus_client import CollectorRegistry
 from quart import Quart, Response, request
 from werkzeug.exceptions import RequestEntityTooLarge, RequestTimeout
 
-from actors.api import errors
-from actors.api.context import PLAIN_ANSWERS, AnswerFormats, ApiContext, ServedModel
-from actors.api.crowding import BodiesUnderWay
-from actors.api.emulation import Emulation
-from actors.api.errors import ApiError, ErrorShape, as_vllm, unavailable
-from actors.api.exposition import Exposition, OwnExposition
-from actors.api.exposition.http_metrics import count_requests
-from actors.api.in_flight import LLM, RETRY_AFTER_S, AnswerControl, AnswersInFlight
-from actors.api.keys import ApiKeys, check_key
-from actors.api.limits import ConcurrencyLimits, LocalLimits
-from actors.api.live import LiveEvents
-from actors.api.requests import ApiRequest, current_request
-from actors.api.responses import text_response
-from actors.api.routes.admin import admin_routes, lora_routes
-from actors.api.routes.completions import chat_routes, completions_routes
-from actors.api.routes.operations import metrics_routes, models_routes, operations_routes
-from actors.api.routes.pages import dashboard_routes, documents_routes, welcome_routes
-from actors.api.routes.tokenize import tokenize_routes
-from actors.api.routes.translated import messages_routes, responses_routes
-from actors.api.routes.vectors import embeddings_routes, scoring_routes
-from actors.config.http import USUAL_HTTP, HttpSettings
-from actors.front.codec import TextCodec
-from actors.http.quart_app import HttpApp
+from sundog.actors.api import errors
+from sundog.actors.api.context import PLAIN_ANSWERS, AnswerFormats, ApiContext, ServedModel
+from sundog.actors.api.crowding import BodiesUnderWay
+from sundog.actors.api.emulation import Emulation
+from sundog.actors.api.errors import ApiError, ErrorShape, as_vllm, unavailable
+from sundog.actors.api.exposition import Exposition, OwnExposition
+from sundog.actors.api.exposition.http_metrics import count_requests
+from sundog.actors.api.in_flight import LLM, RETRY_AFTER_S, AnswerControl, AnswersInFlight
+from sundog.actors.api.keys import ApiKeys, check_key
+from sundog.actors.api.limits import ConcurrencyLimits, LocalLimits
+from sundog.actors.api.live import LiveEvents
+from sundog.actors.api.requests import ApiRequest, current_request
+from sundog.actors.api.responses import text_response
+from sundog.actors.api.routes.admin import admin_routes, lora_routes
+from sundog.actors.api.routes.completions import chat_routes, completions_routes
+from sundog.actors.api.routes.operations import metrics_routes, models_routes, operations_routes
+from sundog.actors.api.routes.pages import dashboard_routes, documents_routes, welcome_routes
+from sundog.actors.api.routes.tokenize import tokenize_routes
+from sundog.actors.api.routes.translated import messages_routes, responses_routes
+from sundog.actors.api.routes.vectors import embeddings_routes, scoring_routes
+from sundog.actors.config.http import USUAL_HTTP, HttpSettings
+from sundog.actors.front.codec import TextCodec
+from sundog.actors.http.quart_app import HttpApp
 
 METHODS = "GET, POST, PUT, DELETE, OPTIONS"
 EXPOSED = "X-Request-Id, Retry-After"
@@ -83,7 +83,7 @@ class Cors:
 
 
 if TYPE_CHECKING:
-    from actors.api.exposition.spans import Spans
+    from sundog.actors.api.exposition.spans import Spans
 
 MAX_BODY_BYTES = 16 * 2**20
 BODY_TIMEOUT_S = 60.0

@@ -9,15 +9,15 @@ from importlib.metadata import PackageNotFoundError, version
 
 import trio
 
-from actors.api.emulation import Emulation
-from actors.api.errors import ApiError, ErrorShape, as_vllm, invalid, shown
-from actors.api.in_flight import LLM, AnswerControl, AnswersInFlight
-from actors.api.limits import ConcurrencyLimits, LocalLimits
-from actors.api.live import LiveEvents
-from actors.config.sampling_defaults import NEUTRAL, SamplingDefaults
-from actors.config.vector_sizes import VectorSizes
-from actors.core.params.sampling import Adapter
-from actors.front.codec import BEGIN, END, TextCodec, ThoughtMarks
+from sundog.actors.api.emulation import Emulation
+from sundog.actors.api.errors import ApiError, ErrorShape, as_vllm, invalid, shown
+from sundog.actors.api.in_flight import LLM, AnswerControl, AnswersInFlight
+from sundog.actors.api.limits import ConcurrencyLimits, LocalLimits
+from sundog.actors.api.live import LiveEvents
+from sundog.actors.config.sampling_defaults import NEUTRAL, SamplingDefaults
+from sundog.actors.config.vector_sizes import VectorSizes
+from sundog.actors.core.params.sampling import Adapter
+from sundog.actors.front.codec import BEGIN, END, TextCodec, ThoughtMarks
 
 log = logging.getLogger("sundog.api")
 

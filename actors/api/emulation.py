@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from actors.api.errors import ApiError, invalid, retry_after, shown
-from actors.config.injected import INJECT, Fault, Faults, parse_fault
-from actors.front.front_end import FrontEnd
-from actors.kernel.clock import now_s, sleep_until
-from actors.metrics.totals import Lag
+from sundog.actors.api.errors import ApiError, invalid, retry_after, shown
+from sundog.actors.config.injected import INJECT, Fault, Faults, parse_fault
+from sundog.actors.front.front_end import FrontEnd
+from sundog.actors.kernel.clock import now_s, sleep_until
+from sundog.actors.metrics.totals import Lag
 
 FIELD = "kv_transfer_params"
 NEEDED = ("remote_engine_id", "remote_host", "remote_port", "remote_block_ids")

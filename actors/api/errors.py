@@ -16,10 +16,10 @@ from http import HTTPStatus
 from quart import Quart, Response, request
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 
-from actors.api.responses import json_response
-from actors.core.logged import MOST_LOGGED, logged
-from actors.kernel.actor import ActorDied
-from actors.messages import Refused
+from sundog.actors.api.responses import json_response
+from sundog.actors.core.logged import MOST_LOGGED, logged
+from sundog.actors.kernel.actor import ActorDied
+from sundog.actors.messages import Refused
 
 log = logging.getLogger("sundog.api")
 

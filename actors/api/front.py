@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING, Protocol
 import trio
 from prometheus_client import CollectorRegistry
 
-from actors.api.address import listen
-from actors.api.app import BODY_TIMEOUT_S, create_app
-from actors.api.context import ServedModel
-from actors.api.emulation import Emulation
-from actors.api.errors import SHAPES, log_refusals
-from actors.api.exposition import Exposition, OwnExposition
-from actors.api.in_flight import LLM, AnswerControl, AnswersInFlight
-from actors.api.keys import ApiKeys
-from actors.api.limits import ConcurrencyLimits
-from actors.api.live import Live, LiveEvents
-from actors.api.server_options import ServerOptions
-from actors.front.async_llm import FromClients
-from actors.front.codec import TextCodec
-from actors.http.quart_app import HttpApp
-from actors.http.server import serve_http
-from actors.kernel.actor import Ref
+from sundog.actors.api.address import listen
+from sundog.actors.api.app import BODY_TIMEOUT_S, create_app
+from sundog.actors.api.context import ServedModel
+from sundog.actors.api.emulation import Emulation
+from sundog.actors.api.errors import SHAPES, log_refusals
+from sundog.actors.api.exposition import Exposition, OwnExposition
+from sundog.actors.api.in_flight import LLM, AnswerControl, AnswersInFlight
+from sundog.actors.api.keys import ApiKeys
+from sundog.actors.api.limits import ConcurrencyLimits
+from sundog.actors.api.live import Live, LiveEvents
+from sundog.actors.api.server_options import ServerOptions
+from sundog.actors.front.async_llm import FromClients
+from sundog.actors.front.codec import TextCodec
+from sundog.actors.http.quart_app import HttpApp
+from sundog.actors.http.server import serve_http
+from sundog.actors.kernel.actor import Ref
 
 if TYPE_CHECKING:
-    from actors.api.exposition.spans import Spans
+    from sundog.actors.api.exposition.spans import Spans
 
 
 @contextmanager
@@ -35,7 +35,7 @@ def spans_to(endpoint: str | None, model: str) -> "Iterator[Spans | None]":
     if endpoint is None:
         yield None
         return
-    from actors.api.exposition.spans import Spans, tracer_provider
+    from sundog.actors.api.exposition.spans import Spans, tracer_provider
 
     provider = tracer_provider(endpoint)
     try:

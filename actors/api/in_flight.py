@@ -7,8 +7,8 @@ from typing import Protocol, overload
 
 import trio
 
-from actors.api.errors import unavailable
-from actors.messages import (
+from sundog.actors.api.errors import unavailable
+from sundog.actors.messages import (
     Accepted,
     Cancel,
     CheckHealth,

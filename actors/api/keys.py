@@ -20,10 +20,10 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from actors.api.errors import ApiError
-from actors.api.limits import KeyHolder
-from actors.api.requests import ApiRequest
-from actors.config import ConfigError
+from sundog.actors.api.errors import ApiError
+from sundog.actors.api.limits import KeyHolder
+from sundog.actors.api.requests import ApiRequest
+from sundog.actors.config import ConfigError
 
 
 class ApiKeys:

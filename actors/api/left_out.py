@@ -9,8 +9,8 @@ from itertools import islice
 
 from quart import Response
 
-from actors.api.context import ApiContext
-from actors.api.errors import shown
+from sundog.actors.api.context import ApiContext
+from sundog.actors.api.errors import shown
 
 HEADER = "X-Sundog-Left-Out"
 MOST_NAMED = 16

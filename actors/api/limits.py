@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from actors.front.intake import Turnover
+from sundog.actors.front.intake import Turnover
 
 MOST_IDLE = 1_000
 """Clients that have nothing now, and whose turnover is still known."""

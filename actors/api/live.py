@@ -9,11 +9,11 @@ from typing import Protocol
 
 import trio
 
-from actors.engine.reports import Roster
-from actors.kernel.clock import now_s, run_blocking
-from actors.metrics.forecast import Accuracy, FirstToken, Forecast, Known, SeenLengths, look_ahead
-from actors.metrics.metrics import Metrics
-from actors.metrics.snapshot import actors_shown, snapshot, waiting_in_order
+from sundog.actors.engine.reports import Roster
+from sundog.actors.kernel.clock import now_s, run_blocking
+from sundog.actors.metrics.forecast import Accuracy, FirstToken, Forecast, Known, SeenLengths, look_ahead
+from sundog.actors.metrics.metrics import Metrics
+from sundog.actors.metrics.snapshot import actors_shown, snapshot, waiting_in_order
 
 log = logging.getLogger("sundog.api")
 

@@ -10,14 +10,21 @@ from dataclasses import dataclass
 
 from pydantic.json_schema import models_json_schema
 
-from actors.api.answers.shapes import Json
-from actors.api.bodies.chat import ChatBody, DetokenizeBody, TokenizeBody
-from actors.api.bodies.messages import MessagesBody, PromptBody
-from actors.api.bodies.operators import AbortBody, LoadAdapterBody, UnloadAdapterBody
-from actors.api.bodies.parsing import JsonObject
-from actors.api.bodies.responses import ResponseBody
-from actors.api.bodies.texts import RERANKS, SCORES, CompletionBody, EmbeddingBody, RerankBody, ScoreBody
-from actors.api.keys import LIVE, needs_key
+from sundog.actors.api.answers.shapes import Json
+from sundog.actors.api.bodies.chat import ChatBody, DetokenizeBody, TokenizeBody
+from sundog.actors.api.bodies.messages import MessagesBody, PromptBody
+from sundog.actors.api.bodies.operators import AbortBody, LoadAdapterBody, UnloadAdapterBody
+from sundog.actors.api.bodies.parsing import JsonObject
+from sundog.actors.api.bodies.responses import ResponseBody
+from sundog.actors.api.bodies.texts import (
+    RERANKS,
+    SCORES,
+    CompletionBody,
+    EmbeddingBody,
+    RerankBody,
+    ScoreBody,
+)
+from sundog.actors.api.keys import LIVE, needs_key
 
 REF = "#/components/schemas/{model}"
 JSON, EVENTS, TEXT = "application/json", "text/event-stream", "text/plain"

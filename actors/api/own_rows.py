@@ -6,8 +6,8 @@ Numbers stay: a client sees that others wait and run, and how long; not who they
 import json
 from collections.abc import Callable
 
-from actors.api.bodies.parsing import Json
-from actors.api.limits import KeyHolder
+from sundog.actors.api.bodies.parsing import Json
+from sundog.actors.api.limits import KeyHolder
 
 PREFIX = b"data: "
 OTHER = "another client's"

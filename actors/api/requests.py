@@ -6,10 +6,10 @@ from typing import cast
 import trio
 from quart import request
 
-from actors.api.crowding import BodiesUnderWay
-from actors.api.limits import KeyHolder
-from actors.core.request import TraceHeaders
-from actors.http.quart_app import HttpRequest
+from sundog.actors.api.crowding import BodiesUnderWay
+from sundog.actors.api.limits import KeyHolder
+from sundog.actors.core.request import TraceHeaders
+from sundog.actors.http.quart_app import HttpRequest
 
 
 class ApiRequest(HttpRequest):

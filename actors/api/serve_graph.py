@@ -11,28 +11,28 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from actors.api.context import ServedModel, server_version
-from actors.api.emulation import Emulation
-from actors.api.exposition import registry_of
-from actors.api.front import Behind, Front, OwnFront, spans_to
-from actors.api.keys import ApiKeys
-from actors.api.live import Live
-from actors.api.server_options import ServerOptions
-from actors.config import ConfigError, EngineConfig
-from actors.core.queue.policy import class_name
-from actors.engine.backend import Engine
-from actors.engine.reports import Roster
-from actors.engine.supervisor import Supervision
-from actors.fates import SERVED
-from actors.front.async_llm import FromClients
-from actors.front.codec import TextCodec, Vocabulary
-from actors.graph import open_graph
-from actors.kernel.actor import Actor, Ref, Tap
-from actors.messages import CeaseFetch, FetchKv, Heard
-from actors.metrics.forecast import Forecast
-from actors.metrics.logs import log_request
-from actors.metrics.metrics import Metrics
-from actors.metrics.totals import KvTransferTotals
+from sundog.actors.api.context import ServedModel, server_version
+from sundog.actors.api.emulation import Emulation
+from sundog.actors.api.exposition import registry_of
+from sundog.actors.api.front import Behind, Front, OwnFront, spans_to
+from sundog.actors.api.keys import ApiKeys
+from sundog.actors.api.live import Live
+from sundog.actors.api.server_options import ServerOptions
+from sundog.actors.config import ConfigError, EngineConfig
+from sundog.actors.core.queue.policy import class_name
+from sundog.actors.engine.backend import Engine
+from sundog.actors.engine.reports import Roster
+from sundog.actors.engine.supervisor import Supervision
+from sundog.actors.fates import SERVED
+from sundog.actors.front.async_llm import FromClients
+from sundog.actors.front.codec import TextCodec, Vocabulary
+from sundog.actors.graph import open_graph
+from sundog.actors.kernel.actor import Actor, Ref, Tap
+from sundog.actors.messages import CeaseFetch, FetchKv, Heard
+from sundog.actors.metrics.forecast import Forecast
+from sundog.actors.metrics.logs import log_request
+from sundog.actors.metrics.metrics import Metrics
+from sundog.actors.metrics.totals import KvTransferTotals
 
 log = logging.getLogger("sundog.api")
 
@@ -95,7 +95,7 @@ async def obey_signals(
 
 
 if TYPE_CHECKING:
-    from actors.api.exposition.spans import Spans
+    from sundog.actors.api.exposition.spans import Spans
 
 Driver = Callable[[Ref[FromClients]], Awaitable[None]]
 """A function that acts on the engines of a server for as long as it runs."""

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from actors.api.address import listen
-from actors.api.app import MAX_BODY_BYTES
-from actors.api.context import PLAIN_ANSWERS, AnswerFormats
-from actors.api.keys import ApiKeys
-from actors.config import ConfigError
-from actors.config.http import USUAL_HTTP, HttpSettings
+from sundog.actors.api.address import listen
+from sundog.actors.api.app import MAX_BODY_BYTES
+from sundog.actors.api.context import PLAIN_ANSWERS, AnswerFormats
+from sundog.actors.api.keys import ApiKeys
+from sundog.actors.config import ConfigError
+from sundog.actors.config.http import USUAL_HTTP, HttpSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,6 @@ class ServerOptions:
     def check_traces(self) -> None:
         """Raise ConfigError if spans are asked for and could be sent nowhere."""
         if self.otlp_traces_endpoint is not None:
-            from actors.api.exposition.spans import exporter_to
+            from sundog.actors.api.exposition.spans import exporter_to
 
             exporter_to(self.otlp_traces_endpoint).shutdown()

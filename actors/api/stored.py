@@ -7,9 +7,9 @@ answered as one that never was. Without keys, or with one key for all, there is 
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from actors.api.answers.response import ResponseObject
-from actors.api.bodies.parsing import Json
-from actors.api.errors import NO_RESPONSE, ApiError, shown
+from sundog.actors.api.answers.response import ResponseObject
+from sundog.actors.api.bodies.parsing import Json
+from sundog.actors.api.errors import NO_RESPONSE, ApiError, shown
 
 MOST_STORED = 1000
 MOST_BYTES = 2**28

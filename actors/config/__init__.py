@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass, field, replace
 
-from actors.config.hop_costs import NO_HOPS, HopCosts
-from actors.config.pools import EnginePool, check_pools
-from actors.config.speculative import SpeculativeConfig
-from actors.core.config import ConfigError, SchedulerConfig
-from actors.core.policies import Fcfs, Policy, has_urgency
-from actors.core.predictors import LengthPredictor
-from actors.core.queue.policy import class_name, defines
-from actors.core.routers import RoundRobin, RouterPolicy
-from actors.core.routers.fleet_state import Role
+from sundog.actors.config.hop_costs import NO_HOPS, HopCosts
+from sundog.actors.config.pools import EnginePool, check_pools
+from sundog.actors.config.speculative import SpeculativeConfig
+from sundog.actors.core.config import ConfigError, SchedulerConfig
+from sundog.actors.core.policies import Fcfs, Policy, has_urgency
+from sundog.actors.core.predictors import LengthPredictor
+from sundog.actors.core.queue.policy import class_name, defines
+from sundog.actors.core.routers import RoundRobin, RouterPolicy
+from sundog.actors.core.routers.fleet_state import Role
 
 __all__ = ["ConfigError", "EngineConfig", "SchedulerConfig"]
 

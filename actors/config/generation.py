@@ -8,8 +8,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from actors.core.config import ConfigError
-from actors.core.names import did_you_mean
+from sundog.actors.core.config import ConfigError
+from sundog.actors.core.names import did_you_mean
 
 KEYS = ("temperature", "top_k", "top_p")
 EXAMPLE = '{"temperature": 0}, or {"top_k": 20, "top_p": 0.95}'

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 
-from actors.core.config import ConfigError
+from sundog.actors.core.config import ConfigError
 
 
 @dataclass(frozen=True, slots=True)

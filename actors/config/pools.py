@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from actors.core.config import ConfigError, SchedulerConfig
-from actors.core.routers.fleet_state import Role
+from sundog.actors.core.config import ConfigError, SchedulerConfig
+from sundog.actors.core.routers.fleet_state import Role
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from actors.core.config import ConfigError
-from actors.core.names import did_you_mean
+from sundog.actors.core.config import ConfigError
+from sundog.actors.core.names import did_you_mean
 
 METHODS = ("ngram", "draft_model")
 KEYS = (

@@ -8,7 +8,7 @@ the scaling policies bound the change, and the fewest and the most replicas the 
 from collections import deque
 from math import ceil, floor, inf
 
-from actors.core.scalers import FirstItems, ScaledFleet, Scaler
+from sundog.actors.core.scalers import FirstItems, ScaledFleet, Scaler
 
 
 class Extreme:

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from actors.core.params.logprobs import PromptLogprobs, TokenLogprobs
-from actors.core.params.sampling import Adapter, Sampling
-from actors.core.request import Submit
+from sundog.actors.core.params.logprobs import PromptLogprobs, TokenLogprobs
+from sundog.actors.core.params.sampling import Adapter, Sampling
+from sundog.actors.core.request import Submit
 
 
 @dataclass(slots=True)

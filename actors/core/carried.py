@@ -10,15 +10,15 @@ from collections.abc import Collection, Mapping
 from operator import attrgetter
 from typing import Protocol
 
-from actors.core.config import SchedulerConfig
-from actors.core.policies.guard import GuardedPolicy, ask_each
-from actors.core.queue.lockstep import Lockstep
-from actors.core.queue.policy import Policy, Refusal, defines, gives_keys
-from actors.core.queue.step_times import MeasuredSteps
-from actors.core.queue.view import Blocks, View
-from actors.core.queue.waiting import WaitingQueue
-from actors.core.request import Request, Status, Submit
-from actors.core.step.progress import MAX_EMPTY_STEPS, cannot_go_on
+from sundog.actors.core.config import SchedulerConfig
+from sundog.actors.core.policies.guard import GuardedPolicy, ask_each
+from sundog.actors.core.queue.lockstep import Lockstep
+from sundog.actors.core.queue.policy import Policy, Refusal, defines, gives_keys
+from sundog.actors.core.queue.step_times import MeasuredSteps
+from sundog.actors.core.queue.view import Blocks, View
+from sundog.actors.core.queue.waiting import WaitingQueue
+from sundog.actors.core.request import Request, Status, Submit
+from sundog.actors.core.step.progress import MAX_EMPTY_STEPS, cannot_go_on
 
 
 class Foreign(Protocol):

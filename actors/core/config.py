@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from actors.core.config_error import ConfigError as ConfigError
-from actors.core.engine_version import DECISIONS, Decided, Decisions
+from sundog.actors.core.config_error import ConfigError as ConfigError
+from sundog.actors.core.engine_version import DECISIONS, Decided, Decisions
 
 VICTIMS = ("policy", "least-recompute")
 

@@ -7,7 +7,7 @@ vLLM itself, `docs/vllm.md` says.
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from actors.core.config_error import ConfigError
+from sundog.actors.core.config_error import ConfigError
 
 NEWEST = "0.33"
 """The version whose behaviour is predicted by default."""

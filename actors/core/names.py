@@ -4,7 +4,7 @@ import difflib
 import re
 from collections.abc import Iterable
 
-from actors.core.config import ConfigError
+from sundog.actors.core.config import ConfigError
 
 
 def normal(name: str) -> str:

@@ -5,10 +5,10 @@ Law: a prediction orders requests and ends none. A predictor is a frozen object 
 
 from dataclasses import dataclass
 
-from actors.core.chance import drawn
-from actors.core.params.fields import INT64_MAX
-from actors.core.policies.answers import WrongAnswer, exact, printed
-from actors.core.policies.guard import ANY, Guard
+from sundog.actors.core.chance import drawn
+from sundog.actors.core.params.fields import INT64_MAX
+from sundog.actors.core.policies.answers import WrongAnswer, exact, printed
+from sundog.actors.core.policies.guard import ANY, Guard
 
 
 @dataclass(frozen=True, slots=True)

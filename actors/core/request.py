@@ -4,7 +4,7 @@ import enum
 from dataclasses import dataclass
 from typing import Final
 
-from actors.core.params.sampling import DEFAULTS, Adapter, Sampling
+from sundog.actors.core.params.sampling import DEFAULTS, Adapter, Sampling
 
 TraceHeaders = tuple[tuple[str, str], ...]
 """W3C's `traceparent` and `tracestate` of the span that a request belongs to; empty where none is."""

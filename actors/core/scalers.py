@@ -13,7 +13,7 @@ from itertools import islice
 from math import ceil, inf
 from typing import Any, TypeVar, overload
 
-from actors.core.policies.guard import ANY, PolicyError
+from sundog.actors.core.policies.guard import ANY, PolicyError
 
 T = TypeVar("T")
 

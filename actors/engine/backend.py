@@ -3,10 +3,10 @@
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Never, Protocol, runtime_checkable
 
-from actors.core.params.sampling import Constraint
-from actors.engine.reports import ActorReport
-from actors.kernel.actor import Actor, Ref, Reply
-from actors.messages import Batch, Capacity, EngineRefs, PolicyFailed, StepOutput, StepResult
+from sundog.actors.core.params.sampling import Constraint
+from sundog.actors.engine.reports import ActorReport
+from sundog.actors.kernel.actor import Actor, Ref, Reply
+from sundog.actors.messages import Batch, Capacity, EngineRefs, PolicyFailed, StepOutput, StepResult
 
 
 class Backend(Protocol):

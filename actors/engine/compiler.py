@@ -5,10 +5,10 @@ As in vLLM, a request enters the queue once its grammar is compiled. Grammars ar
 
 from dataclasses import dataclass
 
-from actors.core.params.sampling import Constraint
-from actors.engine.backend import CompilesGrammars
-from actors.kernel.actor import Actor, Handled, Tap, answer
-from actors.kernel.clock import run_blocking
+from sundog.actors.core.params.sampling import Constraint
+from sundog.actors.engine.backend import CompilesGrammars
+from sundog.actors.kernel.actor import Actor, Handled, Tap, answer
+from sundog.actors.kernel.clock import run_blocking
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import traceback
 from collections.abc import Iterator
 
-from actors.kernel.actor import ActorDied
+from sundog.actors.kernel.actor import ActorDied
 
 MOST_FRAMES = 6
 MOST_CHARACTERS = 300

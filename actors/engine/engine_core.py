@@ -10,15 +10,15 @@ from typing import Never
 
 import trio
 
-from actors.block_hash import block_hasher
-from actors.config import EngineConfig, SchedulerConfig
-from actors.config.hop_costs import HopCosts
-from actors.core.blocks.kv_events import KvChanges
-from actors.core.policies import Policy
-from actors.core.policies.guard import GuardedPolicy, PolicyError, guarded
-from actors.core.queue.step_times import MeasuredSteps, StepTimes
-from actors.core.step.state import SchedulerState
-from actors.engine.backend import (
+from sundog.actors.block_hash import block_hasher
+from sundog.actors.config import EngineConfig, SchedulerConfig
+from sundog.actors.config.hop_costs import HopCosts
+from sundog.actors.core.blocks.kv_events import KvChanges
+from sundog.actors.core.policies import Policy
+from sundog.actors.core.policies.guard import GuardedPolicy, PolicyError, guarded
+from sundog.actors.core.queue.step_times import MeasuredSteps, StepTimes
+from sundog.actors.core.step.state import SchedulerState
+from sundog.actors.engine.backend import (
     Backend,
     CompilesGrammars,
     Engine,
@@ -27,14 +27,14 @@ from actors.engine.backend import (
     RemoteCore,
     WatchesActors,
 )
-from actors.engine.compiler import Compiler
-from actors.engine.executor import Executor, Runner
-from actors.engine.kv_cache_manager import KVCacheManager
-from actors.engine.reports import Roster, report
-from actors.engine.scheduler import GrammarsAhead, Scheduler
-from actors.kernel.actor import Actor, ActorDied, Handled, Ref, Tap, answer
-from actors.kernel.clock import Event
-from actors.messages import (
+from sundog.actors.engine.compiler import Compiler
+from sundog.actors.engine.executor import Executor, Runner
+from sundog.actors.engine.kv_cache_manager import KVCacheManager
+from sundog.actors.engine.reports import Roster, report
+from sundog.actors.engine.scheduler import GrammarsAhead, Scheduler
+from sundog.actors.kernel.actor import Actor, ActorDied, Handled, Ref, Tap, answer
+from sundog.actors.kernel.clock import Event
+from sundog.actors.messages import (
     Abort,
     Batch,
     EngineRefs,

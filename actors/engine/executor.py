@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from functools import partial
 
-from actors.engine.backend import Backend, DoesRuns
-from actors.kernel.actor import Actor, ActorDied, Handled, Ref, Reply, Tap, answer
-from actors.messages import Batch, Capacity, Interrupt, Load, StepResult
+from sundog.actors.engine.backend import Backend, DoesRuns
+from sundog.actors.kernel.actor import Actor, ActorDied, Handled, Ref, Reply, Tap, answer
+from sundog.actors.messages import Batch, Capacity, Interrupt, Load, StepResult
 
 
 class Runner(Actor[Batch | Interrupt | Load]):

@@ -8,9 +8,9 @@ an update requests are handed over that are to go on elsewhere, if the order cam
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from actors.core.step.state import SchedulerState
-from actors.kernel.actor import Reply
-from actors.messages import (
+from sundog.actors.core.step.state import SchedulerState
+from sundog.actors.kernel.actor import Reply
+from sundog.actors.messages import (
     Abort,
     Batch,
     Blocked,

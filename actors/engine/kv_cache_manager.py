@@ -5,11 +5,11 @@ awaits. Requests of other actors come here as messages. Those that change the po
 Scheduler, which applies them between two steps, in order with new requests and aborts.
 """
 
-from actors.core.blocks.kv_cache import BlockHasher, KVCache
-from actors.core.blocks.kv_events import KvChanges
-from actors.core.config import SchedulerConfig
-from actors.kernel.actor import Actor, Handled, Ref, Reply, Tap, answer
-from actors.messages import Done, Refused, ResetPrefixCache
+from sundog.actors.core.blocks.kv_cache import BlockHasher, KVCache
+from sundog.actors.core.blocks.kv_events import KvChanges
+from sundog.actors.core.config import SchedulerConfig
+from sundog.actors.kernel.actor import Actor, Handled, Ref, Reply, Tap, answer
+from sundog.actors.messages import Done, Refused, ResetPrefixCache
 
 
 class KVCacheManager(Actor[ResetPrefixCache]):

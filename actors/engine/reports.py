@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Never
 
-from actors.kernel.actor import Actor
-from actors.kernel.clock import now_s
+from sundog.actors.kernel.actor import Actor
+from sundog.actors.kernel.clock import now_s
 
 
 @dataclass(frozen=True, slots=True)

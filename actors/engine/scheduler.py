@@ -28,21 +28,21 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from actors.core.batch import Blocked
-from actors.core.params.sampling import Constraint
-from actors.core.policies.guard import GuardedPolicy
-from actors.core.queue.step_times import MeasuredSteps
-from actors.core.step.commit import extend
-from actors.core.step.plan import plan
-from actors.core.step.progress import Progress
-from actors.core.step.state import SchedulerState
-from actors.core.step.update import cut, update
-from actors.engine.compiler import Compile, Compiled
-from actors.engine.inbox import Due, Hold, Inbox, LoadDone, PullDue, Reset, Tracer
-from actors.kernel.actor import Actor, Handled, Ref, Reply, Tap, answer
-from actors.kernel.clock import Event
-from actors.kernel.owner import MessageTimer
-from actors.messages import (
+from sundog.actors.core.batch import Blocked
+from sundog.actors.core.params.sampling import Constraint
+from sundog.actors.core.policies.guard import GuardedPolicy
+from sundog.actors.core.queue.step_times import MeasuredSteps
+from sundog.actors.core.step.commit import extend
+from sundog.actors.core.step.plan import plan
+from sundog.actors.core.step.progress import Progress
+from sundog.actors.core.step.state import SchedulerState
+from sundog.actors.core.step.update import cut, update
+from sundog.actors.engine.compiler import Compile, Compiled
+from sundog.actors.engine.inbox import Due, Hold, Inbox, LoadDone, PullDue, Reset, Tracer
+from sundog.actors.kernel.actor import Actor, Handled, Ref, Reply, Tap, answer
+from sundog.actors.kernel.clock import Event
+from sundog.actors.kernel.owner import MessageTimer
+from sundog.actors.messages import (
     Abort,
     Batch,
     Done,

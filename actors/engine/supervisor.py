@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 
 import trio
 
-from actors.engine.backend import Engine
-from actors.engine.crash import block, root_cause, summary
-from actors.fates import SIMULATED, Fate, Fates
-from actors.kernel.actor import Ref
-from actors.kernel.clock import now_s, sleep_until
-from actors.messages import EngineDown, EngineRefs, EngineUp
+from sundog.actors.engine.backend import Engine
+from sundog.actors.engine.crash import block, root_cause, summary
+from sundog.actors.fates import SIMULATED, Fate, Fates
+from sundog.actors.kernel.actor import Ref
+from sundog.actors.kernel.clock import now_s, sleep_until
+from sundog.actors.messages import EngineDown, EngineRefs, EngineUp
 
 log = logging.getLogger("sundog.engine")
 

@@ -8,13 +8,13 @@ in the prefix cache: each computes again the rest of the prompt alone, from one 
 import logging
 from dataclasses import replace
 
-from actors.core.logged import logged
-from actors.core.params.sampling import Repetition
-from actors.core.params.stop_strings import StopStrings
-from actors.front.codec import TokenDecoder
-from actors.front.foreign import OWN_EXITS
-from actors.kernel.stream import Delta, DeltaStream
-from actors.messages import Admission, Finish, PromptLogprobs, Submit, TokenLogprobs
+from sundog.actors.core.logged import logged
+from sundog.actors.core.params.sampling import Repetition
+from sundog.actors.core.params.stop_strings import StopStrings
+from sundog.actors.front.codec import TokenDecoder
+from sundog.actors.front.foreign import OWN_EXITS
+from sundog.actors.kernel.stream import Delta, DeltaStream
+from sundog.actors.messages import Admission, Finish, PromptLogprobs, Submit, TokenLogprobs
 
 log = logging.getLogger("sundog.front")
 

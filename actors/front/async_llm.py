@@ -9,15 +9,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from actors.config import EngineConfig
-from actors.core.queue.policy import defines
-from actors.core.routers import RouterPolicy
-from actors.front.active_request import LOST, ActiveRequest, Families, ids_of, last_delta
-from actors.front.health import ReplicaHealth
-from actors.front.intake import SHORT, Intake, Readings, Started
-from actors.kernel.actor import Actor, Handled, Ref, Reply, Tap, answer
-from actors.kernel.stream import Delta
-from actors.messages import (
+from sundog.actors.config import EngineConfig
+from sundog.actors.core.queue.policy import defines
+from sundog.actors.core.routers import RouterPolicy
+from sundog.actors.front.active_request import LOST, ActiveRequest, Families, ids_of, last_delta
+from sundog.actors.front.health import ReplicaHealth
+from sundog.actors.front.intake import SHORT, Intake, Readings, Started
+from sundog.actors.kernel.actor import Actor, Handled, Ref, Reply, Tap, answer
+from sundog.actors.kernel.stream import Delta
+from sundog.actors.messages import (
     Abort,
     Accepted,
     Cancel,

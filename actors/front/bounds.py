@@ -8,9 +8,9 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from actors.core.params.fields import INT64_MAX, INT64_MIN, out_of_range
-from actors.core.params.sampling import Sampling
-from actors.messages import Generate, Refused
+from sundog.actors.core.params.fields import INT64_MAX, INT64_MIN, out_of_range
+from sundog.actors.core.params.sampling import Sampling
+from sundog.actors.messages import Generate, Refused
 
 MAX_CHOICES: Final = 128
 """The most choices that one prompt may be asked for: OpenAI's own limit."""

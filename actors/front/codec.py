@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from actors.core.params.sampling import Constraint, Sampling
-from actors.messages import PLAIN_READING, ChatMessage, Reading
+from sundog.actors.core.params.sampling import Constraint, Sampling
+from sundog.actors.messages import PLAIN_READING, ChatMessage, Reading
 
 BEGIN, END, CALL = "<think>", "</think>", "<tool_call>"
 

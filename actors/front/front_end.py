@@ -10,10 +10,10 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 
-from actors.front.async_llm import News
-from actors.kernel.actor import Actor, ActorDied, Ref
-from actors.kernel.clock import Event
-from actors.messages import EngineDown, PolicyFailed, StepOutput
+from sundog.actors.front.async_llm import News
+from sundog.actors.kernel.actor import Actor, ActorDied, Ref
+from sundog.actors.kernel.clock import Event
+from sundog.actors.messages import EngineDown, PolicyFailed, StepOutput
 
 WEIGHT = 0.1
 """The weight of the newest request, or timer, in the mean of what requests took, or timers were late."""

@@ -4,7 +4,15 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Literal
 
-from actors.messages import Drain, EngineDown, Health, PolicyFailed, Refused, ReplicaStatus, RouterFailed
+from sundog.actors.messages import (
+    Drain,
+    EngineDown,
+    Health,
+    PolicyFailed,
+    Refused,
+    ReplicaStatus,
+    RouterFailed,
+)
 
 
 class ReplicaHealth:

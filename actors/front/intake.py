@@ -9,20 +9,28 @@ to a PromptReader, which tokenises it in a thread.
 import logging
 from collections import deque
 
-from actors.config import EngineConfig
-from actors.core.blocks.kv_cache import BlockHasher
-from actors.core.logged import logged
-from actors.core.params.sampling import Adapter, Sampling
-from actors.core.predictors import Unanswered
-from actors.front.active_request import ActiveRequest, choices_of
-from actors.front.bounds import out_of_bounds
-from actors.front.codec import TextCodec, TokenDecoder, Vocabulary, with_thought
-from actors.front.foreign import OWN_EXITS
-from actors.front.prompts import TOO_LONG, Tokens, effort, prompt_param, read_prompt, resolved, too_long
-from actors.kernel.actor import Actor, Handled, Ref, Reply, Tap, answer
-from actors.kernel.clock import now_s, run_blocking
-from actors.kernel.stream import Delta, DeltaStream
-from actors.messages import Accepted, Capacity, Generate, PromptRead, ReadPrompt, Refused, Submit
+from sundog.actors.config import EngineConfig
+from sundog.actors.core.blocks.kv_cache import BlockHasher
+from sundog.actors.core.logged import logged
+from sundog.actors.core.params.sampling import Adapter, Sampling
+from sundog.actors.core.predictors import Unanswered
+from sundog.actors.front.active_request import ActiveRequest, choices_of
+from sundog.actors.front.bounds import out_of_bounds
+from sundog.actors.front.codec import TextCodec, TokenDecoder, Vocabulary, with_thought
+from sundog.actors.front.foreign import OWN_EXITS
+from sundog.actors.front.prompts import (
+    TOO_LONG,
+    Tokens,
+    effort,
+    prompt_param,
+    read_prompt,
+    resolved,
+    too_long,
+)
+from sundog.actors.kernel.actor import Actor, Handled, Ref, Reply, Tap, answer
+from sundog.actors.kernel.clock import now_s, run_blocking
+from sundog.actors.kernel.stream import Delta, DeltaStream
+from sundog.actors.messages import Accepted, Capacity, Generate, PromptRead, ReadPrompt, Refused, Submit
 
 MOST_ENDS = 64
 FIRST_GUESS_S = 1.0

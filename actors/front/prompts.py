@@ -8,11 +8,11 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from actors.core.params.sampling import Constraint, Sampling
-from actors.front.codec import GrammarChecker, TextCodec, TooManyTokens, Vocabulary
-from actors.front.foreign import ForeignFailure
-from actors.messages import ChatMessage, Generate, Reading, Refused
-from actors.messages.client import Prompt
+from sundog.actors.core.params.sampling import Constraint, Sampling
+from sundog.actors.front.codec import GrammarChecker, TextCodec, TooManyTokens, Vocabulary
+from sundog.actors.front.foreign import ForeignFailure
+from sundog.actors.messages import ChatMessage, Generate, Reading, Refused
+from sundog.actors.messages.client import Prompt
 
 Spelling = tuple[int, ...]
 

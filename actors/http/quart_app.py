@@ -18,7 +18,7 @@ from quart_trio.asgi import TrioASGIHTTPConnection
 from quart_trio.wrappers import TrioRequest
 from werkzeug.routing import MapAdapter
 
-from actors.front.foreign import OWN_EXITS, failure
+from sundog.actors.front.foreign import OWN_EXITS, failure
 
 
 class HttpRequest(TrioRequest):

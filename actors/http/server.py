@@ -11,8 +11,8 @@ from hypercorn.config import Config
 from hypercorn.trio import serve
 from hypercorn.typing import ASGIFramework
 
-from actors.config.http import USUAL_HTTP, HttpSettings
-from actors.http.connections import are_descriptors_short, cut_connections
+from sundog.actors.config.http import USUAL_HTTP, HttpSettings
+from sundog.actors.http.connections import are_descriptors_short, cut_connections
 
 log = logging.getLogger("sundog.api.http")
 log.setLevel(logging.WARNING)  # the server says itself where it runs

@@ -13,11 +13,11 @@ from typing import Generic, Never, NoReturn, TypeVar
 import trio
 from mypy_extensions import mypyc_attr
 
-from actors.kernel.clock import Event, Timer
-from actors.kernel.mailbox import ActorDied, Mailbox, MailboxFull, MailboxStatistics, Ref
-from actors.kernel.owner import MessageTimer, Owner
-from actors.kernel.reply import Answered, Reply, Waiting, answer, discard, must_wait
-from actors.kernel.tap import Tap, guarded
+from sundog.actors.kernel.clock import Event, Timer
+from sundog.actors.kernel.mailbox import ActorDied, Mailbox, MailboxFull, MailboxStatistics, Ref
+from sundog.actors.kernel.owner import MessageTimer, Owner
+from sundog.actors.kernel.reply import Answered, Reply, Waiting, answer, discard, must_wait
+from sundog.actors.kernel.tap import Tap, guarded
 
 log = logging.getLogger("sundog.actors")
 

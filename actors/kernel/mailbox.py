@@ -5,10 +5,10 @@ from typing import Generic, NamedTuple, TypeVar
 
 import trio
 
-from actors.kernel.clock import take_turn, wait_turn
-from actors.kernel.owner import Owner, Watcher
-from actors.kernel.reply import Ask, Reply
-from actors.kernel.tap import Tap
+from sundog.actors.kernel.clock import take_turn, wait_turn
+from sundog.actors.kernel.owner import Owner, Watcher
+from sundog.actors.kernel.reply import Ask, Reply
+from sundog.actors.kernel.tap import Tap
 
 M = TypeVar("M")
 M_contra = TypeVar("M_contra", contravariant=True)

@@ -4,8 +4,8 @@ from typing import Generic, TypeVar, cast
 
 from mypy_extensions import mypyc_attr
 
-from actors.kernel.clock import RunClock, Timer
-from actors.kernel.reply import Reader, Reply
+from sundog.actors.kernel.clock import RunClock, Timer
+from sundog.actors.kernel.reply import Reader, Reply
 
 M_contra = TypeVar("M_contra", contravariant=True)
 

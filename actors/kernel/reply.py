@@ -11,7 +11,7 @@ from typing import Generic, NewType, NoReturn, Protocol, TypeGuard, TypeVar, cas
 import trio
 from mypy_extensions import mypyc_attr
 
-from actors.kernel.clock import take_turn, wait_turn
+from sundog.actors.kernel.clock import take_turn, wait_turn
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)

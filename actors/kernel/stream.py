@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import trio
 
-from actors.core.batch import FinishReason
-from actors.core.params.logprobs import TokenLogprobs
+from sundog.actors.core.batch import FinishReason
+from sundog.actors.core.params.logprobs import TokenLogprobs
 
 
 @dataclass(slots=True)

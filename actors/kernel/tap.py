@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 
-from actors.core.config import ConfigError
+from sundog.actors.core.config import ConfigError
 
 Tap = Callable[[float, str, str, object], None]
 """Sees every message: time on the run's clock, sender, receiver, message."""

@@ -14,14 +14,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from actors.core.batch import Admission, Batch, Blocked, Chunk, Finish, StepResult
-from actors.core.blocks.kv_events import KvEvents
-from actors.core.params.logprobs import PromptLogprobs, TokenLogprobs
-from actors.core.params.sampling import Sampling
-from actors.core.queue.policy import RankValue
-from actors.core.request import Submit
-from actors.messages.client import PLAIN_READING, Accepted, Cancel, ChatMessage, Generate, Reading
-from actors.messages.engine import (
+from sundog.actors.core.batch import Admission, Batch, Blocked, Chunk, Finish, StepResult
+from sundog.actors.core.blocks.kv_events import KvEvents
+from sundog.actors.core.params.logprobs import PromptLogprobs, TokenLogprobs
+from sundog.actors.core.params.sampling import Sampling
+from sundog.actors.core.queue.policy import RankValue
+from sundog.actors.core.request import Submit
+from sundog.actors.messages.client import PLAIN_READING, Accepted, Cancel, ChatMessage, Generate, Reading
+from sundog.actors.messages.engine import (
     Abort,
     Capacity,
     CeaseFetch,

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from actors.core.params.sampling import DEFAULTS, Adapter, Sampling
-from actors.core.request import TraceHeaders
-from actors.kernel.stream import DeltaStream
-from actors.messages.engine import Refused
+from sundog.actors.core.params.sampling import DEFAULTS, Adapter, Sampling
+from sundog.actors.core.request import TraceHeaders
+from sundog.actors.kernel.stream import DeltaStream
+from sundog.actors.messages.engine import Refused
 
 
 @dataclass(frozen=True, slots=True)

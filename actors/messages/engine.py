@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from actors.core.computation import Computation
-from actors.core.request import Submit
-from actors.kernel.actor import Ref
+from sundog.actors.core.computation import Computation
+from sundog.actors.core.request import Submit
+from sundog.actors.kernel.actor import Ref
 
 # --- EngineCore to Executor to Runner ------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import NamedTuple, Protocol
 
-from actors.metrics.measured import Measured, Recent
+from sundog.actors.metrics.measured import Measured, Recent
 
 NUM_DRAWS = 9
 """Runs ahead with drawn lengths; 27 make medians no better, and cost three times as much."""

@@ -5,13 +5,13 @@ A record carries its numbers as `fields`, too, for a format that wants them apar
 
 import logging
 
-from actors.core.acceptance import Acceptance
-from actors.core.logged import MOST_LOGGED, logged
-from actors.kernel.actor import Actor
-from actors.kernel.clock import now_s
-from actors.messages import Heard, StepOutput
-from actors.metrics.measured import Measured
-from actors.metrics.totals import EngineTotals
+from sundog.actors.core.acceptance import Acceptance
+from sundog.actors.core.logged import MOST_LOGGED, logged
+from sundog.actors.kernel.actor import Actor
+from sundog.actors.kernel.clock import now_s
+from sundog.actors.messages import Heard, StepOutput
+from sundog.actors.metrics.measured import Measured
+from sundog.actors.metrics.totals import EngineTotals
 
 requests_log = logging.getLogger("sundog.requests")
 engine_log = logging.getLogger("sundog.engine")

@@ -3,8 +3,8 @@
 from collections import deque
 from collections.abc import Iterable
 
-from actors.core.queue.policy import RankValue
-from actors.core.request import Submit
+from sundog.actors.core.queue.policy import RankValue
+from sundog.actors.core.request import Submit
 
 
 class Measured:

@@ -8,10 +8,10 @@ between tokens of a step.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from actors.front.active_request import MOST_LOSSES
-from actors.kernel.actor import Actor
-from actors.kernel.clock import Event
-from actors.messages import (
+from sundog.actors.front.active_request import MOST_LOSSES
+from sundog.actors.kernel.actor import Actor
+from sundog.actors.kernel.clock import Event
+from sundog.actors.messages import (
     EngineDown,
     EngineUp,
     Finish,
@@ -22,9 +22,9 @@ from actors.messages import (
     Submit,
     Unserved,
 )
-from actors.metrics.logs import Throughput
-from actors.metrics.measured import Measured, Recent
-from actors.metrics.totals import EngineTotals
+from sundog.actors.metrics.logs import Throughput
+from sundog.actors.metrics.measured import Measured, Recent
+from sundog.actors.metrics.totals import EngineTotals
 
 THROUGHPUT_S = 10.0
 

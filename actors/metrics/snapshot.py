@@ -5,11 +5,11 @@ Cost: O(requests shown and blocks held), a few milliseconds for 20,000 blocks, a
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from actors.engine.reports import ActorReport
-from actors.metrics.forecast import Accuracy, FirstToken
-from actors.metrics.measured import Measured, percentiles, short
-from actors.metrics.metrics import Metrics
-from actors.metrics.totals import EngineTotals
+from sundog.actors.engine.reports import ActorReport
+from sundog.actors.metrics.forecast import Accuracy, FirstToken
+from sundog.actors.metrics.measured import Measured, percentiles, short
+from sundog.actors.metrics.metrics import Metrics
+from sundog.actors.metrics.totals import EngineTotals
 
 MOST_SHOWN = 300
 """The largest number of running and of waiting requests that are shown; the others are counted."""

@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from actors.core.acceptance import Acceptance
-from actors.core.batch import Blocked
-from actors.metrics.measured import Measured
+from sundog.actors.core.acceptance import Acceptance
+from sundog.actors.core.batch import Blocked
+from sundog.actors.metrics.measured import Measured
 
 
 class Histogram:

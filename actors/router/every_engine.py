@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from actors.kernel.actor import ActorDied, Reply
-from actors.kernel.reply import Reader
-from actors.messages import Done, EngineRefs, Refused
+from sundog.actors.kernel.actor import ActorDied, Reply
+from sundog.actors.kernel.reply import Reader
+from sundog.actors.messages import Done, EngineRefs, Refused
 
 
 class _Every(Reader):

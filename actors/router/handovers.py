@@ -20,11 +20,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from actors.core.request import Submit
-from actors.core.routers.fleet_state import FleetState
-from actors.kernel.actor import ActorDied, Ref, Reply
-from actors.kernel.reply import Reader
-from actors.messages import (
+from sundog.actors.core.request import Submit
+from sundog.actors.core.routers.fleet_state import FleetState
+from sundog.actors.kernel.actor import ActorDied, Ref, Reply
+from sundog.actors.kernel.reply import Reader
+from sundog.actors.messages import (
     CeaseFetch,
     Done,
     EngineRefs,

@@ -11,15 +11,15 @@ from contextlib import suppress
 from dataclasses import replace
 from math import inf
 
-from actors.core.policies.guard import PolicyError
-from actors.core.queue.policy import defines
-from actors.core.routers import Fleet, RouterPolicy
-from actors.core.routers.fleet_state import FleetState, Published, Role, SharedState
-from actors.core.routers.guard import GuardedRouter, guarded_router
-from actors.core.routers.prefix_index import new_index
-from actors.kernel.actor import Actor, ActorDied, Handled, Ref, Reply, Tap, answer
-from actors.kernel.clock import Event
-from actors.messages import (
+from sundog.actors.core.policies.guard import PolicyError
+from sundog.actors.core.queue.policy import defines
+from sundog.actors.core.routers import Fleet, RouterPolicy
+from sundog.actors.core.routers.fleet_state import FleetState, Published, Role, SharedState
+from sundog.actors.core.routers.guard import GuardedRouter, guarded_router
+from sundog.actors.core.routers.prefix_index import new_index
+from sundog.actors.kernel.actor import Actor, ActorDied, Handled, Ref, Reply, Tap, answer
+from sundog.actors.kernel.clock import Event
+from sundog.actors.messages import (
     Abort,
     CeaseFetch,
     Done,
@@ -40,8 +40,8 @@ from actors.messages import (
     Submit,
     Undelivered,
 )
-from actors.router.every_engine import ask_all
-from actors.router.handovers import Handovers, HoldIsOver
+from sundog.actors.router.every_engine import ask_all
+from sundog.actors.router.handovers import Handovers, HoldIsOver
 
 log = logging.getLogger("sundog")
 

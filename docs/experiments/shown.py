@@ -6,9 +6,9 @@ from pathlib import Path
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from sim.figures.sweep.ranking import blocks
 from sundog import SweepResult
 from sundog.library.plots import COLOURS, STYLE, Plot
+from sundog.sim.figures.sweep.ranking import blocks
 
 HERE = Path(__file__).parent
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import inf
 
-from actors.core.policies import Policy, Rank, Request, View
+from sundog import Policy, Rank, Request, View
 
 
 @dataclass(frozen=True)

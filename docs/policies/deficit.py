@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from actors.core.policies import Policy, Refusal, Request, View
+from sundog import Policy, Refusal, Request, View
 
 
 @dataclass(frozen=True)

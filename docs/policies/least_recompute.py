@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from actors.core.policies import Policy, Request, View
+from sundog import Policy, Request, View
 
 
 class LeastRecompute(Policy):

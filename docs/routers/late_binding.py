@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from actors.core.routers import Fleet, RouterPolicy, Submit
+from sundog import Fleet, Router, Submit
 
 
 @dataclass(frozen=True)
-class LateBinding(RouterPolicy):
+class LateBinding(Router):
     """Requests wait in one line, and go to the first replica that has fewer than `most` of them.
 
     Between pools they wait for a replica that computes prompts; what that has done is decoded at once.

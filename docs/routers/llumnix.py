@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from actors.core.routers import Fleet, RouterPolicy, Submit, Unfinished
+from sundog import Fleet, Router, Submit, Unfinished
 
 
 @dataclass(frozen=True)
-class Llumnix(RouterPolicy):
+class Llumnix(Router):
     """The freest replica is chosen; one that is left `low` steps until it is full sends a request there."""
 
     follows_steps: ClassVar[bool] = True

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from actors.core.routers import Fleet, RouterPolicy, Submit
+from sundog import Fleet, Router, Submit
 
 
 @dataclass(frozen=True)
-class LongestApart(RouterPolicy):
+class LongestApart(Router):
     """Prompts of `long_tokens` or more go to the last replica, so that short ones never wait behind them."""
 
     long_tokens: int = 4000

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from actors.core.routers import Fleet, Refusal, RouterPolicy, Submit
+from sundog import Fleet, Refusal, Router, Submit
 
 
 @dataclass(frozen=True)
-class ShedLoad(RouterPolicy):
+class ShedLoad(Router):
     """The replica that would begin soonest; while `most_waiting` wait at each, requests are turned away."""
 
     follows_steps: ClassVar[bool] = True

@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
-from actors.core.routers import Fleet, RouterPolicy, Submit
+from sundog import Fleet, Router, Submit
 
 
-class StickyPrefix(RouterPolicy):
+class StickyPrefix(Router):
     """A tenant stays where it was last, until another replica knows twice as much of its prompt."""
 
     index: ClassVar = "own"

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from actors.core.scalers import ScaledFleet, Scaler
+from sundog import ScaledFleet, Scaler
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Protocol, TypedDict, Unpack
 
 from torch import Tensor, nn
 
-from actors.core.config import ConfigError
+from sundog.actors.core.config import ConfigError
 
 NAME = "sundog_paged"
 

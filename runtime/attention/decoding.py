@@ -14,9 +14,9 @@ from typing import Protocol, Unpack
 import torch
 from torch import Tensor
 
-from runtime.attention import Special
-from runtime.attention.gathered import attend_group
-from runtime.attention.groups import Group
+from sundog.runtime.attention import Special
+from sundog.runtime.attention.gathered import attend_group
+from sundog.runtime.attention.groups import Group
 
 TILE_KEYS = 64
 MOST_SPLITS = 32
@@ -75,7 +75,7 @@ def by_kernel(
     num_splits: int | None = None,
 ) -> Tensor:
     """Attend in place, by the kernel of `decode_kernel.py`; `num_splits`, a power of two, is for tests."""
-    from runtime.attention.decode_kernel import attend_split, join_splits
+    from sundog.runtime.attention.decode_kernel import attend_split, join_splits
 
     num_requests, num_heads, key_width = q_NHD.shape
     _, block_size, num_key_heads, value_width = values_SPKE.shape

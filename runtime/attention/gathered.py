@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from runtime.attention.groups import Group
+from sundog.runtime.attention.groups import Group
 
 
 def gather(cache_SPKD: Tensor, table_NB: Tensor) -> Tensor:

@@ -21,9 +21,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from actors.core.config import ConfigError
-from runtime.checkpoint.facts import check_blocks
-from runtime.host.memory import ask_kernel, whole_huge_pages
+from sundog.actors.core.config import ConfigError
+from sundog.runtime.checkpoint.facts import check_blocks
+from sundog.runtime.host.memory import ask_kernel, whole_huge_pages
 
 MADV_HUGEPAGE = 14
 CUDA_SHARE = 0.9

@@ -9,12 +9,12 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from runtime.attention import Special
-from runtime.attention.decoding import DecodeAttention, Decodes, by_gathering
-from runtime.attention.gathered import attend_group
-from runtime.attention.groups import Group
-from runtime.attention.paged_cache import LayerShape, PagedKVCache
-from runtime.attention.varlen import Sequences, attend_all, can_attend
+from sundog.runtime.attention import Special
+from sundog.runtime.attention.decoding import DecodeAttention, Decodes, by_gathering
+from sundog.runtime.attention.gathered import attend_group
+from sundog.runtime.attention.groups import Group
+from sundog.runtime.attention.paged_cache import LayerShape, PagedKVCache
+from sundog.runtime.attention.varlen import Sequences, attend_all, can_attend
 
 
 @dataclass(frozen=True, slots=True)

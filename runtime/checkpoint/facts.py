@@ -8,8 +8,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from actors.core.config import ConfigError
-from runtime.checkpoint.fields import FieldError, fields_of
+from sundog.actors.core.config import ConfigError
+from sundog.runtime.checkpoint.fields import FieldError, fields_of
 
 DECODERS = ("ForCausalLM", "LMHeadModel", "ModelWithLMHead", "GenerationDecoder", "unknown")
 """The endings of the names of the library's causal language models."""

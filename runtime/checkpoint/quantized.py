@@ -16,8 +16,8 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from runtime.checkpoint.facts import LoadError
-from runtime.checkpoint.weights import FLOATS, StoredTensor
+from sundog.runtime.checkpoint.facts import LoadError
+from sundog.runtime.checkpoint.weights import FLOATS, StoredTensor
 
 _LOG = logging.getLogger(__name__)
 INT32_BITS = 32

@@ -1,7 +1,8 @@
 """The models that a paged cache can serve, decided from a folder's configuration alone.
 
 Law: a model that is not served is refused by its name and the one true reason, before its weights are read.
-What only a pass can tell, such as a layer that attends twice, `runtime.model.model.probe_layers` finds.
+What only a pass can tell, such as a layer that attends twice, is found by
+`sundog.runtime.model.model.probe_layers`.
 """
 
 import logging
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runtime.checkpoint.facts import LoadError, first_line, read_json
+from sundog.runtime.checkpoint.facts import LoadError, first_line, read_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from runtime.checkpoint.facts import LoadError, read_json
+from sundog.runtime.checkpoint.facts import LoadError, read_json
 
 FLOATS = ("F64", "F32", "F16", "BF16")
 INDEX = "model.safetensors.index.json"

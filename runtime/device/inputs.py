@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from runtime.sampling.choices import Choices, SamplingColumns
-from runtime.step.step import Span, Step
+from sundog.runtime.sampling.choices import Choices, SamplingColumns
+from sundog.runtime.step.step import Span, Step
 
 ALIGN_BYTES = 16
 DTYPES = {

@@ -10,13 +10,13 @@ from contextlib import suppress
 
 import trio
 
-from actors.api.exposition import OwnExposition
-from actors.api.front import Behind
-from actors.api.limits import LocalLimits
-from actors.config import ConfigError
-from actors.engine.supervisor import Backoff
-from actors.kernel.actor import ActorDied, Ref
-from runtime.doors.messages import (
+from sundog.actors.api.exposition import OwnExposition
+from sundog.actors.api.front import Behind
+from sundog.actors.api.limits import LocalLimits
+from sundog.actors.config import ConfigError
+from sundog.actors.engine.supervisor import Backoff
+from sundog.actors.kernel.actor import ActorDied, Ref
+from sundog.runtime.doors.messages import (
     DOOR_MESSAGES,
     Answered,
     CannotListen,
@@ -27,11 +27,11 @@ from runtime.doors.messages import (
     Stop,
     ToDoor,
 )
-from runtime.doors.session import DoorSession
-from runtime.wire.frames import WireError
-from runtime.wire.link import Link
-from runtime.worker.forks import ForkServerDied
-from runtime.worker.supervision import Launcher, RunningProcess
+from sundog.runtime.doors.session import DoorSession
+from sundog.runtime.wire.frames import WireError
+from sundog.runtime.wire.link import Link
+from sundog.runtime.worker.forks import ForkServerDied
+from sundog.runtime.worker.supervision import Launcher, RunningProcess
 
 log = logging.getLogger("sundog.api")
 
@@ -44,7 +44,7 @@ class DoorDied(Exception):
 
 
 class Doors:
-    """`num_doors` processes at one `port` (`actors.api.front.Front`); `launcher` begins them.
+    """`num_doors` processes at one `port` (`sundog.actors.api.front.Front`); `launcher` begins them.
 
     A door that has not answered for `stall_s` is replaced.
     """
@@ -204,7 +204,7 @@ async def _end(begun: RunningProcess, stop: trio.Event) -> str:
 
 
 class Shared:
-    """The parts of the server that all doors share (`runtime.doors.session.Server`)."""
+    """The parts of the server that all doors share (`sundog.runtime.doors.session.Server`)."""
 
     def __init__(self, doors: Doors, behind: Behind) -> None:
         self._exposition = OwnExposition(behind.registry, behind.live.posted)

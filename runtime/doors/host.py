@@ -6,10 +6,10 @@ from typing import Protocol
 
 import trio
 
-from actors.api.in_flight import AnswerControl
-from actors.config import ConfigError
-from actors.kernel.actor import Actor, Handled, Ref, Reply, answer
-from runtime.doors.messages import (
+from sundog.actors.api.in_flight import AnswerControl
+from sundog.actors.config import ConfigError
+from sundog.actors.kernel.actor import Actor, Handled, Ref, Reply, answer
+from sundog.runtime.doors.messages import (
     DOOR_MESSAGES,
     CannotListen,
     Deltas,
@@ -20,11 +20,11 @@ from runtime.doors.messages import (
     ToDoor,
     ToServer,
 )
-from runtime.doors.remote import LinkedServer, Streams
-from runtime.wire.handshake import shake_hands
-from runtime.wire.link import Link
-from runtime.worker.clock import ServerClock, offset_s
-from runtime.worker.life import until_gone
+from sundog.runtime.doors.remote import LinkedServer, Streams
+from sundog.runtime.wire.handshake import shake_hands
+from sundog.runtime.wire.link import Link
+from sundog.runtime.worker.clock import ServerClock, offset_s
+from sundog.runtime.worker.life import until_gone
 
 
 class DoorReceiver(Actor[ToDoor]):

@@ -7,8 +7,8 @@ step in one frame. What every door must do crosses as `Order`: doors count what 
 from dataclasses import dataclass
 from typing import Literal
 
-from actors.kernel.stream import Delta
-from actors.messages import (
+from sundog.actors.kernel.stream import Delta
+from sundog.actors.messages import (
     Cancel,
     CheckHealth,
     Done,

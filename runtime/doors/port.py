@@ -4,7 +4,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from actors.api.address import listen, named_errors
+from sundog.actors.api.address import listen, named_errors
 
 
 @contextmanager

@@ -8,15 +8,15 @@ from typing import overload
 
 import trio
 
-from actors.api import LLM
-from actors.api.exposition import Exposition
-from actors.api.in_flight import AnswerControl
-from actors.api.keys import ApiKeys
-from actors.api.limits import ConcurrencyLimits, LimitReached, Release
-from actors.api.live import LiveEvents
-from actors.kernel.actor import ActorDied, Ref
-from actors.kernel.stream import Delta, DeltaStream
-from actors.messages import (
+from sundog.actors.api import LLM
+from sundog.actors.api.exposition import Exposition
+from sundog.actors.api.in_flight import AnswerControl
+from sundog.actors.api.keys import ApiKeys
+from sundog.actors.api.limits import ConcurrencyLimits, LimitReached, Release
+from sundog.actors.api.live import LiveEvents
+from sundog.actors.kernel.actor import ActorDied, Ref
+from sundog.actors.kernel.stream import Delta, DeltaStream
+from sundog.actors.messages import (
     Accepted,
     Cancel,
     CheckHealth,
@@ -28,7 +28,7 @@ from actors.messages import (
     Refused,
     ResetPrefixCache,
 )
-from runtime.doors.messages import AcquireLimit, Answered, Asked, Fetch, Order, ReleaseLimit, ToServer
+from sundog.runtime.doors.messages import AcquireLimit, Answered, Asked, Fetch, Order, ReleaseLimit, ToServer
 
 
 class Streams:
@@ -58,7 +58,7 @@ class Streams:
 
 
 class RemoteLLM:
-    """AsyncLLM at the other end (`actors.api.in_flight.LLM`)."""
+    """AsyncLLM at the other end (`sundog.actors.api.in_flight.LLM`)."""
 
     def __init__(self, server: Ref[ToServer], streams: Streams) -> None:
         self._server = server
@@ -115,7 +115,7 @@ class RemoteLLM:
 
 
 class RemoteAnswerControl:
-    """The orders of operators, carried out at every door (`actors.api.in_flight.AnswerControl`)."""
+    """The orders of operators, carried out at every door (`sundog.actors.api.in_flight.AnswerControl`)."""
 
     def __init__(self, server: Ref[ToServer]) -> None:
         self._server = server
@@ -137,7 +137,7 @@ class RemoteAnswerControl:
 
 
 class RemoteExposition:
-    """/metrics, which the server counts for all doors (`actors.api.exposition.Exposition`)."""
+    """/metrics, which the server counts for all doors (`sundog.actors.api.exposition.Exposition`)."""
 
     def __init__(self, server: Ref[ToServer]) -> None:
         self._server = server
@@ -154,7 +154,7 @@ class RemoteExposition:
 
 
 class RemoteLive:
-    """The live page's events (`actors.api.live.Watched`)."""
+    """The live page's events (`sundog.actors.api.live.Watched`)."""
 
     def __init__(self, server: Ref[ToServer], draining: trio.Event) -> None:
         self._server = server
@@ -165,7 +165,7 @@ class RemoteLive:
 
 
 class RemoteLimits:
-    """The limits that are counted for all doors together (`actors.api.limits.ConcurrencyLimits`)."""
+    """The limits that are counted for all doors together (`sundog.actors.api.limits.ConcurrencyLimits`)."""
 
     def __init__(self, server: Ref[ToServer]) -> None:
         self._server = server

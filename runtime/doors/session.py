@@ -11,13 +11,13 @@ from typing import Protocol, TypeVar
 
 import trio
 
-from actors.api.limits import LimitReached, LocalLimits, Release
-from actors.front.async_llm import FromClients
-from actors.kernel.actor import Actor, ActorDied, Handled, Ref, Reply, answer
-from actors.kernel.reply import Ask
-from actors.kernel.stream import DeltaStream
-from actors.messages import Accepted, Cancel, CheckHealth, Drain, Freeze, Refused, ResetPrefixCache
-from runtime.doors.messages import (
+from sundog.actors.api.limits import LimitReached, LocalLimits, Release
+from sundog.actors.front.async_llm import FromClients
+from sundog.actors.kernel.actor import Actor, ActorDied, Handled, Ref, Reply, answer
+from sundog.actors.kernel.reply import Ask
+from sundog.actors.kernel.stream import DeltaStream
+from sundog.actors.messages import Accepted, Cancel, CheckHealth, Drain, Freeze, Refused, ResetPrefixCache
+from sundog.runtime.doors.messages import (
     AcquireLimit,
     Answered,
     Asked,
@@ -35,7 +35,7 @@ from runtime.doors.messages import (
     ToDoor,
     ToServer,
 )
-from runtime.wire.link import Link
+from sundog.runtime.wire.link import Link
 
 R = TypeVar("R")
 Q = TypeVar("Q")

@@ -17,14 +17,14 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from actors.config.pooler import PoolingType
-from actors.core.params.sampling import Pooling
-from actors.kernel.clock import run_blocking
-from actors.messages import Admission, Batch, Capacity, StepResult
-from runtime.checkpoint.facts import LoadError, first_line, read_json
-from runtime.embedding.settings import EmbeddingSettings
-from runtime.host.threads import set_threads
-from runtime.model.loader import load_bare
+from sundog.actors.config.pooler import PoolingType
+from sundog.actors.core.params.sampling import Pooling
+from sundog.actors.kernel.clock import run_blocking
+from sundog.actors.messages import Admission, Batch, Capacity, StepResult
+from sundog.runtime.checkpoint.facts import LoadError, first_line, read_json
+from sundog.runtime.embedding.settings import EmbeddingSettings
+from sundog.runtime.host.threads import set_threads
+from sundog.runtime.model.loader import load_bare
 
 MOST_PADDING = 1.25
 """The most tokens with padding, over those without, that a pass of several prompts may have."""

@@ -6,10 +6,10 @@ A folder that says more than pooling, products and scaling to length 1 is refuse
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from actors.config.pooler import PoolerConfig, PoolingType
-from actors.config.vector_sizes import VectorSizes
-from actors.core.config import ConfigError
-from runtime.checkpoint.facts import DECODERS, LoadError, read_json, read_list
+from sundog.actors.config.pooler import PoolerConfig, PoolingType
+from sundog.actors.config.vector_sizes import VectorSizes
+from sundog.actors.core.config import ConfigError
+from sundog.runtime.checkpoint.facts import DECODERS, LoadError, read_json, read_list
 
 PARTS = ("Transformer", "Pooling", "Dense", "Normalize")
 """The modules of sentence-transformers that are read, by the last part of their type."""

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import trio
 
-from actors.core.params.sampling import Constraint
-from actors.kernel.actor import Reply
-from actors.kernel.clock import run_blocking, uses_threads
-from actors.messages import Batch, Capacity, StepResult
-from runtime.model.loader import import_torch
+from sundog.actors.core.params.sampling import Constraint
+from sundog.actors.kernel.actor import Reply
+from sundog.actors.kernel.clock import run_blocking, uses_threads
+from sundog.actors.messages import Batch, Capacity, StepResult
+from sundog.runtime.model.loader import import_torch
 
 # Before anything that imports torch, since it sets how torch's threads wait.
 import_torch()
@@ -18,11 +18,11 @@ import_torch()
 # ruff: noqa: E402
 import torch
 
-from runtime.attention.paged_cache import PagedKVCache
-from runtime.engine.device_thread import DeviceThread
-from runtime.engine.engine import Engine
-from runtime.engine.model_loader import ModelLoader
-from runtime.model.model import Model
+from sundog.runtime.attention.paged_cache import PagedKVCache
+from sundog.runtime.engine.device_thread import DeviceThread
+from sundog.runtime.engine.engine import Engine
+from sundog.runtime.engine.model_loader import ModelLoader
+from sundog.runtime.model.model import Model
 
 
 class Loaded(NamedTuple):

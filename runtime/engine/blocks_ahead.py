@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from actors.core.batch import Batch
-from runtime.host.memory import ask_kernel, give_way
+from sundog.actors.core.batch import Batch
+from sundog.runtime.host.memory import ask_kernel, give_way
 
 _LOG = logging.getLogger("sundog.memory")
 MADV_POPULATE_WRITE = 23

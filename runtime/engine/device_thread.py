@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import trio
 
-from actors.kernel.actor import Reply
-from actors.messages import Batch, StepResult
-from runtime.engine.engine import Engine, Flight
+from sundog.actors.kernel.actor import Reply
+from sundog.actors.messages import Batch, StepResult
+from sundog.runtime.engine.engine import Engine, Flight
 
 
 class AskedStep(NamedTuple):

@@ -11,19 +11,19 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from actors.core.batch import Batch, StepResult
-from actors.core.params.logprobs import PromptLogprobs
-from runtime.device.download import Download, LastTokens, make_current, new_stream
-from runtime.device.inputs import columns
-from runtime.engine.blocks_ahead import BlocksAhead
-from runtime.engine.requests import Requests
-from runtime.engine.speculator import Pairs, Speculator
-from runtime.model.model import Model
-from runtime.ranks.group import RankGroup
-from runtime.sampling.constrained import choose
-from runtime.sampling.sampler import Sampled, named, pick
-from runtime.step.scoring import NOT_SCORED
-from runtime.step.step import Step
+from sundog.actors.core.batch import Batch, StepResult
+from sundog.actors.core.params.logprobs import PromptLogprobs
+from sundog.runtime.device.download import Download, LastTokens, make_current, new_stream
+from sundog.runtime.device.inputs import columns
+from sundog.runtime.engine.blocks_ahead import BlocksAhead
+from sundog.runtime.engine.requests import Requests
+from sundog.runtime.engine.speculator import Pairs, Speculator
+from sundog.runtime.model.model import Model
+from sundog.runtime.ranks.group import RankGroup
+from sundog.runtime.sampling.constrained import choose
+from sundog.runtime.sampling.sampler import Sampled, named, pick
+from sundog.runtime.step.scoring import NOT_SCORED
+from sundog.runtime.step.step import Step
 
 
 @dataclass(slots=True)

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
-from actors.config.speculative import SpeculativeConfig
-from actors.core.config import ConfigError
-from runtime.checkpoint.facts import check_context, first_line
-from runtime.model.loader import chosen_device, import_torch, load_model
+from sundog.actors.config.speculative import SpeculativeConfig
+from sundog.actors.core.config import ConfigError
+from sundog.runtime.checkpoint.facts import check_context, first_line
+from sundog.runtime.model.loader import chosen_device, import_torch, load_model
 
 # Before anything that imports torch, since it sets how torch's threads wait.
 import_torch()
@@ -20,29 +20,35 @@ import_torch()
 import torch
 from transformers import PreTrainedModel
 
-from runtime.attention.paged_cache import LayerShape, PagedKVCache, block_bytes, choose_num_blocks, free_bytes
-from runtime.device.download import make_current
-from runtime.engine.blocks_ahead import BlocksAhead
-from runtime.engine.engine import Engine
-from runtime.engine.requests import Requests
-from runtime.engine.speculator import DraftModel, PromptLookup, Speculator
-from runtime.host.memory import give_back_free, ran_out_of_memory
-from runtime.host.progress import LoadProgress
-from runtime.host.threads import leave_a_core, set_threads
-from runtime.lora.adapters import Adapters
-from runtime.model.graphs import on_cuda
-from runtime.model.model import Model, probe_layers
-from runtime.model.norms import fuse_norms
-from runtime.model.profile_run import measured
-from runtime.native.experts import split_experts
-from runtime.native.few_bits import quantise
-from runtime.native.huge_pages import move_to_huge_pages, weight_ranges
-from runtime.native.linear import let_go_of_files, pack_linears
-from runtime.ranks.group import RankGroup, device_of
-from runtime.ranks.rank import RankPlace
-from runtime.ranks.sharded import load_share
-from runtime.step.drafts import Drafts
-from runtime.structured.grammars import Grammars
+from sundog.runtime.attention.paged_cache import (
+    LayerShape,
+    PagedKVCache,
+    block_bytes,
+    choose_num_blocks,
+    free_bytes,
+)
+from sundog.runtime.device.download import make_current
+from sundog.runtime.engine.blocks_ahead import BlocksAhead
+from sundog.runtime.engine.engine import Engine
+from sundog.runtime.engine.requests import Requests
+from sundog.runtime.engine.speculator import DraftModel, PromptLookup, Speculator
+from sundog.runtime.host.memory import give_back_free, ran_out_of_memory
+from sundog.runtime.host.progress import LoadProgress
+from sundog.runtime.host.threads import leave_a_core, set_threads
+from sundog.runtime.lora.adapters import Adapters
+from sundog.runtime.model.graphs import on_cuda
+from sundog.runtime.model.model import Model, probe_layers
+from sundog.runtime.model.norms import fuse_norms
+from sundog.runtime.model.profile_run import measured
+from sundog.runtime.native.experts import split_experts
+from sundog.runtime.native.few_bits import quantise
+from sundog.runtime.native.huge_pages import move_to_huge_pages, weight_ranges
+from sundog.runtime.native.linear import let_go_of_files, pack_linears
+from sundog.runtime.ranks.group import RankGroup, device_of
+from sundog.runtime.ranks.rank import RankPlace
+from sundog.runtime.ranks.sharded import load_share
+from sundog.runtime.step.drafts import Drafts
+from sundog.runtime.structured.grammars import Grammars
 
 _LOG = logging.getLogger(__name__)
 

@@ -17,15 +17,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from actors.core.batch import Admission, Batch, Chunk
-from actors.core.params.sampling import Adapter
-from runtime.sampling.choices import Choices
-from runtime.sampling.rows import SamplingRows
-from runtime.sampling.sampler import Sampled
-from runtime.step.drafts import Drafts, accepted_rows
-from runtime.step.scoring import Scored
-from runtime.step.step import Ints, Part, Step, StepRows, Tables, assemble, decodes
-from runtime.structured.grammars import Grammars
+from sundog.actors.core.batch import Admission, Batch, Chunk
+from sundog.actors.core.params.sampling import Adapter
+from sundog.runtime.sampling.choices import Choices
+from sundog.runtime.sampling.rows import SamplingRows
+from sundog.runtime.sampling.sampler import Sampled
+from sundog.runtime.step.drafts import Drafts, accepted_rows
+from sundog.runtime.step.scoring import Scored
+from sundog.runtime.step.step import Ints, Part, Step, StepRows, Tables, assemble, decodes
+from sundog.runtime.structured.grammars import Grammars
 
 
 class AdapterColumn:
@@ -102,7 +102,7 @@ class Prompts:
 
 
 class Requests:
-    """Every admitted request, kept by the rules of `actors.core.batch`.
+    """Every admitted request, kept by the rules of `sundog.actors.core.batch`.
 
     `fold` takes a batch in and says what to compute; `advance` notes what came out. A batch that breaks the
     rules raises ValueError with the request's id. `drafts` are kept if there is speculative decoding.

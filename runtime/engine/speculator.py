@@ -16,12 +16,12 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from actors.core.batch import Batch
-from runtime.engine.requests import Requests
-from runtime.model.model import Model
-from runtime.sampling.sampler import sample
-from runtime.step.drafts import Drafts
-from runtime.step.step import Ints, Part, Step, assemble
+from sundog.actors.core.batch import Batch
+from sundog.runtime.engine.requests import Requests
+from sundog.runtime.model.model import Model
+from sundog.runtime.sampling.sampler import sample
+from sundog.runtime.step.drafts import Drafts
+from sundog.runtime.step.step import Ints, Part, Step, assemble
 
 
 def lookup(token_T: Ints, *, least: int, most: int, num_drafts: int) -> Ints:

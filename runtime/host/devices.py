@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from actors.core.config import ConfigError
+from sundog.actors.core.config import ConfigError
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 DEVICES = Path("/dev")

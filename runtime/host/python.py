@@ -42,10 +42,12 @@ def _find_ours() -> None:
 
     A source folder that is not installed was found by the starting process in the folder it was started in.
     """
-    ours = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+    ours = os.path.abspath(__file__)  # sundog/runtime/host/python.py, where sundog/runtime may be a link
+    for _ in range(3):
+        ours = os.path.dirname(ours)
     found = find_spec(os.path.basename(ours))
     places = [] if found is None else found.submodule_search_locations or []
-    if ours not in map(os.path.realpath, places):
+    if os.path.realpath(ours) not in map(os.path.realpath, places):
         sys.path.insert(0, os.path.dirname(ours))
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import torch
 
-from actors.core.config import ConfigError
-from runtime.host.own_cores import own_cores
+from sundog.actors.core.config import ConfigError
+from sundog.runtime.host.own_cores import own_cores
 
 SMALL_BYTES = 2**25
 """The bytes of weights that a thread reads in 1 to 2 ms, as long as a server takes to read one request."""

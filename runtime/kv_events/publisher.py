@@ -23,12 +23,12 @@ from contextlib import contextmanager
 import msgspec
 import zmq
 
-from actors.config import ConfigError
-from actors.config.kv_events import KvEventsConfig, is_bound
-from actors.core.blocks.kv_events import KvBlocks
-from actors.core.params.sampling import Adapter
-from actors.kernel.actor import Actor
-from actors.messages import EngineDown, Heard, StepOutput
+from sundog.actors.config import ConfigError
+from sundog.actors.config.kv_events import KvEventsConfig, is_bound
+from sundog.actors.core.blocks.kv_events import KvBlocks
+from sundog.actors.core.params.sampling import Adapter
+from sundog.actors.kernel.actor import Actor
+from sundog.actors.messages import EngineDown, Heard, StepOutput
 
 log = logging.getLogger("sundog.kv_events")
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from actors.messages import Done
+from sundog.actors.messages import Done
 
 
 @dataclass(frozen=True, slots=True)

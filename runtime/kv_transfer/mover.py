@@ -10,13 +10,13 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
-from actors.core.chance import is_lost
-from actors.core.logged import logged
-from actors.kernel.actor import Actor, ActorDied, Handled, Ref, Reply, answer
-from actors.kernel.clock import Event
-from actors.messages import CeaseFetch, Done, FetchKv, Refused
-from actors.metrics.totals import KvTransferTotals
-from runtime.kv_transfer.messages import KvPart, ReadKv, WriteKv
+from sundog.actors.core.chance import is_lost
+from sundog.actors.core.logged import logged
+from sundog.actors.kernel.actor import Actor, ActorDied, Handled, Ref, Reply, answer
+from sundog.actors.kernel.clock import Event
+from sundog.actors.messages import CeaseFetch, Done, FetchKv, Refused
+from sundog.actors.metrics.totals import KvTransferTotals
+from sundog.runtime.kv_transfer.messages import KvPart, ReadKv, WriteKv
 
 log = logging.getLogger("sundog")
 

@@ -8,9 +8,9 @@ meanwhile: they touch neither blocks that are kept for a transfer nor those that
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from actors.kernel.actor import Actor, Handled, answer
-from actors.messages import Done
-from runtime.kv_transfer.messages import KvPart, ReadKv, WriteKv
+from sundog.actors.kernel.actor import Actor, Handled, answer
+from sundog.actors.messages import Done
+from sundog.runtime.kv_transfer.messages import KvPart, ReadKv, WriteKv
 
 PART_BYTES = 2**20
 """The most bytes in one message, unless one block has more: no other message waits long for it."""

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import trio
 
-from runtime.load.rows import Outcome
-from runtime.load.server_client import CONNECTION_LOST, RequestFailed, events, whole
+from sundog.runtime.load.rows import Outcome
+from sundog.runtime.load.server_client import CONNECTION_LOST, RequestFailed, events, whole
 
 CUT, MALFORMED, SAID = "cut stream", "malformed answer", "error in the stream"
 SAYING = ("content", "reasoning_content", "reasoning", "tool_calls")

@@ -12,11 +12,11 @@ from typing import Generic, Protocol, TypeVar
 
 import trio
 
-from runtime.load.answer import read_answer
-from runtime.load.prompts import PromptMaker
-from runtime.load.rows import Outcome, Row
-from runtime.load.server import TargetServer
-from runtime.load.server_client import NO_CONNECTION, RequestFailed
+from sundog.runtime.load.answer import read_answer
+from sundog.runtime.load.prompts import PromptMaker
+from sundog.runtime.load.rows import Outcome, Row
+from sundog.runtime.load.server import TargetServer
+from sundog.runtime.load.server_client import NO_CONNECTION, RequestFailed
 
 LEAD_S = 0.25
 """The time, in seconds, before it is due at which a request is made ready."""

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from runtime.load.answer import CUT, MOST_ERROR_BYTES, parsed, said_by
-from runtime.load.server import PATHS
-from runtime.load.server_client import RequestFailed, ServerClient, events, whole
+from sundog.runtime.load.answer import CUT, MOST_ERROR_BYTES, parsed, said_by
+from sundog.runtime.load.server import PATHS
+from sundog.runtime.load.server_client import RequestFailed, ServerClient, events, whole
 
 
 class AnswerPart(NamedTuple):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from runtime.load.rows import Row
+from sundog.runtime.load.rows import Row
 
 T = TypeVar("T", int, str)
 

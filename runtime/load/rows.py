@@ -10,7 +10,7 @@ End = Literal["stop", "length", "refused", "abort", "error"]
 
 
 class Row(Protocol):
-    """A request of a trace; see `sim.trace.record.TraceRequest`."""
+    """A request of a trace; see `sundog.sim.trace.record.TraceRequest`."""
 
     @property
     def request_id(self) -> str: ...

@@ -12,11 +12,11 @@ from typing import Any, Literal
 
 import trio
 
-from actors.config import ConfigError
-from runtime.load.answer import parsed, read_answer, said_by
-from runtime.load.prompts import WORDS, Units
-from runtime.load.rows import Outcome
-from runtime.load.server_client import NO_CONNECTION, RequestFailed, ServerClient
+from sundog.actors.config import ConfigError
+from sundog.runtime.load.answer import parsed, read_answer, said_by
+from sundog.runtime.load.prompts import WORDS, Units
+from sundog.runtime.load.rows import Outcome
+from sundog.runtime.load.server_client import NO_CONNECTION, RequestFailed, ServerClient
 
 Endpoint = Literal["completions", "chat"]
 PATHS: Mapping[Endpoint, str] = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}

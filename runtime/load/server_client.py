@@ -12,7 +12,7 @@ from http.cookiejar import CookieJar, DefaultCookiePolicy
 import httpx
 import trio
 
-from actors.config import ConfigError
+from sundog.actors.config import ConfigError
 
 NO_CONNECTION = "no connection"
 CONNECTION_LOST = "connection lost"

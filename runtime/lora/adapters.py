@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from runtime.checkpoint.facts import LoadError
-from runtime.lora.peft import AdapterFiles, read_adapter
+from sundog.runtime.checkpoint.facts import LoadError
+from sundog.runtime.lora.peft import AdapterFiles, read_adapter
 
 
 @dataclass(slots=True)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from runtime.checkpoint.facts import LoadError, read_json
-from runtime.checkpoint.fields import FieldError, fields_of
-from runtime.checkpoint.weights import FLOATS, StoredTensor, file_tensors
+from sundog.runtime.checkpoint.facts import LoadError, read_json
+from sundog.runtime.checkpoint.fields import FieldError, fields_of
+from sundog.runtime.checkpoint.weights import FLOATS, StoredTensor, file_tensors
 
 V = TypeVar("V")
 PREFIX = "base_model.model."

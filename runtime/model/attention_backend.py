@@ -12,15 +12,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from runtime.attention import Special, varlen
-from runtime.attention.decoding import DecodeAttention, Decodes, by_gathering, by_kernel
-from runtime.attention.groups import Group
-from runtime.attention.paged_cache import PagedKVCache
-from runtime.attention.step import PagedStep
-from runtime.attention.varlen import Sequences, attend_all, can_attend
-from runtime.checkpoint.facts import first_line
-from runtime.device.inputs import Inputs
-from runtime.step.step import Span
+from sundog.runtime.attention import Special, varlen
+from sundog.runtime.attention.decoding import DecodeAttention, Decodes, by_gathering, by_kernel
+from sundog.runtime.attention.groups import Group
+from sundog.runtime.attention.paged_cache import PagedKVCache
+from sundog.runtime.attention.step import PagedStep
+from sundog.runtime.attention.varlen import Sequences, attend_all, can_attend
+from sundog.runtime.checkpoint.facts import first_line
+from sundog.runtime.device.inputs import Inputs
+from sundog.runtime.step.step import Span
 
 _LOG = logging.getLogger("sundog.attention")
 APART = 0.02

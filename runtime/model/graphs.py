@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from runtime.device.inputs import Inputs, width_of
-from runtime.step.ladder import padded
-from runtime.step.step import Span, Step
+from sundog.runtime.device.inputs import Inputs, width_of
+from sundog.runtime.step.ladder import padded
+from sundog.runtime.step.step import Span, Step
 
 Work = Callable[[], None]
 Recorder = Callable[[Work], Work]

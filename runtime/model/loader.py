@@ -12,10 +12,10 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from runtime.checkpoint.facts import LoadError, first_line, read_facts
-from runtime.checkpoint.support import cannot_load, check_supported, choose_rotary, read_config
-from runtime.checkpoint.weights import check_floats, readable_by_library, stored_tensors
-from runtime.host.memory import prepare_memory, ran_out_of_memory
+from sundog.runtime.checkpoint.facts import LoadError, first_line, read_facts
+from sundog.runtime.checkpoint.support import cannot_load, check_supported, choose_rotary, read_config
+from sundog.runtime.checkpoint.weights import check_floats, readable_by_library, stored_tensors
+from sundog.runtime.host.memory import prepare_memory, ran_out_of_memory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -46,7 +46,7 @@ def load_model(
     check_supported(folder)
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-    from runtime.attention import register
+    from sundog.runtime.attention import register
 
     config = read_config(folder)
     choose_rotary(config, max_model_len)
@@ -135,7 +135,7 @@ def _read(
     """The model, and what the library found of its weights; quantised ones are multiplied out first."""
     import torch
 
-    from runtime.checkpoint.quantized import read_dequantised
+    from sundog.runtime.checkpoint.quantized import read_dequantised
 
     stored = stored_tensors(folder)
     settings = getattr(config, "quantization_config", None)

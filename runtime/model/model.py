@@ -10,28 +10,28 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from actors.core.computation import Computation
-from actors.core.config import ConfigError
-from actors.core.params.logprobs import PromptLogprobs
-from runtime.attention import StepAttention
-from runtime.attention.paged_cache import LayerShape, PagedKVCache
-from runtime.attention.step import LayerProbe
-from runtime.checkpoint.facts import first_line
-from runtime.device.inputs import Inputs, gathered, padded_requests, padded_rows, put
-from runtime.host.memory import ran_out_of_memory
-from runtime.lora.adapters import Adapters
-from runtime.model.attention_backend import AttentionBackend, choose
-from runtime.model.graphs import DecodeGraphs, Recorder
-from runtime.native.attention import NativeAttention, StepArrays
-from runtime.native.decoder import NativeDecoder
-from runtime.native.few_bits import FewBitsLinear
-from runtime.native.instructions import faster, instructions
-from runtime.native.library import kernels
-from runtime.native.parts import Unrecognised
-from runtime.native.recognised import recognised
-from runtime.step.ladder import padded
-from runtime.step.scoring import can_score, kept_states, score
-from runtime.step.step import Span, Step
+from sundog.actors.core.computation import Computation
+from sundog.actors.core.config import ConfigError
+from sundog.actors.core.params.logprobs import PromptLogprobs
+from sundog.runtime.attention import StepAttention
+from sundog.runtime.attention.paged_cache import LayerShape, PagedKVCache
+from sundog.runtime.attention.step import LayerProbe
+from sundog.runtime.checkpoint.facts import first_line
+from sundog.runtime.device.inputs import Inputs, gathered, padded_requests, padded_rows, put
+from sundog.runtime.host.memory import ran_out_of_memory
+from sundog.runtime.lora.adapters import Adapters
+from sundog.runtime.model.attention_backend import AttentionBackend, choose
+from sundog.runtime.model.graphs import DecodeGraphs, Recorder
+from sundog.runtime.native.attention import NativeAttention, StepArrays
+from sundog.runtime.native.decoder import NativeDecoder
+from sundog.runtime.native.few_bits import FewBitsLinear
+from sundog.runtime.native.instructions import faster, instructions
+from sundog.runtime.native.library import kernels
+from sundog.runtime.native.parts import Unrecognised
+from sundog.runtime.native.recognised import recognised
+from sundog.runtime.step.ladder import padded
+from sundog.runtime.step.scoring import can_score, kept_states, score
+from sundog.runtime.step.step import Span, Step
 
 _LOG = logging.getLogger("sundog.model")
 LONG_STEP_ROWS = 512

@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from runtime.attention.paged_cache import LayerShape
-from runtime.model.graphs import sizes_up_to
-from runtime.model.model import probe_layers
-from runtime.sampling.choices import Choices, SamplingColumns
-from runtime.sampling.sampler import pick
+from sundog.runtime.attention.paged_cache import LayerShape
+from sundog.runtime.model.graphs import sizes_up_to
+from sundog.runtime.model.model import probe_layers
+from sundog.runtime.sampling.choices import Choices, SamplingColumns
+from sundog.runtime.sampling.sampler import pick
 
 RECORDING_BYTES = 16 << 20
 """The bytes that a graph of a thousand launches takes beside tensors that it shares, rounded up."""

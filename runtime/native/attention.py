@@ -15,10 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from runtime.attention import Special
-from runtime.attention.paged_cache import PagedKVCache
-from runtime.native.records import FORMATS, LayerRecord, RowsRecord, SequencesRecord
-from runtime.step.step import Span
+from sundog.runtime.attention import Special
+from sundog.runtime.attention.paged_cache import PagedKVCache
+from sundog.runtime.native.records import FORMATS, LayerRecord, RowsRecord, SequencesRecord
+from sundog.runtime.step.step import Span
 
 Ints = NDArray[np.int64]
 

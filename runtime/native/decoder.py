@@ -14,12 +14,20 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from runtime.attention.paged_cache import PagedKVCache
-from runtime.native.attention import StepArrays, address, layer_record, specialise
-from runtime.native.linear import leaves_many_rows_to_torch
-from runtime.native.observed import Attended, Pass
-from runtime.native.parts import GatedProducts, Parts, Unrecognised, child, maybe_child, products_of
-from runtime.native.records import FORMATS, DecoderLayer, DecoderRecord, Linear, Norm, Rotary, StepRecord
+from sundog.runtime.attention.paged_cache import PagedKVCache
+from sundog.runtime.native.attention import StepArrays, address, layer_record, specialise
+from sundog.runtime.native.linear import leaves_many_rows_to_torch
+from sundog.runtime.native.observed import Attended, Pass
+from sundog.runtime.native.parts import GatedProducts, Parts, Unrecognised, child, maybe_child, products_of
+from sundog.runtime.native.records import (
+    FORMATS,
+    DecoderLayer,
+    DecoderRecord,
+    Linear,
+    Norm,
+    Rotary,
+    StepRecord,
+)
 
 FIRST_POSITIONS = 4096
 MOST_TILE_ROWS = 32

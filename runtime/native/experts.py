@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from runtime.native.records import CLAMPED, GATINGS
-from runtime.step.ladder import padded
+from sundog.runtime.native.records import CLAMPED, GATINGS
+from sundog.runtime.step.ladder import padded
 
 CLOSE = 1e-4
 NUM_TRIED = 64

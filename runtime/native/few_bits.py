@@ -16,10 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from actors.core.config import ConfigError
-from runtime.host.progress import LoadProgress
-from runtime.native.library import kernels
-from runtime.native.records import FORMATS, Linear
+from sundog.actors.core.config import ConfigError
+from sundog.runtime.host.progress import LoadProgress
+from sundog.runtime.native.library import kernels
+from sundog.runtime.native.records import FORMATS, Linear
 
 BITS = {"int8": 8, "int4": 4}
 """The bits of a weight, by the names of `--quantization`."""

@@ -13,9 +13,9 @@ from collections.abc import Iterable
 
 from torch import nn
 
-from runtime.host.memory import HUGE_PAGE, ask_kernel, give_way, whole_huge_pages
-from runtime.native.few_bits import FewBitsLinear
-from runtime.native.linear import PackedLinear
+from sundog.runtime.host.memory import HUGE_PAGE, ask_kernel, give_way, whole_huge_pages
+from sundog.runtime.native.few_bits import FewBitsLinear
+from sundog.runtime.native.linear import PackedLinear
 
 _LOG = logging.getLogger("sundog.memory")
 MADV_COLLAPSE = 25

@@ -12,8 +12,15 @@ import os
 import shutil
 from ctypes import POINTER, c_char_p, c_int32, c_int64, c_void_p
 
-from runtime.native import build
-from runtime.native.records import DecoderRecord, LayerRecord, Linear, RowsRecord, SequencesRecord, StepRecord
+from sundog.runtime.native import build
+from sundog.runtime.native.records import (
+    DecoderRecord,
+    LayerRecord,
+    Linear,
+    RowsRecord,
+    SequencesRecord,
+    StepRecord,
+)
 
 _LOG = logging.getLogger("sundog.native")
 

@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from runtime.host.progress import LoadProgress
-from runtime.native.library import kernels
-from runtime.native.records import FORMATS, Linear
+from sundog.runtime.host.progress import LoadProgress
+from sundog.runtime.native.library import kernels
+from sundog.runtime.native.records import FORMATS, Linear
 
 BLOCK = 64
 """Columns of a block, as in few_bits.h."""

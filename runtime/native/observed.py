@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from runtime.attention import Special
-from runtime.attention.groups import Group
-from runtime.attention.paged_cache import PagedKVCache
-from runtime.attention.step import PagedStep
-from runtime.native.parts import router_of
-from runtime.step.step import Span
+from sundog.runtime.attention import Special
+from sundog.runtime.attention.groups import Group
+from sundog.runtime.attention.paged_cache import PagedKVCache
+from sundog.runtime.attention.step import PagedStep
+from sundog.runtime.native.parts import router_of
+from sundog.runtime.step.step import Span
 
 MOST_TOKENS = 12
 STIRRED = {torch.float32: 1e-4, torch.bfloat16: 0.01, torch.float16: 0.00125}

@@ -16,11 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from runtime.lora.adapters import AdaptedLinear
-from runtime.native.experts import Gating, SplitExperts
-from runtime.native.few_bits import BLOCK, GROUP, FewBitsLinear
-from runtime.native.linear import Packed, PackedLinear
-from runtime.native.records import GATINGS, ExpertRecord, ExpertsRecord, Linear, Norm, Score
+from sundog.runtime.lora.adapters import AdaptedLinear
+from sundog.runtime.native.experts import Gating, SplitExperts
+from sundog.runtime.native.few_bits import BLOCK, GROUP, FewBitsLinear
+from sundog.runtime.native.linear import Packed, PackedLinear
+from sundog.runtime.native.records import GATINGS, ExpertRecord, ExpertsRecord, Linear, Norm, Score
 
 CLOSE = 1e-4
 NUM_ROUTED = 64

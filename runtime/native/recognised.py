@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from runtime.attention.paged_cache import PagedKVCache
-from runtime.native.attention import StepArrays
-from runtime.native.decoder import Modules, NativeDecoder
-from runtime.native.observed import Pass, observe
-from runtime.native.parts import Unrecognised
-from runtime.native.records import Rotary
+from sundog.runtime.attention.paged_cache import PagedKVCache
+from sundog.runtime.native.attention import StepArrays
+from sundog.runtime.native.decoder import Modules, NativeDecoder
+from sundog.runtime.native.observed import Pass, observe
+from sundog.runtime.native.parts import Unrecognised
+from sundog.runtime.native.records import Rotary
 
 _LOG = logging.getLogger("sundog.native")
 APART = {torch.float32: 1e-4, torch.bfloat16: 0.04, torch.float16: 0.005}

@@ -7,8 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runtime.checkpoint.facts import LoadError
-from runtime.checkpoint.support import check_supported, read_config
+from sundog.runtime.checkpoint.facts import LoadError
+from sundog.runtime.checkpoint.support import check_supported, read_config
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig

@@ -15,9 +15,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from actors.core.config import ConfigError
-from runtime.ranks.rank import LOOPBACK, RankPlace
-from runtime.sampling.sampler import Sampled, named
+from sundog.actors.core.config import ConfigError
+from sundog.runtime.ranks.rank import LOOPBACK, RankPlace
+from sundog.runtime.sampling.sampler import Sampled, named
 
 WAIT_S = 300.0
 """The seconds that a collective waits for the other ranks, as long as a step (`engine_process.STEP_S`)."""

@@ -17,11 +17,11 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 from transformers.distributed.configuration_utils import DistributedConfig
 
-from actors.core.config import ConfigError
-from runtime.checkpoint.facts import LoadError
-from runtime.model.loader import load_model
-from runtime.ranks.fit import GATHERED, KEPT, SUMMED, generic
-from runtime.ranks.group import RankGroup
+from sundog.actors.core.config import ConfigError
+from sundog.runtime.checkpoint.facts import LoadError
+from sundog.runtime.model.loader import load_model
+from sundog.runtime.ranks.fit import GATHERED, KEPT, SUMMED, generic
+from sundog.runtime.ranks.group import RankGroup
 
 
 class SummedLinear(nn.Module):

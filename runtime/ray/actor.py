@@ -16,13 +16,13 @@ from typing import NamedTuple
 import ray
 import trio
 
-from actors.config import ConfigError
-from runtime.host.python import module_command
-from runtime.wire.records import fingerprint
-from runtime.wire.sockets import connected
-from runtime.worker.forks import Forks
-from runtime.worker.life import ChildProcess
-from runtime.worker.messages import WORKER_MESSAGES
+from sundog.actors.config import ConfigError
+from sundog.runtime.host.python import module_command
+from sundog.runtime.wire.records import fingerprint
+from sundog.runtime.wire.sockets import connected
+from sundog.runtime.worker.forks import Forks
+from sundog.runtime.worker.life import ChildProcess
+from sundog.runtime.worker.messages import WORKER_MESSAGES
 
 
 class Facts(NamedTuple):

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from actors.config import ConfigError
-from runtime.host.python import module_command
+from sundog.actors.config import ConfigError
+from sundog.runtime.host.python import module_command
 
 log = logging.getLogger("sundog.ray")
 
-OURS = Path(__file__).parents[2]
+OURS = Path(__file__).parents[3]
 """The folder from which this process imports Sundog."""
 LOCAL, ANY = "local", "auto"
 REACH_S = 5.0
@@ -85,7 +85,7 @@ def _begun(num_cpus: int) -> Iterator[str]:
     short = tempfile.gettempdir() if len(tempfile.gettempdir()) <= FOLDER_CHARACTERS - 19 else "/tmp"
     folder = tempfile.mkdtemp(prefix="sundog-ray-", dir=short)
     keeper = subprocess.Popen(
-        module_command("runtime.ray.keeper", folder, str(num_cpus)),
+        module_command("sundog.runtime.ray.keeper", folder, str(num_cpus)),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 import ray
 
-from runtime.ray.promises import why
+from sundog.runtime.ray.promises import why
 
 J = TypeVar("J")
 R = TypeVar("R")

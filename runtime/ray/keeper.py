@@ -1,4 +1,4 @@
-"""`python -m runtime.ray.keeper FOLDER NUM_CPUS`: the process that a local Ray cluster belongs to.
+"""`python -m sundog.runtime.ray.keeper FOLDER NUM_CPUS`: the process that a local Ray cluster belongs to.
 
 A child of it begins the cluster and prints the address or, in a line, why there is none. The keeper ends the
 cluster when its stdin does: when the command that it was begun for has ended, however that ended, and while

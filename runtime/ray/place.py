@@ -19,15 +19,15 @@ import trio
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from actors.config import ConfigError
-from runtime.ray.actor import EngineActor, Facts, kill_process, versions
-from runtime.ray.cluster import Cluster
-from runtime.ray.promises import answered, end_of, why
-from runtime.wire.frames import WireError
-from runtime.wire.sockets import first_accepted, listen
-from runtime.worker.clock import set_clock
-from runtime.worker.life import ended_or_killed
-from runtime.worker.messages import WORKER_MESSAGES
+from sundog.actors.config import ConfigError
+from sundog.runtime.ray.actor import EngineActor, Facts, kill_process, versions
+from sundog.runtime.ray.cluster import Cluster
+from sundog.runtime.ray.promises import answered, end_of, why
+from sundog.runtime.wire.frames import WireError
+from sundog.runtime.wire.sockets import first_accepted, listen
+from sundog.runtime.worker.clock import set_clock
+from sundog.runtime.worker.life import ended_or_killed
+from sundog.runtime.worker.messages import WORKER_MESSAGES
 
 LEAVE_S = 30.0
 """The time, in seconds, that the process of Ray may take to say how an engine has ended."""

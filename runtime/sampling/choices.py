@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from runtime.sampling.edits import Edit
-from runtime.structured.matcher import Matcher
+from sundog.runtime.sampling.edits import Edit
+from sundog.runtime.structured.matcher import Matcher
 
 T = TypeVar("T")
 Pairs = tuple[tuple[int, T], ...]

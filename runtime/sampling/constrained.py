@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
-from runtime.sampling.choices import Choices
-from runtime.sampling.sampler import Bitmasks, Sampled, sample
+from sundog.runtime.sampling.choices import Choices
+from sundog.runtime.sampling.sampler import Bitmasks, Sampled, sample
 
 
 def choose(logits_RV: Tensor, choices: Choices | None) -> Sampled:

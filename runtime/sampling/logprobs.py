@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from actors.core.params.logprobs import TokenLogprobs
-from runtime.sampling.choices import Likely
+from sundog.actors.core.params.logprobs import TokenLogprobs
+from sundog.runtime.sampling.choices import Likely
 
 MOST_LOGITS = 2**23
 """The most logits at a time: 32 MiB in float32, whatever the number of rows."""

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.core.params.sampling import Sampling
-from runtime.sampling.choices import Choices, Likely
-from runtime.sampling.rules import Rules
-from runtime.structured.grammars import Grammars
-from runtime.structured.matcher import Matcher
+from sundog.actors.core.params.sampling import Sampling
+from sundog.runtime.sampling.choices import Choices, Likely
+from sundog.runtime.sampling.rules import Rules
+from sundog.runtime.structured.grammars import Grammars
+from sundog.runtime.structured.matcher import Matcher
 
 GREEDY_BELOW = 1e-5
 MOST_TEMPERATURE = float(np.finfo(np.float32).max)

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.core.params.sampling import Sampling
-from runtime.sampling.edits import NO_COUNTS, NO_IDS, Edit
+from sundog.actors.core.params.sampling import Sampling
+from sundog.runtime.sampling.edits import NO_COUNTS, NO_IDS, Edit
 
 
 class ThinkingBudget:

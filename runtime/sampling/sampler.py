@@ -20,10 +20,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from actors.core.params.logprobs import TokenLogprobs
-from runtime.sampling import edits
-from runtime.sampling.choices import Choices, Likely, SamplingColumns
-from runtime.sampling.logprobs import token_logprobs
+from sundog.actors.core.params.logprobs import TokenLogprobs
+from sundog.runtime.sampling import edits
+from sundog.runtime.sampling.choices import Choices, Likely, SamplingColumns
+from sundog.runtime.sampling.logprobs import token_logprobs
 
 # Enough of the likeliest tokens to hold most requests' `top_p`, cheap against sorting them all.
 FEW_TOKENS = 1024

@@ -12,9 +12,9 @@ from itertools import groupby
 
 import numpy as np
 
-from actors.core.params.sampling import Sampling, may_draft
-from runtime.sampling.sampler import Sampled
-from runtime.step.step import Ints, Part, Step
+from sundog.actors.core.params.sampling import Sampling, may_draft
+from sundog.runtime.sampling.sampler import Sampled
+from sundog.runtime.step.step import Ints, Part, Step
 
 
 def accepted_rows(step: Step, sampled: Sampled) -> list[int]:

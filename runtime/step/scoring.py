@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from actors.core.params.logprobs import PromptLogprobs, TokenLogprobs
-from runtime.attention.step import LayerProbe
-from runtime.sampling.logprobs import token_logprobs
-from runtime.step.ladder import padded
+from sundog.actors.core.params.logprobs import PromptLogprobs, TokenLogprobs
+from sundog.runtime.attention.step import LayerProbe
+from sundog.runtime.sampling.logprobs import token_logprobs
+from sundog.runtime.step.ladder import padded
 
 NOT_SCORED = "prompt_logprobs are not given for this kind of model: leave it out"
 MOST_LOGITS = 2**24

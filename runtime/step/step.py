@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.sampling.choices import Choices
-from runtime.step.scoring import Scored
+from sundog.runtime.sampling.choices import Choices
+from sundog.runtime.step.scoring import Scored
 
 Ints = NDArray[np.int64]
 

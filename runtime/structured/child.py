@@ -18,8 +18,8 @@ from contextlib import suppress
 import llguidance
 import numpy as np
 
-from actors.core.params.sampling import Constraint, ConstraintKind
-from runtime.structured.limits import (
+from sundog.actors.core.params.sampling import Constraint, ConstraintKind
+from sundog.runtime.structured.limits import (
     MOST_COMPILE_CPU_S,
     MOST_GRAMMAR_BYTES,
     STACK_BYTES,
@@ -27,7 +27,7 @@ from runtime.structured.limits import (
     limits,
     one_line,
 )
-from runtime.structured.text import grammar_of
+from sundog.runtime.structured.text import grammar_of
 
 MOST_FRAMES = 20_000
 """A schema may be as deep as JSON that can be read."""

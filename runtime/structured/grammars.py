@@ -11,10 +11,10 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from actors.core.params.sampling import Constraint, ConstraintKind
-from actors.front.foreign import contained
-from runtime.structured import limits
-from runtime.structured.trial import GrammarError, Trial
+from sundog.actors.core.params.sampling import Constraint, ConstraintKind
+from sundog.actors.front.foreign import contained
+from sundog.runtime.structured import limits
+from sundog.runtime.structured.trial import GrammarError, Trial
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -120,7 +120,7 @@ class Grammars:
         try:
             from llguidance import LLMatcher
 
-            from runtime.structured.child import first_masked
+            from sundog.runtime.structured.child import first_masked
         except ModuleNotFoundError:
             raise GrammarError(MISSING) from None
         most = limits.MOST_JSON_CHARACTERS if constraint.kind in JSON_KINDS else limits.MOST_CHARACTERS

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.core.params.sampling import Constraint
-from actors.front.foreign import ForeignFailure, contained
-from runtime.structured.grammars import Grammars
-from runtime.structured.limits import one_line
-from runtime.structured.trial import GrammarError
+from sundog.actors.core.params.sampling import Constraint
+from sundog.actors.front.foreign import ForeignFailure, contained
+from sundog.runtime.structured.grammars import Grammars
+from sundog.runtime.structured.limits import one_line
+from sundog.runtime.structured.trial import GrammarError
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher

@@ -14,7 +14,7 @@ from typing import cast
 
 import llguidance
 
-from actors.core.params.sampling import Constraint, ConstraintKind
+from sundog.actors.core.params.sampling import Constraint, ConstraintKind
 
 MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 """Keywords that hold schemas by name."""

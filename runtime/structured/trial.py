@@ -14,9 +14,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
-from actors.core.params.sampling import Constraint
-from runtime.host.python import module_command
-from runtime.structured.limits import MOST_COMPILE_S, START_S, one_line
+from sundog.actors.core.params.sampling import Constraint
+from sundog.runtime.host.python import module_command
+from sundog.runtime.structured.limits import MOST_COMPILE_S, START_S, one_line
 
 
 class GrammarError(ValueError):
@@ -96,7 +96,7 @@ class Trial:
 
 def _start(owner: Trial) -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        module_command("runtime.structured.child"),
+        module_command("sundog.runtime.structured.child"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -12,8 +12,8 @@ from array import array
 from collections.abc import Callable
 from contextlib import suppress
 
-from actors.front.codec import TooManyTokens
-from runtime.host.python import module_command
+from sundog.actors.front.codec import TooManyTokens
+from sundog.runtime.host.python import module_command
 
 LONG = 2**20
 """Characters from which a text is tokenised apart."""
@@ -48,7 +48,7 @@ class Apart:
         tokenizer, data = self._tokenizer().encode(), text.encode()
         head = f"{len(tokenizer)} {len(data)} {int(add_special_tokens)}\n".encode()
         process = subprocess.Popen(
-            module_command("runtime.text.child", str(os.getpid())),
+            module_command("sundog.runtime.text.child", str(os.getpid())),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -17,9 +17,9 @@ import jinja2.parser
 import jinja2.runtime
 import jinja2.sandbox
 
-from actors.front.foreign import contained
-from actors.messages import ChatMessage, Reading
-from runtime.checkpoint.facts import LoadError
+from sundog.actors.front.foreign import contained
+from sundog.actors.messages import ChatMessage, Reading
+from sundog.runtime.checkpoint.facts import LoadError
 
 
 class ChatTemplateError(ValueError):

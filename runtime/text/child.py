@@ -8,9 +8,9 @@ from functools import partial
 
 from tokenizers import Tokenizer
 
-from actors.front.foreign import contained
-from runtime.text.apart import MOST_BYTES, MOST_CPU_S, WORD
-from runtime.worker.life import bind_to
+from sundog.actors.front.foreign import contained
+from sundog.runtime.text.apart import MOST_BYTES, MOST_CPU_S, WORD
+from sundog.runtime.worker.life import bind_to
 
 
 def main() -> None:

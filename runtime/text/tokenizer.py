@@ -19,12 +19,12 @@ from tokenizers import normalizers
 from tokenizers.decoders import DecodeStream
 from tokenizers.pre_tokenizers import ByteLevel
 
-from actors.front.codec import TooManyTokens
-from actors.front.foreign import OWN_EXITS, contained, failure
-from actors.messages import PLAIN_READING, ChatMessage, Reading
-from runtime.checkpoint.facts import LoadError, read_json
-from runtime.text.apart import LONG, Apart
-from runtime.text.chat_template import ChatTemplateError, ChatTemplates, rendered
+from sundog.actors.front.codec import TooManyTokens
+from sundog.actors.front.foreign import OWN_EXITS, contained, failure
+from sundog.actors.messages import PLAIN_READING, ChatMessage, Reading
+from sundog.runtime.checkpoint.facts import LoadError, read_json
+from sundog.runtime.text.apart import LONG, Apart
+from sundog.runtime.text.chat_template import ChatTemplateError, ChatTemplates, rendered
 
 # A decoder needs a few tokens before the first new one, to know whether a space is due.
 CONTEXT_TOKENS = 8

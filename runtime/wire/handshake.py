@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 import trio
 
-from runtime.wire.frames import WireError
-from runtime.wire.records import fingerprint
+from sundog.runtime.wire.frames import WireError
+from sundog.runtime.wire.records import fingerprint
 
 VERSION = 3
 GREETING = struct.Struct("<6sH8s9s32s")

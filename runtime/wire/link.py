@@ -14,11 +14,11 @@ from typing import Any, Protocol
 
 import trio
 
-from actors.kernel.actor import Actor, ActorDied, Ref, Reply, Tap
-from actors.kernel.mailbox import Mailbox, MailboxFull
-from actors.kernel.owner import Owner, Watcher
-from runtime.wire.frames import Frame, FrameKind, Frames, WireError
-from runtime.wire.records import Packer, Unpacker
+from sundog.actors.kernel.actor import Actor, ActorDied, Ref, Reply, Tap
+from sundog.actors.kernel.mailbox import Mailbox, MailboxFull
+from sundog.actors.kernel.owner import Owner, Watcher
+from sundog.runtime.wire.frames import Frame, FrameKind, Frames, WireError
+from sundog.runtime.wire.records import Packer, Unpacker
 
 
 class Carrier(Protocol):

@@ -12,10 +12,18 @@ from typing import Any, get_args, get_origin
 
 import msgspec
 
-from actors.core.queue.policy import RankValue
-from actors.messages.client import ChatMessage, Prompt
-from runtime.wire.frames import NOTHING, WireError
-from runtime.wire.shapes import OPTIONS, element, field_types, is_record, optional, typed_fields, wire_type
+from sundog.actors.core.queue.policy import RankValue
+from sundog.actors.messages.client import ChatMessage, Prompt
+from sundog.runtime.wire.frames import NOTHING, WireError
+from sundog.runtime.wire.shapes import (
+    OPTIONS,
+    element,
+    field_types,
+    is_record,
+    optional,
+    typed_fields,
+    wire_type,
+)
 
 Turn = Callable[[Any], Any] | None
 """Makes a value what the other side needs; None where it is that already."""

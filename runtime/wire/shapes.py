@@ -9,10 +9,10 @@ from pathlib import Path
 from types import GenericAlias, NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
-from actors.core.queue.policy import RankValue
-from actors.messages.client import ChatMessage, Prompt
+from sundog.actors.core.queue.policy import RankValue
+from sundog.actors.messages.client import ChatMessage, Prompt
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def is_record(hint: object) -> bool:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import trio
 
-from actors.config import ConfigError
-from runtime.wire.frames import WireError
-from runtime.wire.handshake import shake_hands
-from runtime.wire.link import Link
+from sundog.actors.config import ConfigError
+from sundog.runtime.wire.frames import WireError
+from sundog.runtime.wire.handshake import shake_hands
+from sundog.runtime.wire.link import Link
 
 Address = Path | tuple[str, int]
 """A Unix socket's file, or a host and a port."""

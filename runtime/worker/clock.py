@@ -11,7 +11,7 @@ import time
 
 import trio
 
-from runtime.wire.frames import WireError
+from sundog.runtime.wire.frames import WireError
 
 SAID = struct.Struct("<cd")
 READ, SET = b"?", b"="

@@ -8,18 +8,25 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from actors.config import ConfigError
-from actors.engine.backend import Listener
-from actors.engine.reports import ActorReport
-from actors.kernel.actor import ActorDied, Ref, Tap
-from actors.messages import EngineRefs
-from runtime.kv_transfer.mover import KvMover
-from runtime.wire.frames import WireError
-from runtime.wire.link import Link
-from runtime.worker.forks import ForkServerDied
-from runtime.worker.life import killed_loading
-from runtime.worker.messages import WORKER_MESSAGES, CoreFailed, Start
-from runtime.worker.supervision import LOOK_S, Launcher, ProcessMonitor, RunningProcess, error_of, with_notes
+from sundog.actors.config import ConfigError
+from sundog.actors.engine.backend import Listener
+from sundog.actors.engine.reports import ActorReport
+from sundog.actors.kernel.actor import ActorDied, Ref, Tap
+from sundog.actors.messages import EngineRefs
+from sundog.runtime.kv_transfer.mover import KvMover
+from sundog.runtime.wire.frames import WireError
+from sundog.runtime.wire.link import Link
+from sundog.runtime.worker.forks import ForkServerDied
+from sundog.runtime.worker.life import killed_loading
+from sundog.runtime.worker.messages import WORKER_MESSAGES, CoreFailed, Start
+from sundog.runtime.worker.supervision import (
+    LOOK_S,
+    Launcher,
+    ProcessMonitor,
+    RunningProcess,
+    error_of,
+    with_notes,
+)
 
 log = logging.getLogger("sundog.loading")
 

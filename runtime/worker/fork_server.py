@@ -19,7 +19,7 @@ import socket
 import struct
 from collections.abc import Callable
 
-from runtime.worker.life import fork_for
+from sundog.runtime.worker.life import fork_for
 
 REQUEST = struct.Struct("<ci")
 ANSWER = struct.Struct("<ci")

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 import trio
 
-from actors.config import ConfigError
-from runtime.wire.frames import WireError
-from runtime.wire.handshake import shake_hands
-from runtime.worker.clock import set_clock
-from runtime.worker.fork_server import ANSWER, FORK, READY, REFUSED, REQUEST
-from runtime.worker.life import ChildProcess, adopt_orphans
-from runtime.worker.messages import WORKER_MESSAGES
+from sundog.actors.config import ConfigError
+from sundog.runtime.wire.frames import WireError
+from sundog.runtime.wire.handshake import shake_hands
+from sundog.runtime.worker.clock import set_clock
+from sundog.runtime.worker.fork_server import ANSWER, FORK, READY, REFUSED, REQUEST
+from sundog.runtime.worker.life import ChildProcess, adopt_orphans
+from sundog.runtime.worker.messages import WORKER_MESSAGES
 
 READY_S = 600.0
 """The time, in seconds, that the fork server may take to import everything, from a slow disk."""

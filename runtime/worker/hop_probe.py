@@ -1,8 +1,8 @@
 """The cost of the way to an engine in a process of its own, by a process that answers at once.
 
-`python -m runtime.worker.hop_probe FD PARENT` is that process. A request is packed, sent, read, unpacked and
-handed to an actor there, and a small answer comes back the same way: each way is taken to be half of both.
-Longer prompts take longer there, and not back.
+`python -m sundog.runtime.worker.hop_probe FD PARENT` is that process. A request is packed, sent, read,
+unpacked and handed to an actor there, and a small answer comes back the same way: each way is taken to be
+half of both. Longer prompts take longer there, and not back.
 """
 
 import os
@@ -17,17 +17,17 @@ from typing import Any
 
 import trio
 
-from actors.config import ConfigError
-from actors.config.hop_costs import HopCosts
-from actors.kernel.actor import Actor, ActorDied, Handled, Ref
-from actors.kernel.reply import answer
-from actors.messages import Capacity, Load, Submit
-from runtime.host.python import module_command
-from runtime.wire.frames import WireError
-from runtime.wire.handshake import shake_hands
-from runtime.wire.link import Link
-from runtime.worker.life import begin_life
-from runtime.worker.messages import WORKER_MESSAGES
+from sundog.actors.config import ConfigError
+from sundog.actors.config.hop_costs import HopCosts
+from sundog.actors.kernel.actor import Actor, ActorDied, Handled, Ref
+from sundog.actors.kernel.reply import answer
+from sundog.actors.messages import Capacity, Load, Submit
+from sundog.runtime.host.python import module_command
+from sundog.runtime.wire.frames import WireError
+from sundog.runtime.wire.handshake import shake_hands
+from sundog.runtime.wire.link import Link
+from sundog.runtime.worker.life import begin_life
+from sundog.runtime.worker.messages import WORKER_MESSAGES
 
 
 async def live_for(connected: socket.socket, messages: Sequence[type], actor: Actor[Any], peer: str) -> None:

@@ -13,21 +13,21 @@ from typing import Never
 
 import trio
 
-from actors.config import EngineConfig
-from actors.core.policies import Fcfs
-from actors.engine.backend import Backend
-from actors.engine.crash import root_cause
-from actors.engine.engine_core import run_engine_core
-from actors.engine.reports import report
-from actors.kernel.actor import Actor, ActorDied, Handled, Ref, answer
-from actors.messages import Capacity, EngineRefs
-from runtime.kv_transfer.port import KvPort, MovesKv
-from runtime.wire.handshake import shake_hands
-from runtime.wire.link import Link
-from runtime.worker.clock import ServerClock, offset_s
-from runtime.worker.life import PULSE_S, until_gone
-from runtime.worker.messages import WORKER_MESSAGES, CoreEnded, Logged, Pulse, Start, ToMonitor, failed
-from runtime.worker.ranks import Ranks
+from sundog.actors.config import EngineConfig
+from sundog.actors.core.policies import Fcfs
+from sundog.actors.engine.backend import Backend
+from sundog.actors.engine.crash import root_cause
+from sundog.actors.engine.engine_core import run_engine_core
+from sundog.actors.engine.reports import report
+from sundog.actors.kernel.actor import Actor, ActorDied, Handled, Ref, answer
+from sundog.actors.messages import Capacity, EngineRefs
+from sundog.runtime.kv_transfer.port import KvPort, MovesKv
+from sundog.runtime.wire.handshake import shake_hands
+from sundog.runtime.wire.link import Link
+from sundog.runtime.worker.clock import ServerClock, offset_s
+from sundog.runtime.worker.life import PULSE_S, until_gone
+from sundog.runtime.worker.messages import WORKER_MESSAGES, CoreEnded, Logged, Pulse, Start, ToMonitor, failed
+from sundog.runtime.worker.ranks import Ranks
 
 
 class Host(Actor[Start]):

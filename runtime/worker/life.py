@@ -14,8 +14,8 @@ from typing import NoReturn, TypeVar
 
 import trio
 
-from actors.config import ConfigError
-from runtime.wire.link import Link
+from sundog.actors.config import ConfigError
+from sundog.runtime.wire.link import Link
 
 T = TypeVar("T")
 PULSE_S = 0.5

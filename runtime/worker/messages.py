@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from actors.core.config import ConfigError
-from actors.engine.crash import block, summary
-from actors.engine.reports import ActorReport
-from actors.messages import (
+from sundog.actors.core.config import ConfigError
+from sundog.actors.engine.crash import block, summary
+from sundog.actors.engine.reports import ActorReport
+from sundog.actors.messages import (
     Abort,
     Batch,
     Capacity,
@@ -25,7 +25,7 @@ from actors.messages import (
     Submit,
     Withdraw,
 )
-from runtime.kv_transfer.messages import KV_MESSAGES
+from sundog.runtime.kv_transfer.messages import KV_MESSAGES
 
 MESSAGES: tuple[type, ...] = (
     Submit,

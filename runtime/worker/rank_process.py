@@ -14,22 +14,22 @@ from functools import partial
 
 import trio
 
-from actors.config import EngineConfig
-from actors.engine.backend import Backend
-from actors.engine.crash import root_cause
-from actors.engine.engine_core import CLOSE_S
-from actors.engine.executor import Runner
-from actors.engine.reports import report
-from actors.kernel.actor import Ref, Reply
-from actors.kernel.clock import run_blocking
-from actors.messages import Batch, Capacity, Interrupt, Load, StepResult
-from runtime.ranks.rank import RankPlace, first_of
-from runtime.wire.handshake import shake_hands
-from runtime.wire.link import Link
-from runtime.worker.clock import ServerClock, offset_s, set_clock
-from runtime.worker.life import PULSE_S, forked, how_it_ended, until_gone
-from runtime.worker.messages import WORKER_MESSAGES, CoreEnded, Pulse, ToMonitor, failed
-from runtime.worker.ranks import Ranks
+from sundog.actors.config import EngineConfig
+from sundog.actors.engine.backend import Backend
+from sundog.actors.engine.crash import root_cause
+from sundog.actors.engine.engine_core import CLOSE_S
+from sundog.actors.engine.executor import Runner
+from sundog.actors.engine.reports import report
+from sundog.actors.kernel.actor import Ref, Reply
+from sundog.actors.kernel.clock import run_blocking
+from sundog.actors.messages import Batch, Capacity, Interrupt, Load, StepResult
+from sundog.runtime.ranks.rank import RankPlace, first_of
+from sundog.runtime.wire.handshake import shake_hands
+from sundog.runtime.wire.link import Link
+from sundog.runtime.worker.clock import ServerClock, offset_s, set_clock
+from sundog.runtime.worker.life import PULSE_S, forked, how_it_ended, until_gone
+from sundog.runtime.worker.messages import WORKER_MESSAGES, CoreEnded, Pulse, ToMonitor, failed
+from sundog.runtime.worker.ranks import Ranks
 
 LEAVE_S = 2.0
 

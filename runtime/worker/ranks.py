@@ -9,14 +9,14 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from actors.engine.reports import ActorReport
-from actors.kernel.actor import ActorDied, Ref
-from actors.messages import Batch, Interrupt, Load
-from runtime.wire.frames import WireError
-from runtime.wire.link import Link
-from runtime.worker.life import end_by_force, killed_loading
-from runtime.worker.messages import WORKER_MESSAGES, CoreEnded, ToMonitor
-from runtime.worker.supervision import (
+from sundog.actors.engine.reports import ActorReport
+from sundog.actors.kernel.actor import ActorDied, Ref
+from sundog.actors.messages import Batch, Interrupt, Load
+from sundog.runtime.wire.frames import WireError
+from sundog.runtime.wire.link import Link
+from sundog.runtime.worker.life import end_by_force, killed_loading
+from sundog.runtime.worker.messages import WORKER_MESSAGES, CoreEnded, ToMonitor
+from sundog.runtime.worker.supervision import (
     LOOK_S,
     START_S,
     Launcher,

@@ -8,13 +8,13 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from actors.config import ConfigError
-from actors.engine.reports import ActorReport
-from actors.kernel.actor import Actor, Ref
-from actors.kernel.clock import now_s
-from actors.messages import PolicyFailed, StepOutput
-from runtime.worker.life import PULSE_S
-from runtime.worker.messages import CoreEnded, CoreFailed, Logged, Pulse, ToMonitor
+from sundog.actors.config import ConfigError
+from sundog.actors.engine.reports import ActorReport
+from sundog.actors.kernel.actor import Actor, Ref
+from sundog.actors.kernel.clock import now_s
+from sundog.actors.messages import PolicyFailed, StepOutput
+from sundog.runtime.worker.life import PULSE_S
+from sundog.runtime.worker.messages import CoreEnded, CoreFailed, Logged, Pulse, ToMonitor
 
 LOOK_S = PULSE_S / 2
 START_S = 60.0

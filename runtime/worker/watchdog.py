@@ -22,13 +22,13 @@ from typing import Final, Never
 
 import trio
 
-from actors.engine.backend import Backend
-from actors.engine.reports import ActorReport, report
-from actors.kernel.actor import Actor, Reply
-from actors.kernel.clock import now_s
-from actors.messages import Batch, Capacity, Load, StepResult
-from actors.policy_file import MODULE
-from runtime.worker.life import PULSE_S
+from sundog.actors.engine.backend import Backend
+from sundog.actors.engine.reports import ActorReport, report
+from sundog.actors.kernel.actor import Actor, Reply
+from sundog.actors.kernel.clock import now_s
+from sundog.actors.messages import Batch, Capacity, Load, StepResult
+from sundog.actors.policy_file import MODULE
+from sundog.runtime.worker.life import PULSE_S
 
 log = logging.getLogger("sundog.engine")
 

@@ -17,8 +17,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.core.config import ConfigError
-from sim.cost.work import CostModel, Coverage, Seconds, StepWork
+from sundog.actors.core.config import ConfigError
+from sundog.sim.cost.work import CostModel, Coverage, Seconds, StepWork
 
 Matrix = NDArray[np.float64]
 Bends = tuple[tuple[float, float], ...]

@@ -9,7 +9,7 @@ each rank's experts see the tokens of all. A rank without work goes along with o
 are there for the others.
 
 Pipeline: a step alone takes the sum of its stages. Stages work at once on different batches; when each begins
-is `sim.pipelined`'s to say. Between stages a token's hidden state and its residual go over the link
+is `sundog.sim.pipelined`'s to say. Between stages a token's hidden state and its residual go over the link
 (`send_token_s`), after `send_latency_s`.
 """
 
@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.cost.overhead import HostOverhead
-from sim.cost.work import CostModel, Seconds, StepWork
+from sundog.sim.cost.overhead import HostOverhead
+from sundog.sim.cost.work import CostModel, Seconds, StepWork
 
 
 class WithDrafts(CostModel):

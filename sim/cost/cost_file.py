@@ -1,7 +1,7 @@
 """Cost files: a calibrated cost model in TOML.
 
 A cost file has the coefficients of the model, their range, and where they come from. `[measured]` is for
-people. The file of a measured engine is one with more (`sim.cost.profile`).
+people. The file of a measured engine is one with more (`sundog.sim.cost.profile`).
 """
 
 import json
@@ -10,10 +10,10 @@ from dataclasses import asdict, fields
 from itertools import pairwise
 from pathlib import Path
 
-from actors.core.config import ConfigError
-from sim.cost.calibrated import Bends, Calibrated, InRange, ObservedRange
-from sim.files.run_files import write_whole
-from sim.files.toml import read_toml
+from sundog.actors.core.config import ConfigError
+from sundog.sim.cost.calibrated import Bends, Calibrated, InRange, ObservedRange
+from sundog.sim.files.run_files import write_whole
+from sundog.sim.files.toml import read_toml
 
 TITLE, RANGE, MEASURED, HOST = "calibrated", "range", "measured", "host"
 BENDS = ("bends", "context_bends")

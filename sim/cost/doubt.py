@@ -6,13 +6,13 @@ not fitted server by server; they are errors of whole kinds of prediction, round
 
 import math
 
-from sim.cost.calibrated import Calibrated, InRange
-from sim.cost.composed import Pipeline, ScaledCost, WithDrafts
-from sim.cost.overhead import WithOverhead
-from sim.cost.roofline import Roofline
-from sim.cost.tables.model import TablesCost
-from sim.cost.work import CostModel
-from sim.hardware.gpu import MACHINE_GPUS
+from sundog.sim.cost.calibrated import Calibrated, InRange
+from sundog.sim.cost.composed import Pipeline, ScaledCost, WithDrafts
+from sundog.sim.cost.overhead import WithOverhead
+from sundog.sim.cost.roofline import Roofline
+from sundog.sim.cost.tables.model import TablesCost
+from sundog.sim.cost.work import CostModel
+from sundog.sim.hardware.gpu import MACHINE_GPUS
 
 TABLES = 0.03
 """The doubt of measured tables: steps not fitted to are within 2 %; two runs of one server differ by 0.7."""

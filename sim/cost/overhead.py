@@ -11,9 +11,9 @@ from typing import Final
 
 import numpy as np
 
-from actors.core.engine_version import parse_version
-from sim.cost.work import CostModel, Seconds, StepWork
-from sim.hardware.gpu import Gpu
+from sundog.actors.core.engine_version import parse_version
+from sundog.sim.cost.work import CostModel, Seconds, StepWork
+from sundog.sim.hardware.gpu import Gpu
 
 MOST_TOKENS: Final = 512
 MOST_TOKENS_BLACKWELL: Final = 1024

@@ -1,4 +1,4 @@
-"""The file of a measured engine: a cost file (`sim.cost.cost_file`) with more.
+"""The file of a measured engine: a cost file (`sundog.sim.cost.cost_file`) with more.
 
 `[engine]` says what a simulation needs to know besides, so that none must be told of a model or GPU; `[host]`
 what its scheduler and HTTP front end add to the steps, `[hops]` what the way to its process and back takes.
@@ -10,14 +10,14 @@ from typing import Annotated
 
 from pydantic import Field
 
-from actors.config.hop_costs import NO_HOPS, HopCosts
-from actors.core.config import ConfigError
-from sim.cost.calibrated import InRange
-from sim.cost.composed import ScaledCost
-from sim.cost.cost_file import HOST, cost_of
-from sim.cost.overhead import HostOverhead, WithOverhead
-from sim.cost.work import CostModel
-from sim.files.toml import checked, read_toml
+from sundog.actors.config.hop_costs import NO_HOPS, HopCosts
+from sundog.actors.core.config import ConfigError
+from sundog.sim.cost.calibrated import InRange
+from sundog.sim.cost.composed import ScaledCost
+from sundog.sim.cost.cost_file import HOST, cost_of
+from sundog.sim.cost.overhead import HostOverhead, WithOverhead
+from sundog.sim.cost.work import CostModel
+from sundog.sim.files.toml import checked, read_toml
 
 ENGINE, HOPS = "engine", "hops"
 Count = Annotated[int, Field(ge=1, le=2**40)]

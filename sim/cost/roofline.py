@@ -30,15 +30,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from actors.config.generation import GREEDY
-from actors.core.engine_version import NEWEST
-from sim.cost.sampler import Sampler
-from sim.cost.work import CostModel, Seconds, StepWork, seen_pairs
-from sim.hardware.attention import GatedDelta, Latent
-from sim.hardware.formats import DTYPE_BYTES
-from sim.hardware.gpu import Gpu
-from sim.hardware.memory import check_parallel
-from sim.hardware.shape import Layer, ModelShape
+from sundog.actors.config.generation import GREEDY
+from sundog.actors.core.engine_version import NEWEST
+from sundog.sim.cost.sampler import Sampler
+from sundog.sim.cost.work import CostModel, Seconds, StepWork, seen_pairs
+from sundog.sim.hardware.attention import GatedDelta, Latent
+from sundog.sim.hardware.formats import DTYPE_BYTES
+from sundog.sim.hardware.gpu import Gpu
+from sundog.sim.hardware.memory import check_parallel
+from sundog.sim.hardware.shape import Layer, ModelShape
 
 LATENT_FLOPS = 0.67
 """The share of the dense peak in decodes of latent attention: 660 of 989 TFLOP/s (FlashMLA, H800)."""

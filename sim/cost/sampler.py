@@ -19,10 +19,10 @@ fitted to a server.
 
 from typing import Final, NamedTuple
 
-from actors.config.generation import Drawing
-from actors.core.engine_version import parse_version
-from sim.hardware.formats import DTYPE_BYTES
-from sim.hardware.gpu import Gpu
+from sundog.actors.config.generation import Drawing
+from sundog.actors.core.engine_version import parse_version
+from sundog.sim.hardware.formats import DTYPE_BYTES
+from sundog.sim.hardware.gpu import Gpu
 
 LOGIT_PASSES: Final = 2
 """The passes of greedy requests over float32 logits; 0.31 ms for 256 x 128,256 on an RTX 4090."""

@@ -12,7 +12,7 @@ import numpy as np
 from mypy_extensions import mypyc_attr
 from numpy.typing import NDArray
 
-from actors.core.batch import Batch
+from sundog.actors.core.batch import Batch
 
 Seconds = NDArray[np.float64]
 L2 = 2

@@ -13,9 +13,9 @@ from itertools import chain, cycle, islice, repeat
 from pathlib import Path
 from typing import Protocol
 
-from actors.config import ConfigError
-from actors.core.batch import Admission
-from actors.messages import ChatMessage
+from sundog.actors.config import ConfigError
+from sundog.actors.core.batch import Admission
+from sundog.actors.messages import ChatMessage
 
 TEXTS: tuple[str, ...] = tuple(json.loads((Path(__file__).parent / "texts.json").read_text(encoding="utf-8")))
 """Four remarks about what this is, and stories that the embedded model has told."""

@@ -6,21 +6,21 @@ from dataclasses import replace
 from math import log
 from typing import Generic, TypeVar
 
-from actors.config.speculative import SpeculativeConfig
-from actors.core.batch import Admission, Batch
-from actors.core.params.logprobs import PromptLogprobs, TokenLogprobs
-from actors.kernel.actor import Actor
-from actors.messages import Capacity, Heard, StepOutput
-from actors.metrics.totals import Lag
-from sim.backend import CostBackend, SampledSteps, TokenSource
-from sim.cost.composed import InStep
-from sim.cost.work import CostModel
-from sim.emulation.answers import Answers
-from sim.emulation.pace import LivePace
-from sim.emulation.scripts import Scripted, Scripts
-from sim.in_step import RankBackend, Wave
-from sim.pipelined import PipelinedBackend, cost_backend
-from sim.speculated import AcceptanceModel, Speculated
+from sundog.actors.config.speculative import SpeculativeConfig
+from sundog.actors.core.batch import Admission, Batch
+from sundog.actors.core.params.logprobs import PromptLogprobs, TokenLogprobs
+from sundog.actors.kernel.actor import Actor
+from sundog.actors.messages import Capacity, Heard, StepOutput
+from sundog.actors.metrics.totals import Lag
+from sundog.sim.backend import CostBackend, SampledSteps, TokenSource
+from sundog.sim.cost.composed import InStep
+from sundog.sim.cost.work import CostModel
+from sundog.sim.emulation.answers import Answers
+from sundog.sim.emulation.pace import LivePace
+from sundog.sim.emulation.scripts import Scripted, Scripts
+from sundog.sim.in_step import RankBackend, Wave
+from sundog.sim.pipelined import PipelinedBackend, cost_backend
+from sundog.sim.speculated import AcceptanceModel, Speculated
 
 
 class EmulatedBlockTables(Actor[Heard]):

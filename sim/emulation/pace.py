@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 import trio
 
-from actors.metrics.totals import Lag
-from sim.backend import Pace, instant, to_s, to_ticks
-from sim.cost.work import CostModel, StepWork
+from sundog.actors.metrics.totals import Lag
+from sundog.sim.backend import Pace, instant, to_s, to_ticks
+from sundog.sim.cost.work import CostModel, StepWork
 
 log = logging.getLogger("sundog.emulation")
 

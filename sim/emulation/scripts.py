@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from actors.core.batch import Batch
-from sim.backend import SampledSteps, TokenSource
-from sim.emulation.answers import Answers
+from sundog.actors.core.batch import Batch
+from sundog.sim.backend import SampledSteps, TokenSource
+from sundog.sim.emulation.answers import Answers
 
 
 class Scripts:

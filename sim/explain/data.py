@@ -3,12 +3,12 @@
 from dataclasses import asdict
 from typing import Any
 
-from actors.core.acceptance import Acceptance
-from sim.explain.findings import Findings
-from sim.explain.history import History, RequestHistory, RunningSpan
-from sim.explain.phases import RequestPhase, passings, phases, totals
-from sim.figures.engine import SpeculationFigures
-from sim.record.journal_rows import Chosen
+from sundog.actors.core.acceptance import Acceptance
+from sundog.sim.explain.findings import Findings
+from sundog.sim.explain.history import History, RequestHistory, RunningSpan
+from sundog.sim.explain.phases import RequestPhase, passings, phases, totals
+from sundog.sim.figures.engine import SpeculationFigures
+from sundog.sim.record.journal_rows import Chosen
 
 
 def request_data(history: History, request: RequestHistory) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from actors.core.acceptance import Acceptance
-from sim.explain.history import History, RecordedQueue, RequestHistory, Wait
-from sim.explain.phases import UNDER_WAY, UNKNOWN, Passing, passings, wait_phases
+from sundog.actors.core.acceptance import Acceptance
+from sundog.sim.explain.history import History, RecordedQueue, RequestHistory, Wait
+from sundog.sim.explain.phases import UNDER_WAY, UNKNOWN, Passing, passings, wait_phases
 
 
 @dataclass(slots=True)

@@ -10,10 +10,10 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from actors.core.acceptance import Acceptance
-from actors.core.batch import Chunk, Lack
-from sim.explain.journal_reader import Record
-from sim.record.journal_rows import (
+from sundog.actors.core.acceptance import Acceptance
+from sundog.actors.core.batch import Chunk, Lack
+from sundog.sim.explain.journal_reader import Record
+from sundog.sim.record.journal_rows import (
     Admitted,
     Arrival,
     Chosen,

@@ -10,14 +10,14 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 
-from actors.core.batch import Blocked
-from actors.core.request import Submit
-from actors.metrics.forecast import FirstToken
-from actors.metrics.measured import Measured
-from actors.metrics.metrics import Metrics
-from actors.metrics.snapshot import MOST_SHOWN, snapshot
-from actors.metrics.totals import EngineTotals
-from sim.explain.history import History, RecordedQueue, RequestHistory, RunningSpan
+from sundog.actors.core.batch import Blocked
+from sundog.actors.core.request import Submit
+from sundog.actors.metrics.forecast import FirstToken
+from sundog.actors.metrics.measured import Measured
+from sundog.actors.metrics.metrics import Metrics
+from sundog.actors.metrics.snapshot import MOST_SHOWN, snapshot
+from sundog.actors.metrics.totals import EngineTotals
+from sundog.sim.explain.history import History, RecordedQueue, RequestHistory, RunningSpan
 
 Json = dict[str, object]
 

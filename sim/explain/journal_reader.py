@@ -10,10 +10,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from actors.core.batch import Blocked, Chunk, Lack
-from sim.files.lines import JsonLines, Row
-from sim.files.run_files import JOURNAL, SUMMARY, check_same_run, last_number, numbered
-from sim.record.journal_rows import (
+from sundog.actors.core.batch import Blocked, Chunk, Lack
+from sundog.sim.files.lines import JsonLines, Row
+from sundog.sim.files.run_files import JOURNAL, SUMMARY, check_same_run, last_number, numbered
+from sundog.sim.record.journal_rows import (
     BROKEN_OFF,
     VERSION,
     Admitted,
@@ -28,7 +28,7 @@ from sim.record.journal_rows import (
     Preempted,
     Rank,
 )
-from sim.record.run_directory import open_run
+from sundog.sim.record.run_directory import open_run
 
 Record = Arrival | JournalStep | Lost | Chosen
 

@@ -5,14 +5,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from actors.config.speculative import MeasuredRates, Rates
-from actors.core.names import did_you_mean
-from sim.explain.history import History, HistoryError, RequestHistory
-from sim.explain.journal_reader import check_run, find_record, journal_header, journal_records
-from sim.files.lines import JsonLines
-from sim.files.run_files import REQUESTS
-from sim.record.journal_rows import Drafted, JournalError, JournalStep
-from sim.record.run_directory import open_run
+from sundog.actors.config.speculative import MeasuredRates, Rates
+from sundog.actors.core.names import did_you_mean
+from sundog.sim.explain.history import History, HistoryError, RequestHistory
+from sundog.sim.explain.journal_reader import check_run, find_record, journal_header, journal_records
+from sundog.sim.files.lines import JsonLines
+from sundog.sim.files.run_files import REQUESTS
+from sundog.sim.record.journal_rows import Drafted, JournalError, JournalStep
+from sundog.sim.record.run_directory import open_run
 
 
 def load(path: Path) -> History:

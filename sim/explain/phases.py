@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from sim.explain.history import History, RecordedQueue, RequestHistory, RunningSpan, Wait
-from sim.record.journal_rows import Rank
+from sundog.sim.explain.history import History, RecordedQueue, RequestHistory, RunningSpan, Wait
+from sundog.sim.record.journal_rows import Rank
 
 UNDER_WAY = "step under way"
 """The cause of a wait before any refusal: the engine is in the middle of a step."""

@@ -83,7 +83,7 @@ class Sources:
     """All classes of `actors/`, and the names that their instances are given."""
 
     def __init__(self) -> None:
-        self._root = Path(str(files("actors")))
+        self._root = Path(str(files("sundog.actors")))
 
     @cached_property
     def _modules(self) -> dict[str, Module]:
@@ -91,7 +91,7 @@ class Sources:
         found = {}
         for path in sorted(self._root.rglob("*.py")):
             place = path.relative_to(self._root.parent)
-            name = ".".join(place.with_suffix("").parts).removesuffix(".__init__")
+            name = "sundog." + ".".join(place.with_suffix("").parts).removesuffix(".__init__")
             found[name] = Module.of(str(place), path.read_text(encoding="utf-8"))
         return found
 
@@ -168,7 +168,7 @@ class Sources:
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
                 continue
             place = owner.module.imported.get(node.func.id, "")
-            module = self._modules.get(place) if place.startswith("actors.core.") else None
+            module = self._modules.get(place) if place.startswith("sundog.actors.core.") else None
             for each in [] if module is None else module.tree.body:
                 if isinstance(each, Function) and each.name == node.func.id:
                     assert module is not None

@@ -11,15 +11,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sim.explain.history import History, RequestHistory, RunningSpan
-from sim.explain.journal_reader import find_record, journal_header, journal_records, messages_beside
-from sim.explain.load import find_request, load
-from sim.explain.phases import RequestPhase, wait_phases
-from sim.explain.source import Code, Sources
-from sim.files.lines import JsonLines, Row
-from sim.files.run_files import CONFIG, JOURNAL, MESSAGES, SUMMARY, check_same_run
-from sim.record.journal_rows import JournalError, JournalStep
-from sim.record.run_directory import open_run
+from sundog.sim.explain.history import History, RequestHistory, RunningSpan
+from sundog.sim.explain.journal_reader import find_record, journal_header, journal_records, messages_beside
+from sundog.sim.explain.load import find_request, load
+from sundog.sim.explain.phases import RequestPhase, wait_phases
+from sundog.sim.explain.source import Code, Sources
+from sundog.sim.files.lines import JsonLines, Row
+from sundog.sim.files.run_files import CONFIG, JOURNAL, MESSAGES, SUMMARY, check_same_run
+from sundog.sim.record.journal_rows import JournalError, JournalStep
+from sundog.sim.record.run_directory import open_run
 
 
 @dataclass(slots=True)

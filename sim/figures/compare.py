@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim.figures.intervals import Floats, Interval, difference, quantile_difference, run_interval
-from sim.record.rows import finished
-from sim.record.run_directory import Run
+from sundog.sim.figures.intervals import Floats, Interval, difference, quantile_difference, run_interval
+from sundog.sim.record.rows import finished
+from sundog.sim.record.run_directory import Run
 
 LATENCIES = ("ttft_s", "tpot_s", "e2e_s", "queueing_s")
 STAGES = {"prefill_s": ("first_scheduled_s", "first_token_s"), "decode_s": ("first_token_s", "finish_s")}

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from actors.core.acceptance import Acceptance
-from sim.record.columns import StepColumns
-from sim.record.recorder import Recorder
-from sim.record.rows import Ints, Rows
+from sundog.actors.core.acceptance import Acceptance
+from sundog.sim.record.columns import StepColumns
+from sundog.sim.record.recorder import Recorder
+from sundog.sim.record.rows import Ints, Rows
 
 
 def engine_figures(recorder: Recorder, first_arrival_s: float) -> dict[str, Any]:

@@ -19,13 +19,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.core.batch import Admission, Batch, Chunk
-from actors.core.params.sampling import Sampling
-from actors.kernel.actor import Ref
-from actors.kernel.clock import now_s
-from actors.messages import Capacity, Interrupt, Load
-from sim.cost.calibrated import Calibrated, ObservedRange, chunk_context_tokens, nonnegative_least_squares
-from sim.cost.work import StepWork, WorkFold
+from sundog.actors.core.batch import Admission, Batch, Chunk
+from sundog.actors.core.params.sampling import Sampling
+from sundog.actors.kernel.actor import Ref
+from sundog.actors.kernel.clock import now_s
+from sundog.actors.messages import Capacity, Interrupt, Load
+from sundog.sim.cost.calibrated import (
+    Calibrated,
+    ObservedRange,
+    chunk_context_tokens,
+    nonnegative_least_squares,
+)
+from sundog.sim.cost.work import StepWork, WorkFold
 
 CONTEXTS = (16, 128, 512, 1024, 2048, 8192)
 CHUNKS = (1, 8, 16, 64, 128, 256, 512, 1024, 2048, 8192)

@@ -22,11 +22,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.core.config import ConfigError
-from sim.cost.calibrated import Calibrated, ObservedRange, coefficients, fit_sums, nonnegative_least_squares
-from sim.cost.profile import HostShare
-from sim.cost.work import CostModel, StepWork
-from sim.files.lines import JsonLines, Row
+from sundog.actors.core.config import ConfigError
+from sundog.sim.cost.calibrated import (
+    Calibrated,
+    ObservedRange,
+    coefficients,
+    fit_sums,
+    nonnegative_least_squares,
+)
+from sundog.sim.cost.profile import HostShare
+from sundog.sim.cost.work import CostModel, StepWork
+from sundog.sim.files.lines import JsonLines, Row
 
 VERSION = 1
 FEWEST_STEPS = 20

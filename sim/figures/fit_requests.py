@@ -1,8 +1,8 @@
 """A cost model from the latencies of requests alone, of one load of a server or of several.
 
 Nothing is known of steps, but a request that decodes gets a token in each: its n - 1 steps took from its
-first token to its last, and what they computed follows from the other requests of that time. The linear
-model (`sim.cost.calibrated`) sums over steps, so each such request gives one equation in its coefficients.
+first token to its last, and what they computed follows from the other requests of that time. The linear model
+(`sundog.sim.cost.calibrated`) sums over steps, so each such request gives one equation in its coefficients.
 Others are taken to decode evenly between their first and last token, and to prefill evenly between being
 scheduled and their first. Once the fit says how long a prompt's step takes, all is fitted again with the
 prompt in one step that ends with its first token, of which each request that decodes gets one token.
@@ -28,11 +28,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.core.config import ConfigError
-from sim.cost.calibrated import Calibrated, InRange, ObservedRange, nonnegative_least_squares
-from sim.figures.validate.logs import read_rows
-from sim.files.run_files import REQUESTS
-from sim.record.run_directory import open_run
+from sundog.actors.core.config import ConfigError
+from sundog.sim.cost.calibrated import Calibrated, InRange, ObservedRange, nonnegative_least_squares
+from sundog.sim.figures.validate.logs import read_rows
+from sundog.sim.files.run_files import REQUESTS
+from sundog.sim.record.run_directory import open_run
 
 Floats = NDArray[np.float64]
 TOO_LONG, NUM_FITS = 1.5, 5

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.record.rows import Floats, Ints, Rows
+from sundog.sim.record.rows import Floats, Ints, Rows
 
 KNEE = 0.85
 """The load from which small errors of step time become large ones of waiting time."""

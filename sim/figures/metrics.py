@@ -20,17 +20,23 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from sim.figures.distribution import AT_ONCE, Distribution, Part, distribution, distribution_of
-from sim.figures.engine import HostFigures, ReplicaFigures, Replicas, SpeculationFigures, engine_figures
-from sim.figures.load import saturation
-from sim.figures.tenants import NO_TENANTS, TenantFigures, Tenants, tenants_of
-from sim.figures.totals import NO_TERMS, Paid, RequestTotals, RunTerms
-from sim.figures.verdict import verdicts
-from sim.fleet.figures import FleetFigures, ScalingFigures
-from sim.record.client_record import ClientRecord
-from sim.record.columns import Columns, StepColumns
-from sim.record.recorder import Recorder
-from sim.record.rows import RequestTimes, Rows, joined, latencies, step_intervals
+from sundog.sim.figures.distribution import AT_ONCE, Distribution, Part, distribution, distribution_of
+from sundog.sim.figures.engine import (
+    HostFigures,
+    ReplicaFigures,
+    Replicas,
+    SpeculationFigures,
+    engine_figures,
+)
+from sundog.sim.figures.load import saturation
+from sundog.sim.figures.tenants import NO_TENANTS, TenantFigures, Tenants, tenants_of
+from sundog.sim.figures.totals import NO_TERMS, Paid, RequestTotals, RunTerms
+from sundog.sim.figures.verdict import verdicts
+from sundog.sim.fleet.figures import FleetFigures, ScalingFigures
+from sundog.sim.record.client_record import ClientRecord
+from sundog.sim.record.columns import Columns, StepColumns
+from sundog.sim.record.recorder import Recorder
+from sundog.sim.record.rows import RequestTimes, Rows, joined, latencies, step_intervals
 
 
 class Source(Protocol):
@@ -153,8 +159,8 @@ class ClientFigures:
 class ObjectiveFigures:
     """An objective of a run, the value that it limits, and if it held.
 
-    `num_unanswered` requests got no answer, and count as infinite (`sim.figures.verdict`). The value is None
-    where it is infinite by these, or no request has one.
+    `num_unanswered` requests got no answer, and count as infinite (`sundog.sim.figures.verdict`). The value
+    is None where it is infinite by these, or no request has one.
     """
 
     objective: str
@@ -169,22 +175,21 @@ class Summary:
 
     Throughput counts finished requests, and tokens of finished requests, over `duration_s`: from the first
     arrival until the last request has ended, in whichever way, and the last step. `saturation` is the load
-    over what can be served (`sim.figures.load`); from 1 on the queue grows as long as the load lasts. Goodput
-    counts requests that met every limit they have, their own
-    or else that of `RunTerms`, of all that arrived. `busy_fraction` is of all replicas' time until the last
-    step ended. `fairness` is Jain's index of what tenants were served while they waited beside others,
-    `slowdown_fairness` that of their slowdowns (`sim.figures.tenants`); None where it cannot be told.
-    Energy takes the GPUs' rated power all the time, cost their price: upper bounds for idle ones.
-    `kv_use` fractions are of all replicas' blocks together (`num_kv_blocks` each, or in the mean), the mean
-    over the same time. The hit rate is prefix-hit tokens over prompt tokens of all admitted requests.
-    Of several `replicas` the JSON has each; `imbalance` is what the busiest computed over the mean.
-    `refusals` counts those that were refused by the reason; the JSON has it only where there are any.
-    `num_cut` counts finished answers that the context or the KV cache ended early, and is in the JSON only
-    where there are any: a replayed request has no other limit on its length. `lost_output_tokens` went out
-    to requests that did not finish, and are in the JSON where there are any.
-    `remarks` say what the cost of steps rests on where that is not measured kernels of this very
-    model; the JSON has them only where there are any. A run that only `client`s saw has None for what only
-    engines know.
+    over what can be served (`sundog.sim.figures.load`); from 1 on the queue grows as long as the load lasts.
+    Goodput counts requests that met every limit they have, their own or else that of `RunTerms`, of all that
+    arrived. `busy_fraction` is of all replicas' time until the last step ended. `fairness` is Jain's index of
+    what tenants were served while they waited beside others, `slowdown_fairness` that of their slowdowns
+    (`sundog.sim.figures.tenants`); None where it cannot be told. Energy takes the GPUs' rated power all the
+    time, cost their price: upper bounds for idle ones. `kv_use` fractions are of all replicas' blocks
+    together (`num_kv_blocks` each, or in the mean), the mean over the same time. The hit rate is prefix-hit
+    tokens over prompt tokens of all admitted requests. Of several `replicas` the JSON has each; `imbalance`
+    is what the busiest computed over the mean. `refusals` counts those that were refused by the reason; the
+    JSON has it only where there are any. `num_cut` counts finished answers that the context or the KV cache
+    ended early, and is in the JSON only where there are any: a replayed request has no other limit on its
+    length. `lost_output_tokens` went out to requests that did not finish, and are in the JSON where there are
+    any. `remarks` say what the cost of steps rests on where that is not measured kernels of this very model;
+    the JSON has them only where there are any. A run that only `client`s saw has None for what only engines
+    know.
     """
 
     num_requests: int
@@ -235,7 +240,7 @@ class Summary:
     lost_output_tokens: int = 0
     objectives: tuple[ObjectiveFigures, ...] = ()
     fleet: FleetFigures | None = None
-    """The figures of a fleet whose engines are not all alike (`sim.fleet`)."""
+    """The figures of a fleet whose engines are not all alike (`sundog.sim.fleet`)."""
     host: HostFigures | None = None
     program_s: Distribution | None = None
     """From the first arrival of a program of agents to its last token; None without programs."""

@@ -4,9 +4,9 @@ import re
 from dataclasses import fields
 from typing import NamedTuple
 
-from actors.core.config import ConfigError
-from actors.core.names import unknown
-from sim.figures.tenants import TenantFigures
+from sundog.actors.core.config import ConfigError
+from sundog.actors.core.names import unknown
+from sundog.sim.figures.tenants import TenantFigures
 
 PERCENT = {"mean": None, "p50": 50.0, "p90": 90.0, "p99": 99.0}
 """The parts of a distribution that every run has; None is the mean."""

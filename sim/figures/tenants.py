@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.record.rows import Floats, Rows, latencies
+from sundog.sim.record.rows import Floats, Rows, latencies
 
 SHORTEST_S = 1e-9
 """The time, in seconds, that work is taken to last which is done in no time."""

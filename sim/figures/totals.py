@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.figures.named import PROGRAM, Metric, Objective
-from sim.record.rows import Floats, RequestTimes, Rows
+from sundog.sim.figures.named import PROGRAM, Metric, Objective
+from sundog.sim.record.rows import Floats, RequestTimes, Rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.figures.named import Objective
-from sim.record.rows import Floats, RequestTimes, Rows
+from sundog.sim.figures.named import Objective
+from sundog.sim.record.rows import Floats, RequestTimes, Rows
 
 
 class Verdict(NamedTuple):

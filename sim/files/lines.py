@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from actors.core.config import ConfigError
-from sim.files.run_files import RunError
+from sundog.actors.core.config import ConfigError
+from sundog.sim.files.run_files import RunError
 
 ErrorAt = Callable[[str, int, str], ConfigError]
 """The reader's own error, for a file, a line and a reason."""

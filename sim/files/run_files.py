@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from actors.core.config import ConfigError
+from sundog.actors.core.config import ConfigError
 
 REQUESTS = "requests.parquet"
 STEPS = "steps.parquet"

@@ -6,8 +6,8 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from actors.core.config import ConfigError
-from actors.core.names import did_you_mean
+from sundog.actors.core.config import ConfigError
+from sundog.actors.core.names import did_you_mean
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails

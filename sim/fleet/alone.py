@@ -3,9 +3,9 @@
 from bisect import bisect_left
 from collections.abc import Mapping
 
-from sim.cost.composed import Pipeline
-from sim.cost.work import CostModel, StepWork
-from sim.fleet.figures import MissedAlone
+from sundog.sim.cost.composed import Pipeline
+from sundog.sim.cost.work import CostModel, StepWork
+from sundog.sim.fleet.figures import MissedAlone
 
 
 def missed_alone(cost: CostModel, prompts: Mapping[int, int], ttft_s: float) -> MissedAlone | None:

@@ -12,10 +12,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from actors.core.chance import drawn
-from actors.core.config import ConfigError
-from sim.files.toml import checked, read_toml
-from sim.trace.record import TraceRequest
+from sundog.actors.core.chance import drawn
+from sundog.actors.core.config import ConfigError
+from sundog.sim.files.toml import checked, read_toml
+from sundog.sim.trace.record import TraceRequest
 
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import NamedTuple
 
-from actors.kernel.actor import Actor, Handled, Reply, answer
-from actors.kernel.clock import Event, Timer
-from actors.messages import CeaseFetch, Done, FetchKv, Refused
+from sundog.actors.kernel.actor import Actor, Handled, Reply, answer
+from sundog.actors.kernel.clock import Event, Timer
+from sundog.actors.messages import CeaseFetch, Done, FetchKv, Refused
 
 
 class Flow:

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from typing import Never
 
-from actors.core.batch import Batch, StepResult
-from actors.engine.executor import Runner
-from actors.kernel.actor import Actor, ActorDied, Ref, Reply
-from actors.kernel.clock import now_s, sleep_until
-from actors.messages import Capacity, Interrupt, Load
-from sim.backend import CostBackend
+from sundog.actors.core.batch import Batch, StepResult
+from sundog.actors.engine.executor import Runner
+from sundog.actors.kernel.actor import Actor, ActorDied, Ref, Reply
+from sundog.actors.kernel.clock import now_s, sleep_until
+from sundog.actors.messages import Capacity, Interrupt, Load
+from sundog.sim.backend import CostBackend
 
 
 class KilledByFault(Exception):

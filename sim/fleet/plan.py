@@ -9,18 +9,18 @@ from operator import mul
 
 import numpy as np
 
-from actors.core.routers.fleet_state import Role
-from actors.core.scalers import Attainment
-from actors.engine.backend import Backend
-from actors.engine.supervisor import Backoff, Supervision
-from actors.fates import SIMULATED, Fate
-from actors.messages import Capacity
-from sim.backend import Pace, TokenSource
-from sim.cost.composed import InStep, Pipeline, ScaledCost, scaled
-from sim.cost.work import CostModel
-from sim.fleet.alone import missed_alone
-from sim.fleet.faults import DeadEngine, PlannedFault, Retries, Spike, spiked
-from sim.fleet.figures import (
+from sundog.actors.core.routers.fleet_state import Role
+from sundog.actors.core.scalers import Attainment
+from sundog.actors.engine.backend import Backend
+from sundog.actors.engine.supervisor import Backoff, Supervision
+from sundog.actors.fates import SIMULATED, Fate
+from sundog.actors.messages import Capacity
+from sundog.sim.backend import Pace, TokenSource
+from sundog.sim.cost.composed import InStep, Pipeline, ScaledCost, scaled
+from sundog.sim.cost.work import CostModel
+from sundog.sim.fleet.alone import missed_alone
+from sundog.sim.fleet.faults import DeadEngine, PlannedFault, Retries, Spike, spiked
+from sundog.sim.fleet.figures import (
     FaultFigures,
     FleetFigures,
     MissedAlone,
@@ -30,15 +30,15 @@ from sim.fleet.figures import (
     ScalingFigures,
     TransferFigures,
 )
-from sim.fleet.links import KvLinks
-from sim.fleet.scaling import Autoscaler, ScaledPool, Scaling
-from sim.fleet.trouble import Trouble
-from sim.in_step import RankBackend, waves_of
-from sim.oracle import Oracle
-from sim.pipelined import cost_backend
-from sim.record.columns import MovedColumns
-from sim.record.recorder import Loss, Recorder
-from sim.replay import Surroundings
+from sundog.sim.fleet.links import KvLinks
+from sundog.sim.fleet.scaling import Autoscaler, ScaledPool, Scaling
+from sundog.sim.fleet.trouble import Trouble
+from sundog.sim.in_step import RankBackend, waves_of
+from sundog.sim.oracle import Oracle
+from sundog.sim.pipelined import cost_backend
+from sundog.sim.record.columns import MovedColumns
+from sundog.sim.record.recorder import Loss, Recorder
+from sundog.sim.replay import Surroundings
 
 RESTARTING = replace(SIMULATED, engine=Fate.RESTARTED)
 AT_ONCE = Backoff(first_s=0.0, longest_s=0.0, most_crashes=10**9)

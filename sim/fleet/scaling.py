@@ -12,14 +12,14 @@ are down by a fault, as are wanted; a question costs O(replicas).
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from actors.core.autoscaling import Controller
-from actors.core.routers.fleet_state import Role
-from actors.core.scalers import FirstItems, ScaledFleet, Scaler
-from actors.front.async_llm import FromClients
-from actors.kernel.actor import Ref
-from actors.kernel.clock import Event, now_s, sleep_until
-from actors.messages import Drain, Refused, ResetPrefixCache
-from sim.fleet.watch import FleetWatch
+from sundog.actors.core.autoscaling import Controller
+from sundog.actors.core.routers.fleet_state import Role
+from sundog.actors.core.scalers import FirstItems, ScaledFleet, Scaler
+from sundog.actors.front.async_llm import FromClients
+from sundog.actors.kernel.actor import Ref
+from sundog.actors.kernel.clock import Event, now_s, sleep_until
+from sundog.actors.messages import Drain, Refused, ResetPrefixCache
+from sundog.sim.fleet.watch import FleetWatch
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,18 +11,18 @@ from functools import partial
 from math import nan, prod
 from typing import Literal
 
-from actors.core.chance import drawn, is_lost
-from actors.core.config import ConfigError
-from actors.engine.backend import Backend
-from actors.front.async_llm import FromClients
-from actors.kernel.actor import Ref
-from actors.kernel.clock import Event, now_s, sleep_until
-from actors.messages import Cancel
-from sim.client import Client
-from sim.cost.composed import ScaledCost
-from sim.fleet.faults import Cancellations, DeadEngine, LostTransfer, PlannedFault, SlowLink, Straggler
-from sim.fleet.links import KvLinks
-from sim.fleet.mortal import MortalBackend
+from sundog.actors.core.chance import drawn, is_lost
+from sundog.actors.core.config import ConfigError
+from sundog.actors.engine.backend import Backend
+from sundog.actors.front.async_llm import FromClients
+from sundog.actors.kernel.actor import Ref
+from sundog.actors.kernel.clock import Event, now_s, sleep_until
+from sundog.actors.messages import Cancel
+from sundog.sim.client import Client
+from sundog.sim.cost.composed import ScaledCost
+from sundog.sim.fleet.faults import Cancellations, DeadEngine, LostTransfer, PlannedFault, SlowLink, Straggler
+from sundog.sim.fleet.links import KvLinks
+from sundog.sim.fleet.mortal import MortalBackend
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class Trouble:
 
     def new_backend(self, replica: int) -> MortalBackend:
         """Make a replica's first backend, or one that starts as long as faults keep its engine down."""
-        from sim.backend import CostBackend
+        from sundog.sim.backend import CostBackend
 
         inner = self.new_inner(replica)
         if not isinstance(inner, CostBackend):

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from actors.core.routers.fleet_state import Role
-from actors.kernel.actor import Actor
-from actors.messages import EngineDown, EngineUp, Heard, Routed, StepOutput, Submit, Unserved
+from sundog.actors.core.routers.fleet_state import Role
+from sundog.actors.kernel.actor import Actor
+from sundog.actors.messages import EngineDown, EngineUp, Heard, Routed, StepOutput, Submit, Unserved
 
 SOMEWHERE = -1
 """The pool of a request that has not been given one yet."""

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from actors.core.config import ConfigError
-from sim.hardware.attention import GatedDelta, Heads, Indexer, Latent
-from sim.hardware.fields import (
+from sundog.actors.core.config import ConfigError
+from sundog.sim.hardware.attention import GatedDelta, Heads, Indexer, Latent
+from sundog.sim.hardware.fields import (
     Fields,
     attention_in_all_layers,
     by_pattern,
@@ -32,8 +32,8 @@ from sim.hardware.fields import (
     no_window,
     qwen_experts,
 )
-from sim.hardware.formats import DTYPE_BYTES, dtype_name
-from sim.hardware.shape import Experts, Layer, Mlp
+from sundog.sim.hardware.formats import DTYPE_BYTES, dtype_name
+from sundog.sim.hardware.shape import Experts, Layer, Mlp
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any
 
-from actors.core.config import ConfigError
-from sim.hardware.shape import Experts, Mlp
+from sundog.actors.core.config import ConfigError
+from sundog.sim.hardware.shape import Experts, Mlp
 
 MOST = 2**31
 MOST_LAYERS = 2000

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from actors.core.config import ConfigError
-from actors.core.names import unknown
+from sundog.actors.core.config import ConfigError
+from sundog.actors.core.names import unknown
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8": 1}
 DTYPE_ALIASES = {

@@ -4,10 +4,10 @@ from dataclasses import dataclass, fields, replace
 from importlib.resources import files
 from typing import Any
 
-from actors.core.config import ConfigError
-from actors.core.names import normal, unknown
-from sim.files.toml import parse_toml, read_toml
-from sim.hardware.formats import DTYPE_BYTES
+from sundog.actors.core.config import ConfigError
+from sundog.actors.core.names import normal, unknown
+from sundog.sim.files.toml import parse_toml, read_toml
+from sundog.sim.hardware.formats import DTYPE_BYTES
 
 ALIASES = {
     "a100": "a100-80gb",
@@ -106,7 +106,7 @@ class Gpu:
 
 def known_gpus() -> list[str]:
     """Names of the GPUs described in this package, sorted."""
-    entries = (files("sim.hardware") / "gpus").iterdir()
+    entries = (files("sundog.sim.hardware") / "gpus").iterdir()
     return sorted(entry.name[:-5] for entry in entries if entry.name.endswith(".toml"))
 
 
@@ -131,7 +131,7 @@ def _load(name: str) -> Gpu:
     key = ALIASES.get(normal(name), normal(name))
     if key not in known:
         raise unknown("GPU", name, known, also=", or the path of a .toml file")
-    text = (files("sim.hardware") / "gpus" / f"{key}.toml").read_text("utf-8")
+    text = (files("sundog.sim.hardware") / "gpus" / f"{key}.toml").read_text("utf-8")
     return replace(_parse(parse_toml(text, key), key), key=key)
 
 

@@ -4,11 +4,11 @@ import math
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from actors.core.config import ConfigError
-from sim.hardware.attention import GatedDelta
-from sim.hardware.formats import DTYPE_BYTES
-from sim.hardware.gpu import Gpu
-from sim.hardware.shape import ModelShape
+from sundog.actors.core.config import ConfigError
+from sundog.sim.hardware.attention import GatedDelta
+from sundog.sim.hardware.formats import DTYPE_BYTES
+from sundog.sim.hardware.gpu import Gpu
+from sundog.sim.hardware.shape import ModelShape
 
 RUNTIME_BYTES = 600_000_000
 """Bytes of CUDA context, NCCL buffers and captured graphs; with the activations below they bring Qwen3-14B

@@ -11,15 +11,15 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from actors.config.generation import settings_in
-from actors.config.speculative import SpeculativeConfig
-from actors.core.config import ConfigError
-from actors.core.names import normal, unknown
-from sim.hardware.families import FAMILIES, Family, layers_of
-from sim.hardware.fields import EXPERT_KEYS, Fields, config_of
-from sim.hardware.formats import dtype_name
-from sim.hardware.quantization import format_in, modelopt_of
-from sim.hardware.shape import ModelShape
+from sundog.actors.config.generation import settings_in
+from sundog.actors.config.speculative import SpeculativeConfig
+from sundog.actors.core.config import ConfigError
+from sundog.actors.core.names import normal, unknown
+from sundog.sim.hardware.families import FAMILIES, Family, layers_of
+from sundog.sim.hardware.fields import EXPERT_KEYS, Fields, config_of
+from sundog.sim.hardware.formats import dtype_name
+from sundog.sim.hardware.quantization import format_in, modelopt_of
+from sundog.sim.hardware.shape import ModelShape
 
 UNPRICED = {
     "is_encoder_decoder": "an encoder and cross-attention",
@@ -266,7 +266,7 @@ VARIANTS = re.compile(
 
 def known_models() -> list[str]:
     """Names of the models described in this package, sorted."""
-    entries = (files("sim.hardware") / "models").iterdir()
+    entries = (files("sundog.sim.hardware") / "models").iterdir()
     return sorted(entry.name[:-5] for entry in entries if entry.name.endswith(".json"))
 
 
@@ -288,7 +288,7 @@ def load_model(name: str) -> ModelShape:
     key = next((key for key in _spellings(name) if key in known), None)
     if key is None:
         raise unknown("model", name, known, also=", or a folder with a config.json")
-    text = (files("sim.hardware") / "models" / f"{key}.json").read_text("utf-8")
+    text = (files("sundog.sim.hardware") / "models" / f"{key}.json").read_text("utf-8")
     return shape_of(text, key, key)
 
 

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from actors.core.config import ConfigError
-from actors.core.names import unknown
-from sim.hardware.fields import Fields, config_of
-from sim.hardware.formats import WeightFormat
-from sim.hardware.shape import MLP_PROJECTIONS, Layer, ModelShape
+from sundog.actors.core.config import ConfigError
+from sundog.actors.core.names import unknown
+from sundog.sim.hardware.fields import Fields, config_of
+from sundog.sim.hardware.formats import WeightFormat
+from sundog.sim.hardware.shape import MLP_PROJECTIONS, Layer, ModelShape
 
 LEFT = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules", "llm_int8_skip_modules")
 NEVER_QUANTISED = re.compile(

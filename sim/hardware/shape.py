@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 
-from actors.config.generation import Drawing, drawing_of
-from sim.hardware.attention import GatedDelta, Heads, Latent
-from sim.hardware.formats import DTYPE_BYTES, WeightFormat
+from sundog.actors.config.generation import Drawing, drawing_of
+from sundog.sim.hardware.attention import GatedDelta, Heads, Latent
+from sundog.sim.hardware.formats import DTYPE_BYTES, WeightFormat
 
 
 @dataclass(frozen=True, slots=True)

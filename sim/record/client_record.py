@@ -9,16 +9,16 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from sim.record.columns import Columns, StepColumns
-from sim.record.sink import Sink
-from sim.trace.record import TraceRequest
+from sundog.sim.record.columns import Columns, StepColumns
+from sundog.sim.record.sink import Sink
+from sundog.sim.trace.record import TraceRequest
 
 UNKNOWN = -1
 """A count that is absent."""
 
 
 class Seen(Protocol):
-    """A client's view of one request; `runtime.load.rows.Outcome` says what each field is."""
+    """A client's view of one request; `sundog.runtime.load.rows.Outcome` says what each field is."""
 
     due_s: float
     sent_s: float

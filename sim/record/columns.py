@@ -6,7 +6,7 @@ from array import array
 from dataclasses import dataclass, field
 from struct import Struct
 
-from actors.messages import StepOutput
+from sundog.actors.messages import StepOutput
 
 Blocks = tuple[int, int, int]
 """The blocks in use when a step that prefills began and had taken none, -1 of any other; those that the step

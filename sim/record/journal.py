@@ -4,12 +4,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from actors.core.batch import Batch
-from actors.core.params.sampling import DEFAULTS, Sampling
-from actors.kernel.actor import Actor
-from actors.messages import Generate, Heard, StepOutput, Submit
-from sim.cost.work import StepWork, WorkFold
-from sim.trace.record import TraceRequest
+from sundog.actors.core.batch import Batch
+from sundog.actors.core.params.sampling import DEFAULTS, Sampling
+from sundog.actors.kernel.actor import Actor
+from sundog.actors.messages import Generate, Heard, StepOutput, Submit
+from sundog.sim.cost.work import StepWork, WorkFold
+from sundog.sim.trace.record import TraceRequest
 
 
 class Journal(Actor[Heard]):

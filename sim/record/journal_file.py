@@ -33,14 +33,14 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from actors.kernel.actor import Actor
-from actors.kernel.clock import now_s
-from actors.messages import EngineDown, Heard, Routed, StepOutput, Submit
-from sim.files.lines import LineWriter
-from sim.files.run_files import JOURNAL, MESSAGES, RunError, last_number, numbered
-from sim.record.journal_rows import BROKEN_OFF, VERSION, Header
-from sim.record.recorder import tokens_at_end
-from sim.record.run_directory import server_id
+from sundog.actors.kernel.actor import Actor
+from sundog.actors.kernel.clock import now_s
+from sundog.actors.messages import EngineDown, Heard, Routed, StepOutput, Submit
+from sundog.sim.files.lines import LineWriter
+from sundog.sim.files.run_files import JOURNAL, MESSAGES, RunError, last_number, numbered
+from sundog.sim.record.journal_rows import BROKEN_OFF, VERSION, Header
+from sundog.sim.record.recorder import tokens_at_end
+from sundog.sim.record.run_directory import server_id
 
 LINES = 256
 """The number of lines that are written at once."""

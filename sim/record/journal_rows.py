@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from actors.config import EngineConfig
-from actors.core.batch import Blocked, Chunk
-from actors.core.config import ConfigError
-from actors.core.queue.policy import class_name
+from sundog.actors.config import EngineConfig
+from sundog.actors.core.batch import Blocked, Chunk
+from sundog.actors.core.config import ConfigError
+from sundog.actors.core.queue.policy import class_name
 
 VERSION = 1
 Rank = float | str | tuple["Rank", ...]
@@ -69,7 +69,7 @@ class Arrival(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """The Router chose a replica for requests; what it knew then is as in `actors.messages.Routed`."""
+    """The Router chose a replica for requests; what it knew then is as in `sundog.actors.messages.Routed`."""
 
     request_ids: tuple[str, ...]
     replica: int

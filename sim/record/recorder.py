@@ -14,11 +14,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from actors.core.acceptance import Acceptance
-from actors.core.batch import Admission, Batch, Finish
-from actors.core.request import Submit
-from actors.messages import StepOutput
-from sim.record.columns import (
+from sundog.actors.core.acceptance import Acceptance
+from sundog.actors.core.batch import Admission, Batch, Finish
+from sundog.actors.core.request import Submit
+from sundog.actors.messages import StepOutput
+from sundog.sim.record.columns import (
     ABSENT,
     NO_SAMPLE,
     Columns,
@@ -31,8 +31,8 @@ from sim.record.columns import (
     StepColumns,
     blocks_of,
 )
-from sim.record.sink import Sink
-from sim.trace.programs import Programs
+from sundog.sim.record.sink import Sink
+from sundog.sim.trace.programs import Programs
 
 SPILL = 2**15
 """Rows, or steps of a replica, in memory from which on a sink is given what is complete."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.record.client_record import OWN, ClientColumns
-from sim.record.columns import MOVED, Columns, Groups, MovedColumns, StepColumns
+from sundog.sim.record.client_record import OWN, ClientColumns
+from sundog.sim.record.columns import MOVED, Columns, Groups, MovedColumns, StepColumns
 
 if TYPE_CHECKING:
     import pyarrow as pa

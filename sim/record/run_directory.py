@@ -14,10 +14,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sim.files.run_files import CONFIG, REQUESTS, STEPS, SUMMARY, RunError, check_same_run
-from sim.files.toml import read_toml, toml_text
-from sim.record.rows import REQUEST_COLUMNS, STEP_COLUMNS
-from sim.trace.run_rows import SOURCE, digest
+from sundog.sim.files.run_files import CONFIG, REQUESTS, STEPS, SUMMARY, RunError, check_same_run
+from sundog.sim.files.toml import read_toml, toml_text
+from sundog.sim.record.rows import REQUEST_COLUMNS, STEP_COLUMNS
+from sundog.sim.trace.run_rows import SOURCE, digest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -83,11 +83,11 @@ class Run:
         return f"{self.path} is a part of a run: it broke off at {self.partial_until_s:,.3f} s"
 
     def requests(self) -> "pa.Table":
-        """A row per request (`sim.record.rows.REQUEST_COLUMNS`); raises RunError."""
+        """A row per request (`sundog.sim.record.rows.REQUEST_COLUMNS`); raises RunError."""
         return self._table(REQUESTS)
 
     def steps(self) -> "pa.Table":
-        """A row per step (`sim.record.rows.STEP_COLUMNS`); raises RunError."""
+        """A row per step (`sundog.sim.record.rows.STEP_COLUMNS`); raises RunError."""
         return self._table(STEPS)
 
     def _table(self, name: str) -> "pa.Table":

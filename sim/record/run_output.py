@@ -12,19 +12,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-from actors.config import EngineConfig
-from actors.core.config import ConfigError
-from actors.kernel.actor import Actor
-from actors.messages import Heard
-from sim.files.run_files import KEPT_TRACE, WholeFolder, strangers
-from sim.record.client_record import ClientColumns
-from sim.record.columns import Columns, MovedColumns
-from sim.record.journal_file import JournalFile, MessageFile
-from sim.record.journal_rows import Header
-from sim.record.run_directory import write_facts
-from sim.record.run_writer import OnDisk, RunWriter
-from sim.trace.jsonl_rows import write_trace
-from sim.trace.record import TraceRequest
+from sundog.actors.config import EngineConfig
+from sundog.actors.core.config import ConfigError
+from sundog.actors.kernel.actor import Actor
+from sundog.actors.messages import Heard
+from sundog.sim.files.run_files import KEPT_TRACE, WholeFolder, strangers
+from sundog.sim.record.client_record import ClientColumns
+from sundog.sim.record.columns import Columns, MovedColumns
+from sundog.sim.record.journal_file import JournalFile, MessageFile
+from sundog.sim.record.journal_rows import Header
+from sundog.sim.record.run_directory import write_facts
+from sundog.sim.record.run_writer import OnDisk, RunWriter
+from sundog.sim.trace.jsonl_rows import write_trace
+from sundog.sim.trace.record import TraceRequest
 
 log = logging.getLogger("sundog")
 

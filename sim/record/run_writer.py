@@ -14,10 +14,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sim.files.run_files import REQUESTS, STEPS, RunError
-from sim.record.columns import Columns, StepColumns
-from sim.record.rows import COUNTS, TIMES, Floats, Intervals, Rows, finished, requests_table, steps_table
-from sim.record.run_directory import TABLE_ID
+from sundog.sim.files.run_files import REQUESTS, STEPS, RunError
+from sundog.sim.record.columns import Columns, StepColumns
+from sundog.sim.record.rows import (
+    COUNTS,
+    TIMES,
+    Floats,
+    Intervals,
+    Rows,
+    finished,
+    requests_table,
+    steps_table,
+)
+from sundog.sim.record.run_directory import TABLE_ID
 
 ROWS = 2**16
 SUMMED = [name for name in Rows._fields if name != "is_done"]

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from actors.kernel.actor import Actor
-from actors.messages import Heard
-from sim.record.columns import Columns, StepColumns
-from sim.trace.record import TraceRequest
+from sundog.actors.kernel.actor import Actor
+from sundog.actors.messages import Heard
+from sundog.sim.record.columns import Columns, StepColumns
+from sundog.sim.trace.record import TraceRequest
 
 
 class Sink(Protocol):

@@ -11,11 +11,11 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from actors.core.batch import Batch
-from actors.kernel.actor import Actor
-from actors.messages import EngineDown, Heard, StepOutput, Submit, Unserved
-from sim.files.lines import LineWriter
-from sim.files.run_files import RunError
+from sundog.actors.core.batch import Batch
+from sundog.actors.kernel.actor import Actor
+from sundog.actors.messages import EngineDown, Heard, StepOutput, Submit, Unserved
+from sundog.sim.files.lines import LineWriter
+from sundog.sim.files.run_files import RunError
 
 Metrics = dict[str, int | float]
 

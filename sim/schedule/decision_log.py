@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from actors.core.batch import Admission, Batch
-from actors.core.config import ConfigError
-from actors.core.step.state import SchedulerState
-from sim.backend import SampledSteps
-from sim.emulation.scripts import NamedTokens
-from sim.files.lines import decode, read_lines
-from sim.files.run_files import write_whole
-from sim.schedule.driver import (
+from sundog.actors.core.batch import Admission, Batch
+from sundog.actors.core.config import ConfigError
+from sundog.actors.core.step.state import SchedulerState
+from sundog.sim.backend import SampledSteps
+from sundog.sim.emulation.scripts import NamedTokens
+from sundog.sim.files.lines import decode, read_lines
+from sundog.sim.files.run_files import write_whole
+from sundog.sim.schedule.driver import (
     Aborted,
     Added,
     Driver,
@@ -25,7 +25,7 @@ from sim.schedule.driver import (
     WasRefused,
     WasReset,
 )
-from sim.schedule.step_trace import StepTrace, parse_trace
+from sundog.sim.schedule.step_trace import StepTrace, parse_trace
 
 FALLBACK_TOKEN = 3
 """The token of a request whose recorded outputs have run out."""

@@ -13,19 +13,19 @@ from typing import NamedTuple, Never
 
 import trio
 
-from actors.block_hash import block_hasher
-from actors.core.queue.step_times import MeasuredSteps
-from actors.core.step.progress import Stalled, cannot_go_on, why_stalled
-from actors.core.step.state import SchedulerState
-from actors.engine.executor import Executor, Runner
-from actors.engine.kv_cache_manager import KVCacheManager
-from actors.engine.scheduler import Phase, Scheduler
-from actors.kernel.actor import Actor, Reply
-from actors.kernel.clock import Event, now_s, sleep_until
-from actors.messages import Abort, Batch, Blocked, Capacity, Done, Finish, ResetPrefixCache, StepResult
-from sim.backend import TokenSource
-from sim.clock import run_virtual
-from sim.schedule.step_trace import AbortAt, ResetAt, StepTrace, StepTraceRow, When
+from sundog.actors.block_hash import block_hasher
+from sundog.actors.core.queue.step_times import MeasuredSteps
+from sundog.actors.core.step.progress import Stalled, cannot_go_on, why_stalled
+from sundog.actors.core.step.state import SchedulerState
+from sundog.actors.engine.executor import Executor, Runner
+from sundog.actors.engine.kv_cache_manager import KVCacheManager
+from sundog.actors.engine.scheduler import Phase, Scheduler
+from sundog.actors.kernel.actor import Actor, Reply
+from sundog.actors.kernel.clock import Event, now_s, sleep_until
+from sundog.actors.messages import Abort, Batch, Blocked, Capacity, Done, Finish, ResetPrefixCache, StepResult
+from sundog.sim.backend import TokenSource
+from sundog.sim.clock import run_virtual
+from sundog.sim.schedule.step_trace import AbortAt, ResetAt, StepTrace, StepTraceRow, When
 
 
 class Added(NamedTuple):

@@ -8,14 +8,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast
 
-from actors.block_hash import block_hasher
-from actors.core.config import ConfigError, SchedulerConfig
-from actors.core.names import did_you_mean
-from actors.core.params.sampling import Sampling
-from actors.core.queue.policy import Policy
-from actors.core.request import Submit
-from actors.policy_file import find_policy
-from sim.files.lines import is_text
+from sundog.actors.block_hash import block_hasher
+from sundog.actors.core.config import ConfigError, SchedulerConfig
+from sundog.actors.core.names import did_you_mean
+from sundog.actors.core.params.sampling import Sampling
+from sundog.actors.core.queue.policy import Policy
+from sundog.actors.core.request import Submit
+from sundog.actors.policy_file import find_policy
+from sundog.sim.files.lines import is_text
 
 T = TypeVar("T")
 When = Literal["input", "executing"]

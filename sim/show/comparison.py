@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.markup import escape
 
-from sim.figures.compare import Compared, Comparison, Moved
-from sim.figures.metrics import Summary
-from sim.show.console import print_table, table_of
+from sundog.sim.figures.compare import Compared, Comparison, Moved
+from sundog.sim.figures.metrics import Summary
+from sundog.sim.show.console import print_table, table_of
 
 
 def verdict(figure: Compared) -> str:

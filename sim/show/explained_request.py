@@ -7,11 +7,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sim.explain.history import History, RequestHistory, RunningSpan, Wait
-from sim.explain.phases import RequestPhase, passings, phases, running_phases, totals, wait_phases
-from sim.figures.engine import SpeculationFigures
-from sim.show import words
-from sim.show.console import print_table
+from sundog.sim.explain.history import History, RequestHistory, RunningSpan, Wait
+from sundog.sim.explain.phases import RequestPhase, passings, phases, running_phases, totals, wait_phases
+from sundog.sim.figures.engine import SpeculationFigures
+from sundog.sim.show import words
+from sundog.sim.show.console import print_table
 
 MOST_PHASES = 8
 """The most changes of cause that are shown of a wait, unless all are asked for; with more, the causes are."""

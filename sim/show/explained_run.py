@@ -7,10 +7,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sim.explain.findings import UNANSWERED, Findings, WorstWait
-from sim.figures.engine import SpeculationFigures
-from sim.show import words
-from sim.show.console import print_table, table_of
+from sundog.sim.explain.findings import UNANSWERED, Findings, WorstWait
+from sundog.sim.figures.engine import SpeculationFigures
+from sundog.sim.show import words
+from sundog.sim.show.console import print_table, table_of
 
 NOBODY: Mapping[str, int] = {}
 MOST_REQUESTS = 5

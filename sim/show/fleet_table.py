@@ -4,8 +4,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sim.fleet.figures import FleetFigures
-from sim.show.console import print_table, table_of
+from sundog.sim.fleet.figures import FleetFigures
+from sundog.sim.show.console import print_table, table_of
 
 MOST_FAULTS = 20
 """Rows of a table of faults."""

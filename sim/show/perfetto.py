@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
-from actors.core.config import ConfigError
-from sim.explain.history import History, RequestHistory
-from sim.explain.journal_reader import find_record, journal_header, journal_records, messages_beside
-from sim.explain.load import load
-from sim.explain.phases import phases
-from sim.files.lines import JsonLines
-from sim.files.run_files import check_same_run, whole_file
-from sim.record.journal_rows import JournalError, JournalStep
+from sundog.actors.core.config import ConfigError
+from sundog.sim.explain.history import History, RequestHistory
+from sundog.sim.explain.journal_reader import find_record, journal_header, journal_records, messages_beside
+from sundog.sim.explain.load import load
+from sundog.sim.explain.phases import phases
+from sundog.sim.files.lines import JsonLines
+from sundog.sim.files.run_files import check_same_run, whole_file
+from sundog.sim.record.journal_rows import JournalError, JournalStep
 
 MOST_REQUESTS = 2_000
 MOST_SLICES = 50_000

@@ -6,17 +6,17 @@ from typing import IO, TYPE_CHECKING
 from rich.markup import escape
 from rich.table import Table
 
-from sim.figures.distribution import Distribution
-from sim.figures.engine import ReplicaFigures
-from sim.figures.load import KNEE, of_capacity, regime_of
-from sim.figures.metrics import ClientFigures, Summary
-from sim.figures.tenants import TenantFigures
-from sim.show import words
-from sim.show.console import console_for, print_table, table_of
-from sim.show.fleet_table import print_fleet
+from sundog.sim.figures.distribution import Distribution
+from sundog.sim.figures.engine import ReplicaFigures
+from sundog.sim.figures.load import KNEE, of_capacity, regime_of
+from sundog.sim.figures.metrics import ClientFigures, Summary
+from sundog.sim.figures.tenants import TenantFigures
+from sundog.sim.show import words
+from sundog.sim.show.console import console_for, print_table, table_of
+from sundog.sim.show.fleet_table import print_fleet
 
 if TYPE_CHECKING:
-    from sim.figures.validate.predict import Ranges
+    from sundog.sim.figures.validate.predict import Ranges
 
 MOST_REPLICAS = 16
 """Rows of a table of replicas."""

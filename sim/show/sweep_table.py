@@ -7,11 +7,11 @@ from typing import Any
 
 from rich.table import Table
 
-from sim.figures.intervals import FEWEST, Interval
-from sim.figures.named import Metric
-from sim.figures.sweep.cells import Cell, label
-from sim.figures.sweep.ranking import Knee, RankedCell, Ranking, blocks, knees, ranked, without
-from sim.show.console import console_for, print_table, table_of
+from sundog.sim.figures.intervals import FEWEST, Interval
+from sundog.sim.figures.named import Metric
+from sundog.sim.figures.sweep.cells import Cell, label
+from sundog.sim.figures.sweep.ranking import Knee, RankedCell, Ranking, blocks, knees, ranked, without
+from sundog.sim.show.console import console_for, print_table, table_of
 
 UNSETTLED = "†"
 UNSETTLED_NOTE = (

@@ -5,7 +5,7 @@ from itertools import groupby, pairwise
 
 from rich.text import Text
 
-from actors.messages import StepOutput, Submit
+from sundog.actors.messages import StepOutput, Submit
 
 LABEL, WIDTH = 26, 52
 ABSENT, WAITING, DECODE, PREFILL = range(4)

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from sim.cost import doubt
-from sim.figures.validate.errors import (
+from sundog.sim.cost import doubt
+from sundog.sim.figures.validate.errors import (
     COMPARED,
     MEANS,
     SHOWN,
@@ -20,9 +20,9 @@ from sim.figures.validate.errors import (
     coverages,
     summary,
 )
-from sim.figures.validate.measured import THROUGHPUT, MeasuredServer
-from sim.figures.validate.predict import RARE
-from sim.show.console import print_table, table_of
+from sundog.sim.figures.validate.measured import THROUGHPUT, MeasuredServer
+from sundog.sim.figures.validate.predict import RARE
+from sundog.sim.show.console import print_table, table_of
 
 
 class ShownRefusal(NamedTuple):
@@ -195,7 +195,7 @@ def accuracy_page(rows: Sequence[ValidationRow], refusals: Sequence[ShownRefusal
         for row in rows
     )
     titles = [*map(title, SHOWN)]
-    text = files("sim.show").joinpath("accuracy.md.jinja").read_text(encoding="utf-8")
+    text = files("sundog.sim.show").joinpath("accuracy.md.jinja").read_text(encoding="utf-8")
     return (
         Environment(trim_blocks=True, keep_trailing_newline=True)
         .from_string(text)

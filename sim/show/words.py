@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
-from sim.explain.history import RunningSpan
-from sim.explain.phases import UNDER_WAY, UNKNOWN, Passing, RequestPhase
-from sim.figures.engine import SpeculationFigures
-from sim.record.journal_rows import Chosen, Header, Rank
+from sundog.sim.explain.history import RunningSpan
+from sundog.sim.explain.phases import UNDER_WAY, UNKNOWN, Passing, RequestPhase
+from sundog.sim.figures.engine import SpeculationFigures
+from sundog.sim.record.journal_rows import Chosen, Header, Rank
 
 
 def moment(time_s: float) -> str:

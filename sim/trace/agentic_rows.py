@@ -6,8 +6,8 @@ Its agentic Mooncake rows name the requests that each waits for (`wait_for`). A 
 
 from collections.abc import Iterable
 
-from sim.trace.jsonl_rows import MOONCAKE_BLOCK_TOKENS, MOONCAKE_KEYS, JsonRow
-from sim.trace.record import MAX_SPAN_S, FromFirst, TraceError, TraceRequest, default_id
+from sundog.sim.trace.jsonl_rows import MOONCAKE_BLOCK_TOKENS, MOONCAKE_KEYS, JsonRow
+from sundog.sim.trace.record import MAX_SPAN_S, FromFirst, TraceError, TraceRequest, default_id
 
 AGENTIC_KEYS = MOONCAKE_KEYS | {
     "request_id",

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date
 
-from sim.files.lines import shown
-from sim.trace.record import (
+from sundog.sim.files.lines import shown
+from sundog.sim.trace.record import (
     MAX_SPAN_S,
     MAX_TOKENS,
     FromFirst,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.trace.record import TraceRequest
+from sundog.sim.trace.record import TraceRequest
 
 Floats = NDArray[np.float64]
 NUM_BINS = 48

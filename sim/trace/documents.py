@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from sim.trace.record import TraceError, TraceRequest, arrival_problem, default_id, tokens_problem
+from sundog.sim.trace.record import TraceError, TraceRequest, arrival_problem, default_id, tokens_problem
 
 
 class ReportedRequest(NamedTuple):

@@ -10,11 +10,11 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from actors.core.config import ConfigError
-from actors.core.names import did_you_mean
-from sim.files.lines import is_text, parse_object
-from sim.files.run_files import write_whole
-from sim.trace.record import (
+from sundog.actors.core.config import ConfigError
+from sundog.actors.core.names import did_you_mean
+from sundog.sim.files.lines import is_text, parse_object
+from sundog.sim.files.run_files import write_whole
+from sundog.sim.trace.record import (
     MAX_ARRIVAL_S,
     FromFirst,
     TraceError,

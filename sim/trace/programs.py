@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from sim.trace.record import TraceRequest
+from sundog.sim.trace.record import TraceRequest
 
 
 class Programs:

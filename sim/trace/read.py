@@ -9,14 +9,14 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sim.files.lines import decode, parse_object, read_lines, shown
-from sim.trace.agentic_rows import agentic_rows
-from sim.trace.csv_rows import DIALECTS, CsvRows
-from sim.trace.documents import DOCUMENTS, Reading
-from sim.trace.jsonl_rows import OWN_FORMAT, bailian_rows, check_header, mooncake_rows, own_rows
-from sim.trace.record import TraceError, TraceRequest, default_id
-from sim.trace.run_rows import run_rows
-from sim.trace.table_rows import (
+from sundog.sim.files.lines import decode, parse_object, read_lines, shown
+from sundog.sim.trace.agentic_rows import agentic_rows
+from sundog.sim.trace.csv_rows import DIALECTS, CsvRows
+from sundog.sim.trace.documents import DOCUMENTS, Reading
+from sundog.sim.trace.jsonl_rows import OWN_FORMAT, bailian_rows, check_header, mooncake_rows, own_rows
+from sundog.sim.trace.record import TraceError, TraceRequest, default_id
+from sundog.sim.trace.run_rows import run_rows
+from sundog.sim.trace.table_rows import (
     FORM,
     LLMSERVINGSIM,
     SIMULATED_BY_LLMSERVINGSIM,
@@ -25,8 +25,14 @@ from sim.trace.table_rows import (
     parse_columns,
     table_rows,
 )
-from sim.trace.tool_rows import TOKEN_BLOCK, PrefixNames, aiperf_records, llmservingsim_rows, weka_sessions
-from sim.trace.window import ALL, TracePart
+from sundog.sim.trace.tool_rows import (
+    TOKEN_BLOCK,
+    PrefixNames,
+    aiperf_records,
+    llmservingsim_rows,
+    weka_sessions,
+)
+from sundog.sim.trace.window import ALL, TracePart
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -268,7 +274,7 @@ def read_trace(
 ) -> Trace:
     """The trace at `path`, its format recognised; raises TraceError for an unknown format.
 
-    `columns` names those of a table (`sim.trace.table_rows`), `part` says which part of it is read.
+    `columns` names those of a table (`sundog.sim.trace.table_rows`), `part` says which part of it is read.
     """
     if columns is not None:
         if Path(path).is_dir():

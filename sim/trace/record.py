@@ -6,7 +6,7 @@ from decimal import Decimal
 from itertools import chain
 from typing import NamedTuple
 
-from actors.core.config import ConfigError
+from sundog.actors.core.config import ConfigError
 
 MAX_TOKENS = 100_000_000
 """The tokens of one request above which its row is taken to be damaged."""
@@ -15,7 +15,7 @@ MAX_ARRIVAL_S = 2.0**22
 MAX_SPAN_S = 2.0**24
 """The latest arrival, 194 days."""
 EXACT_S = 2.0**23
-"""The seconds up to which a run's clock adds step times exactly, 97 days (`sim.backend`)."""
+"""The seconds up to which a run's clock adds step times exactly, 97 days (`sundog.sim.backend`)."""
 LATEST_DATE_S = 2.0**33
 """The latest date, in the year 2242: a later one is in another unit."""
 

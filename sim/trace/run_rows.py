@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sim.files.run_files import CONFIG, KEPT_TRACE, REQUESTS, SUMMARY
-from sim.files.toml import read_toml
-from sim.trace.documents import Reading, check_request
-from sim.trace.record import TraceError, TraceRequest
+from sundog.sim.files.run_files import CONFIG, KEPT_TRACE, REQUESTS, SUMMARY
+from sundog.sim.files.toml import read_toml
+from sundog.sim.trace.documents import Reading, check_request
+from sundog.sim.trace.record import TraceError, TraceRequest
 
 SOURCE = "trace_sha256"
 """The key of the trace's digest in a run's `config.toml`."""

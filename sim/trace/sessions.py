@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from sim.trace.record import TraceRequest
+from sundog.sim.trace.record import TraceRequest
 
 
 def whole_sessions(rows: Sequence[TraceRequest]) -> list[list[TraceRequest]]:

@@ -11,10 +11,10 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
-from sim.files.lines import parse_object, read_lines
-from sim.trace.documents import Reading, instant_s
-from sim.trace.record import TraceError, TraceRequest, default_id
-from sim.trace.tool_rows import in_order
+from sundog.sim.files.lines import parse_object, read_lines
+from sundog.sim.trace.documents import Reading, instant_s
+from sundog.sim.trace.record import TraceError, TraceRequest, default_id
+from sundog.sim.trace.tool_rows import in_order
 
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 NEEDED = ("prompt", "output")

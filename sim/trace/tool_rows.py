@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from typing import Any
 
-from sim.files.lines import parse_object
-from sim.trace.documents import Reading, ReportedRequest, check_request, left_out, requests_of
-from sim.trace.record import MAX_ARRIVAL_S, FromFirst, TraceError, TraceRequest, default_id
+from sundog.sim.files.lines import parse_object
+from sundog.sim.trace.documents import Reading, ReportedRequest, check_request, left_out, requests_of
+from sundog.sim.trace.record import MAX_ARRIVAL_S, FromFirst, TraceError, TraceRequest, default_id
 
 TOKEN_BLOCK = 16
 """Tokens that one id names where a file holds the tokens themselves."""

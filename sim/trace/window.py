@@ -7,9 +7,9 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from actors.core.config import ConfigError
-from sim.trace.record import TraceRequest
-from sim.trace.sessions import whole_sessions
+from sundog.actors.core.config import ConfigError
+from sundog.sim.trace.record import TraceRequest
+from sundog.sim.trace.sessions import whole_sessions
 
 
 @dataclass(frozen=True, slots=True)

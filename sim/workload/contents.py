@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from itertools import count
 
-from sim.trace.record import TraceRequest
+from sundog.sim.trace.record import TraceRequest
 
 BLOCK_TOKENS = 16
 """Tokens of an id where the ids of a trace cannot stand for so many more or fewer."""

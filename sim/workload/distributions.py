@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, Field
 
-from actors.core.config import ConfigError
-from sim.trace.read import read_trace
+from sundog.actors.core.config import ConfigError
+from sundog.sim.trace.read import read_trace
 
 Counts = NDArray[np.int64]
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from actors.core.config import ConfigError
-from sim.trace.record import MAX_ARRIVAL_S, TraceRequest
-from sim.workload.distributions import Arrivals, Described, Lengths, check_positive
-from sim.workload.spec import BLOCK_TOKENS, Sessions, SystemPrompts, Tenant, Workload
+from sundog.actors.core.config import ConfigError
+from sundog.sim.trace.record import MAX_ARRIVAL_S, TraceRequest
+from sundog.sim.workload.distributions import Arrivals, Described, Lengths, check_positive
+from sundog.sim.workload.spec import BLOCK_TOKENS, Sessions, SystemPrompts, Tenant, Workload
 
 
 @dataclass(frozen=True, slots=True)

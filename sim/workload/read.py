@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from actors.core.config import ConfigError
-from sim.files.toml import checked, read_toml
-from sim.workload.mixture import Mixture
-from sim.workload.spec import Scaled, Workload
+from sundog.actors.core.config import ConfigError
+from sundog.sim.files.toml import checked, read_toml
+from sundog.sim.workload.mixture import Mixture
+from sundog.sim.workload.spec import Scaled, Workload
 
 PATHS = ("trace", "tokenizer")
 """Keys, in any table, whose values are files."""

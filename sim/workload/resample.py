@@ -10,10 +10,10 @@ from itertools import repeat
 
 import numpy as np
 
-from actors.core.config import ConfigError
-from sim.trace.programs import Programs
-from sim.trace.record import TraceRequest, default_id
-from sim.workload import stream
+from sundog.actors.core.config import ConfigError
+from sundog.sim.trace.programs import Programs
+from sundog.sim.trace.record import TraceRequest, default_id
+from sundog.sim.workload import stream
 
 
 def retimed(trace: Iterable[TraceRequest], rate_per_s: float, seed: int) -> Iterator[TraceRequest]:

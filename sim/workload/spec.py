@@ -9,13 +9,13 @@ from itertools import islice
 
 import numpy as np
 
-from actors.core.config import ConfigError
-from sim.trace.read import Trace, read_trace
-from sim.trace.record import MAX_ARRIVAL_S, TraceRequest, default_id
-from sim.trace.window import TracePart
-from sim.workload import stream
-from sim.workload.contents import scaled_prompts
-from sim.workload.distributions import Arrivals, Described, Fixed, Lengths, check_positive
+from sundog.actors.core.config import ConfigError
+from sundog.sim.trace.read import Trace, read_trace
+from sundog.sim.trace.record import MAX_ARRIVAL_S, TraceRequest, default_id
+from sundog.sim.trace.window import TracePart
+from sundog.sim.workload import stream
+from sundog.sim.workload.contents import scaled_prompts
+from sundog.sim.workload.distributions import Arrivals, Described, Fixed, Lengths, check_positive
 
 BLOCK_TOKENS = 16
 """Tokens that one id of a prompt's contents names."""

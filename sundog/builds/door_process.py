@@ -12,15 +12,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from actors.api.context import ServedModel
-from actors.api.front import Door
-from actors.api.server_options import ServerOptions
-from actors.config import ConfigError
+from sundog.actors.api.context import ServedModel
+from sundog.actors.api.front import Door
+from sundog.actors.api.server_options import ServerOptions
+from sundog.actors.config import ConfigError
 from sundog.ends import let_it_remark, log_to_stderr
 from sundog.options.serving import Serving
 
 if TYPE_CHECKING:
-    from actors.api.front import Front
+    from sundog.actors.api.front import Front
     from sundog.builds.served import Served
 
 
@@ -46,11 +46,11 @@ def front_of(
         return
     import msgspec
 
-    from runtime.doors.doors import Doors
-    from runtime.doors.messages import DOOR_MESSAGES
-    from runtime.doors.port import reserved
-    from runtime.host.python import module_command
-    from runtime.worker.forks import Forks
+    from sundog.runtime.doors.doors import Doors
+    from sundog.runtime.doors.messages import DOOR_MESSAGES
+    from sundog.runtime.doors.port import reserved
+    from sundog.runtime.host.python import module_command
+    from sundog.runtime.worker.forks import Forks
 
     if served.clock is not None:
         raise ConfigError("--time-scale needs --api-processes 1: doors have the wall's clock")
@@ -74,10 +74,10 @@ def main(descriptor: int, parent: int) -> None:
     """Become the fork server of the process `parent`, which is at the other end of a socket."""
     import msgspec
 
-    from runtime.doors.host import run_door
-    from runtime.text.tokenizer import Tokenizer
-    from runtime.worker.fork_server import refuse, serve_forks
-    from runtime.worker.life import begin_life
+    from sundog.runtime.doors.host import run_door
+    from sundog.runtime.text.tokenizer import Tokenizer
+    from sundog.runtime.worker.fork_server import refuse, serve_forks
+    from sundog.runtime.worker.life import begin_life
 
     begin_life("sundog doors", parent)
     with socket.socket(fileno=descriptor) as control:

@@ -5,7 +5,7 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from actors.config import ConfigError
+from sundog.actors.config import ConfigError
 from sundog.builds.served import Served, adapters, as_served, max_loras, template_of
 from sundog.options.engine import EngineOptions
 from sundog.options.measured import NOT_SCALED
@@ -13,10 +13,10 @@ from sundog.options.serving import EmulatedServing
 from sundog.options.simulation import LINK_GB_PER_S, CostOptions, ScalingOptions
 
 if TYPE_CHECKING:
-    from runtime.text.tokenizer import Tokenizer
-    from sim.emulation.answers import Answers
-    from sim.fleet.scaling import Autoscaler
     from sundog.builds.simulated import Simulated
+    from sundog.runtime.text.tokenizer import Tokenizer
+    from sundog.sim.emulation.answers import Answers
+    from sundog.sim.fleet.scaling import Autoscaler
 
 
 log = logging.getLogger("sundog")
@@ -34,17 +34,17 @@ def emulated(
 ) -> Served:
     """The shape `model` on the GPU asked for; raises ConfigError for what cannot be emulated."""
     _check_processes(serving)
-    from actors.api.emulation import Emulation as Emulated
-    from actors.api.emulation import Transfers
-    from actors.config.injected import parse_injection
-    from actors.config.sampling_defaults import NEUTRAL
-    from actors.front.codec import Vocabulary
-    from actors.front.front_end import FrontEnd
-    from actors.metrics.totals import Lag
-    from sim.emulation.backends import EmulatedBlockTables, Injections, emulated_backends
-    from sim.emulation.clock import ScaledClock
+    from sundog.actors.api.emulation import Emulation as Emulated
+    from sundog.actors.api.emulation import Transfers
+    from sundog.actors.config.injected import parse_injection
+    from sundog.actors.config.sampling_defaults import NEUTRAL
+    from sundog.actors.front.codec import Vocabulary
+    from sundog.actors.front.front_end import FrontEnd
+    from sundog.actors.metrics.totals import Lag
     from sundog.builds.simulated import Simulated
     from sundog.options.measured import simulated_target
+    from sundog.sim.emulation.backends import EmulatedBlockTables, Injections, emulated_backends
+    from sundog.sim.emulation.clock import ScaledClock
 
     simulated = Simulated.of(engine, simulated_target(model, serving.gpu, costs, scaling))
     eos = _end_token(tokenizer := _tokenizer(serving.tokenizer, template_of(serving)), serving.tokenizer)
@@ -111,8 +111,8 @@ def _check_processes(serving: EmulatedServing) -> None:
 
 def _tokenizer(path: str | None, chat_template: Path | None) -> "Tokenizer":
     """The one that counts prompts; raises ConfigError where there is none."""
-    from runtime.serve import EMBEDDED_MODEL
-    from runtime.text.tokenizer import Tokenizer
+    from sundog.runtime.serve import EMBEDDED_MODEL
+    from sundog.runtime.text.tokenizer import Tokenizer
 
     if path is None:
         return Tokenizer(EMBEDDED_MODEL, chat_template=chat_template)
@@ -133,7 +133,7 @@ def _end_token(tokenizer: "Tokenizer", path: str | None) -> int:
 
 def _answers(asked: str, tokenizer: "Tokenizer", seed: int) -> "Answers":
     """Return the answers, by name or from a file."""
-    from sim.emulation.answers import canned, echoed, from_file
+    from sundog.sim.emulation.answers import canned, echoed, from_file
 
     if asked == "texts":
         return canned(tokenizer, seed)

@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from actors.config import ConfigError, EngineConfig
-from actors.core.params.sampling import Adapter
+from sundog.actors.config import ConfigError, EngineConfig
+from sundog.actors.core.params.sampling import Adapter
 from sundog.builds.served import adapters, as_served, template_of
 from sundog.builds.torch_limits import check_quantization, planned_ahead, pools_of
 from sundog.ends import log_to_stderr
@@ -23,15 +23,15 @@ from sundog.options.engine import DEFAULT_LIMITS, UNKNOWN_CONTEXT, EngineOptions
 from sundog.options.serving import RealServing, parse_on
 
 if TYPE_CHECKING:
-    from actors.engine.backend import Backend
-    from runtime.kv_transfer.mover import KvMover
-    from runtime.ranks.rank import RankPlace
-    from runtime.ray.place import RayPlace
-    from runtime.serve import RealModel
-    from runtime.worker.engine_process import EngineProcess
-    from runtime.worker.fork_server import Run
-    from runtime.worker.forks import Forks
-    from runtime.worker.supervision import Launcher
+    from sundog.actors.engine.backend import Backend
+    from sundog.runtime.kv_transfer.mover import KvMover
+    from sundog.runtime.ranks.rank import RankPlace
+    from sundog.runtime.ray.place import RayPlace
+    from sundog.runtime.serve import RealModel
+    from sundog.runtime.worker.engine_process import EngineProcess
+    from sundog.runtime.worker.fork_server import Run
+    from sundog.runtime.worker.forks import Forks
+    from sundog.runtime.worker.supervision import Launcher
 
 
 def embedding_config(real: "RealModel", serving: RealServing, engine: EngineOptions) -> EngineConfig:
@@ -86,8 +86,8 @@ class OpenedModel:
 
     def backends(self, rank: "RankPlace | None" = None) -> "Callable[[int], Backend]":
         """Return what makes the backend of a replica, or of one `rank` of it; imports torch."""
-        from runtime.ranks.fit import check_ranks
-        from runtime.serve import embedding_backends, torch_backends
+        from sundog.runtime.ranks.fit import check_ranks
+        from sundog.runtime.serve import embedding_backends, torch_backends
 
         engine, serving = self.orders.engine, self.orders.serving
         if self.real.embedding is not None:
@@ -111,7 +111,7 @@ class OpenedModel:
 
     def watched(self) -> "Callable[[int], Backend]":
         """Return what makes backends in the server's own process, each watched by a thread; imports torch."""
-        from runtime.worker.watchdog import WatchedBackend
+        from sundog.runtime.worker.watchdog import WatchedBackend
 
         serving, new_backend = self.orders.serving, self.backends()
         return lambda replica: WatchedBackend(
@@ -124,8 +124,8 @@ class OpenedModel:
 
     def life(self) -> "Run":
         """The life of an engine process, and of the ranks that it forks if there are several."""
-        from runtime.worker.host import run_fork, run_host
-        from runtime.worker.rank_process import run_shared
+        from sundog.runtime.worker.host import run_fork, run_host
+        from sundog.runtime.worker.rank_process import run_shared
 
         num_ranks, serving = self.orders.engine.tensor_parallel_size, self.orders.serving
         is_late, is_here = _may_be_on_a_gpu(serving.device), serving.on is None
@@ -141,7 +141,7 @@ class OpenedModel:
 
     def _apart(self, run: "Run", num_ranks: int, is_late: bool) -> "Run":
         """The life of an engine process on GPUs or cores that no other replica has."""
-        from runtime.host.devices import VISIBLE, gpus_of, num_gpus, on_own_gpus
+        from sundog.runtime.host.devices import VISIBLE, gpus_of, num_gpus, on_own_gpus
 
         if not is_late:
             return partial(self._on_own_cores, run)
@@ -150,7 +150,7 @@ class OpenedModel:
 
     def _on_own_cores(self, run: "Run", replica: int, connected: socket.socket) -> None:
         """Run an engine process on the CPU, on cores apart from those of other replicas."""
-        from runtime.host.threads import share_cores
+        from sundog.runtime.host.threads import share_cores
 
         share_cores(replica, self.config.replicas)
         run(replica, connected)
@@ -182,9 +182,9 @@ class ServeOrders:
 
     def open(self) -> OpenedModel:
         """Read the folder; refuses by name what cannot be served."""
-        from actors.config.pooler import parse_pooler_config
-        from runtime.checks import check_settings
-        from runtime.serve import RealModel
+        from sundog.actors.config.pooler import parse_pooler_config
+        from sundog.runtime.checks import check_settings
+        from sundog.runtime.serve import RealModel
 
         serving = self.serving
         pooler = None if serving.pooler_config is None else parse_pooler_config(serving.pooler_config)
@@ -217,7 +217,7 @@ def engine_processes(
     orders: ServeOrders, place: "Launcher", mover: "KvMover | None"
 ) -> "Callable[[int], EngineProcess]":
     """Return what makes a replica's process, and begins it at a place; a `mover` goes between pools."""
-    from runtime.worker.engine_process import EngineProcess
+    from sundog.runtime.worker.engine_process import EngineProcess
 
     stall_s, load_s = orders.serving.stall_timeout_s, orders.serving.load_timeout_s
     return lambda replica: EngineProcess(replica, place, stall_s, load_s, mover=mover)
@@ -225,8 +225,8 @@ def engine_processes(
 
 def forks_here(orders: ServeOrders, stack: ExitStack) -> "Forks":
     """This machine, where processes are forked from one that begins now and imports everything."""
-    from runtime.host.python import module_command
-    from runtime.worker.forks import Forks
+    from sundog.runtime.host.python import module_command
+    from sundog.runtime.worker.forks import Forks
 
     forks = Forks(module_command("sundog.builds.engine_process"), orders.packed())
     stack.callback(forks.close)
@@ -236,8 +236,8 @@ def forks_here(orders: ServeOrders, stack: ExitStack) -> "Forks":
 
 def ray_place(orders: ServeOrders, stack: ExitStack) -> "RayPlace":
     """A Ray cluster, on whose nodes a replica's fork server reads the same folder, and imports for itself."""
-    from runtime.ray.cluster import joined
-    from runtime.serve import is_embedded
+    from sundog.runtime.ray.cluster import joined
+    from sundog.runtime.serve import is_embedded
 
     serving, model = orders.serving, orders.model
     assert serving.on is not None
@@ -245,7 +245,7 @@ def ray_place(orders: ServeOrders, stack: ExitStack) -> "RayPlace":
     num_each = serving.ray_cpus or max(num_cores // orders.engine.replicas, 1)
     num_cpus = max(num_cores, num_each * orders.engine.replicas)
     cluster = stack.enter_context(joined(parse_on(serving.on), num_cpus))
-    from runtime.ray.place import Orders, RayPlace
+    from sundog.runtime.ray.place import Orders, RayPlace
 
     demand = {"CPU": float(num_each if cluster.is_ours else serving.ray_cpus or 1)}
     if serving.device == "cuda" or (serving.device == "auto" and cluster.num("GPU")):
@@ -269,9 +269,9 @@ def _may_be_on_a_gpu(device: str) -> bool:
 
 def main(descriptor: int, parent: int) -> None:
     """Become the fork server of the process `parent`, which is at the other end of a socket."""
-    from runtime.host.progress import LoadProgress, show_progress
-    from runtime.worker.fork_server import refuse, serve_forks
-    from runtime.worker.life import begin_life
+    from sundog.runtime.host.progress import LoadProgress, show_progress
+    from sundog.runtime.worker.fork_server import refuse, serve_forks
+    from sundog.runtime.worker.life import begin_life
 
     begin_life("sundog engines", parent)
     with socket.socket(fileno=descriptor) as control:

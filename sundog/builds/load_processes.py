@@ -21,16 +21,16 @@ from typing import Literal, Protocol
 
 import trio
 
-from actors.config import ConfigError
-from runtime.host.python import safe_path
-from runtime.load.clients import Clients, LoadListener, ServerGone
-from runtime.load.cpu_share import CpuMeter, CpuShare
-from runtime.load.rows import Outcome
-from runtime.load.server import TargetServer
-from runtime.worker.life import bind_to
-from sim.trace.record import TraceRequest
-from sim.trace.sessions import whole_sessions
+from sundog.actors.config import ConfigError
 from sundog.ends import leaves
+from sundog.runtime.host.python import safe_path
+from sundog.runtime.load.clients import Clients, LoadListener, ServerGone
+from sundog.runtime.load.cpu_share import CpuMeter, CpuShare
+from sundog.runtime.load.rows import Outcome
+from sundog.runtime.load.server import TargetServer
+from sundog.runtime.worker.life import bind_to
+from sundog.sim.trace.record import TraceRequest
+from sundog.sim.trace.sessions import whole_sessions
 
 REPORT_S = 1.0
 """The seconds between two reports of a process."""

@@ -11,19 +11,19 @@ from dataclasses import dataclass, replace
 
 import trio
 
-from runtime.load.clients import ServerGone
-from runtime.load.cpu_share import CpuMeter, CpuShare
-from runtime.load.rows import Outcome
-from runtime.load.server import Endpoint, TargetServer, find_server
-from runtime.load.server_client import ServerClient
-from sim.figures.metrics import Summary, summarize
-from sim.record.client_record import ClientRecord
-from sim.trace.record import TraceRequest
 from sundog.builds.load_processes import LoadTerms, most_files, play_in_processes, played, shares_of
 from sundog.builds.replayed import play
 from sundog.builds.simulated import Simulated
 from sundog.ends import leaves
 from sundog.options.simulation import LoadOptions, TermsOptions
+from sundog.runtime.load.clients import ServerGone
+from sundog.runtime.load.cpu_share import CpuMeter, CpuShare
+from sundog.runtime.load.rows import Outcome
+from sundog.runtime.load.server import Endpoint, TargetServer, find_server
+from sundog.runtime.load.server_client import ServerClient
+from sundog.sim.figures.metrics import Summary, summarize
+from sundog.sim.record.client_record import ClientRecord
+from sundog.sim.trace.record import TraceRequest
 
 PROBE_S = 60.0
 """The time, in seconds, that a server may take to say what it takes."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from actors.config import ConfigError
+from sundog.actors.config import ConfigError
 from sundog.builds.engine_process import ServeOrders, engine_processes, forks_here, ray_place
 from sundog.builds.served import Served, max_loras
 from sundog.builds.torch_limits import need_torch
@@ -15,11 +15,11 @@ from sundog.options.serving import RealServing
 from sundog.options.simulation import parse_pool
 
 if TYPE_CHECKING:
-    from actors.front.codec import Vocabulary
-    from runtime.faults import Fault, LinkFault
-    from runtime.serve import RealModel
-    from runtime.worker.forks import Forks
-    from sim.fleet.faults import LostTransfer, SlowLink
+    from sundog.actors.front.codec import Vocabulary
+    from sundog.runtime.faults import Fault, LinkFault
+    from sundog.runtime.serve import RealModel
+    from sundog.runtime.worker.forks import Forks
+    from sundog.sim.fleet.faults import LostTransfer, SlowLink
 
 
 class StartingModel(NamedTuple):
@@ -50,10 +50,10 @@ def begun_model(
 
 def real_model(begun: StartingModel, stack: ExitStack) -> Served:
     """A model's folder, computed by torch in processes that end with `stack`, or in this one."""
-    from actors.config.sampling_defaults import NEUTRAL
-    from runtime.faults import EngineFaults
-    from runtime.kv_transfer.mover import KvMover
+    from sundog.actors.config.sampling_defaults import NEUTRAL
     from sundog.builds.start_report import device_of
+    from sundog.runtime.faults import EngineFaults
+    from sundog.runtime.kv_transfer.mover import KvMover
 
     orders, forks, faults = begun
     serving = orders.serving
@@ -85,8 +85,15 @@ def real_model(begun: StartingModel, stack: ExitStack) -> Served:
 
 def _faults(serving: RealServing, file: str, engine: EngineOptions) -> "tuple[Fault, ...]":
     """The faults of a file for engine processes of this machine; refuses by name what cannot be for real."""
-    from runtime.faults import MOST_TIMES, Fault, Hurt
-    from sim.fleet.faults import DeadEngine, LostTransfer, SlowLink, Straggler, drawn_faults, read_faults
+    from sundog.runtime.faults import MOST_TIMES, Fault, Hurt
+    from sundog.sim.fleet.faults import (
+        DeadEngine,
+        LostTransfer,
+        SlowLink,
+        Straggler,
+        drawn_faults,
+        read_faults,
+    )
 
     if serving.on is not None or serving.in_process:
         raise ConfigError("--faults hurts engine processes of this machine: leave --on and --in-process out")
@@ -115,9 +122,9 @@ def _faults(serving: RealServing, file: str, engine: EngineOptions) -> "tuple[Fa
 
 def _of_links(fault: "SlowLink | LostTransfer") -> "tuple[LinkFault, LinkFault]":
     """The begin of a fault of links, and its end."""
-    from runtime.faults import LinkFault
-    from runtime.kv_transfer.mover import KvMover
-    from sim.fleet.faults import SlowLink
+    from sundog.runtime.faults import LinkFault
+    from sundog.runtime.kv_transfer.mover import KvMover
+    from sundog.sim.fleet.faults import SlowLink
 
     if isinstance(fault, SlowLink):
         says = f"the links of replica {fault.replica} go at {fault.part:g} of their pace"
@@ -130,7 +137,7 @@ def _of_links(fault: "SlowLink | LostTransfer") -> "tuple[LinkFault, LinkFault]"
 
 def _with_thought(vocabulary: "Vocabulary", real: "RealModel", serving: RealServing) -> "Vocabulary":
     """The vocabulary of a model that reasons, if its marks are tokens."""
-    from actors.front.codec import ThoughtMarks
+    from sundog.actors.front.codec import ThoughtMarks
 
     if serving.reasoning_parser is None:
         return vocabulary

@@ -1,6 +1,6 @@
 """A replay from its options to its figures: what `sundog replay` and `sundog.replay()` both do.
 
-Its ranges come from two more runs, with steps as short and as long as they may be (`sim.cost.doubt`).
+Its ranges come from two more runs, with steps as short and as long as they may be (`sundog.sim.cost.doubt`).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from actors.kernel.actor import Actor
-from actors.messages import Heard
-from sim.figures.metrics import Summary, request_times, summarize
-from sim.interrupt import Interrupted
-from sim.oracle import find_predictor
-from sim.record.recorder import Recorder
-from sim.record.rows import Rows
-from sim.record.sink import Unkept
-from sim.replay import replay
-from sim.trace.record import TraceRequest
-from sim.workload.resample import retimed
+from sundog.actors.kernel.actor import Actor
+from sundog.actors.messages import Heard
 from sundog.builds.simulated import Simulated
 from sundog.options.simulation import LoadOptions, TermsOptions, parse_rate
+from sundog.sim.figures.metrics import Summary, request_times, summarize
+from sundog.sim.interrupt import Interrupted
+from sundog.sim.oracle import find_predictor
+from sundog.sim.record.recorder import Recorder
+from sundog.sim.record.rows import Rows
+from sundog.sim.record.sink import Unkept
+from sundog.sim.replay import replay
+from sundog.sim.trace.record import TraceRequest
+from sundog.sim.workload.resample import retimed
 
 if TYPE_CHECKING:
-    from sim.figures.validate.predict import Ranges
-    from sim.record.run_output import RunOutput
+    from sundog.sim.figures.validate.predict import Ranges
+    from sundog.sim.record.run_output import RunOutput
 
 
 def play(
@@ -85,7 +85,7 @@ def replayed(
 
 def ranged(simulated: Simulated, rows: Sequence[TraceRequest], load: LoadOptions, seed: int) -> "Ranges":
     """The ranges of a replay that has ended: its `kernels` know by then how far they were asked."""
-    from sim.figures.validate.predict import ranges_of
+    from sundog.sim.figures.validate.predict import ranges_of
 
     doubt, sides = simulated.doubt, []
     for side in simulated.doubted():

@@ -10,27 +10,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from actors.config import ConfigError, EngineConfig
-from actors.config.kv_events import parse_kv_events_config
-from actors.core.params.sampling import Adapter
-from actors.core.predictors import GuardedPredictor, LengthPredictor
-from actors.policy_file import find_own_predictor
+from sundog.actors.config import ConfigError, EngineConfig
+from sundog.actors.config.kv_events import parse_kv_events_config
+from sundog.actors.core.params.sampling import Adapter
+from sundog.actors.core.predictors import GuardedPredictor, LengthPredictor
+from sundog.actors.policy_file import find_own_predictor
 from sundog.ends import remark
 from sundog.options.serving import Serving, parse_lora_module
 
 if TYPE_CHECKING:
-    from actors.api.emulation import Emulation
-    from actors.api.serve_graph import Driver
-    from actors.config.sampling_defaults import SamplingDefaults
-    from actors.config.vector_sizes import VectorSizes
-    from actors.engine.backend import Engine
-    from actors.front.codec import Vocabulary
-    from actors.kernel.actor import Actor
-    from actors.messages import Heard
-    from runtime.kv_transfer.mover import KvMover
-    from runtime.text.tokenizer import Tokenizer
-    from sim.cost.work import CostModel
-    from sim.emulation.clock import ScaledClock
+    from sundog.actors.api.emulation import Emulation
+    from sundog.actors.api.serve_graph import Driver
+    from sundog.actors.config.sampling_defaults import SamplingDefaults
+    from sundog.actors.config.vector_sizes import VectorSizes
+    from sundog.actors.engine.backend import Engine
+    from sundog.actors.front.codec import Vocabulary
+    from sundog.actors.kernel.actor import Actor
+    from sundog.actors.messages import Heard
+    from sundog.runtime.kv_transfer.mover import KvMover
+    from sundog.runtime.text.tokenizer import Tokenizer
+    from sundog.sim.cost.work import CostModel
+    from sundog.sim.emulation.clock import ScaledClock
 
 
 log = logging.getLogger("sundog")
@@ -147,7 +147,7 @@ def kv_event_listeners(serving: Serving, config: EngineConfig) -> "Iterator[list
     if serving.kv_events_config is None or not config.publishes_kv_events:
         yield []
         return
-    from runtime.kv_events.publisher import kv_event_publisher
+    from sundog.runtime.kv_events.publisher import kv_event_publisher
 
     asked = parse_kv_events_config(serving.kv_events_config)
     size, first = config.scheduler.block_size, serving.data_parallel_rank

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from actors.config import ConfigError, EngineConfig
+from sundog.actors.config import ConfigError, EngineConfig
 from sundog.builds.served import Served, kv_event_listeners
 from sundog.ends import let_it_remark, log_to_stderr, remark
 from sundog.options.door import ConnectionOptions
@@ -15,8 +15,8 @@ from sundog.options.simulation import LoggingOptions
 from sundog.outputs import acceptance_log, needs_folder, server_record, step_logs
 
 if TYPE_CHECKING:
-    from actors.api.context import AnswerFormats, ServedModel
-    from actors.api.server_options import ServerOptions
+    from sundog.actors.api.context import AnswerFormats, ServedModel
+    from sundog.actors.api.server_options import ServerOptions
 
 
 OFTEN = (10_000, 5, 50)
@@ -30,13 +30,13 @@ def serve_until_stopped(
     """Serve until told to stop."""
     import trio
 
-    from actors.api.serve_graph import serve_graph
-    from actors.config.sampling_defaults import differing
-    from runtime.host.descriptors import raise_descriptor_limit
-    from runtime.worker.watchdog import LoopWatchdog, end_process
-    from sim.ahead import Ahead
+    from sundog.actors.api.serve_graph import serve_graph
+    from sundog.actors.config.sampling_defaults import differing
     from sundog.builds.door_process import front_of
     from sundog.builds.start_report import StartReport
+    from sundog.runtime.host.descriptors import raise_descriptor_limit
+    from sundog.runtime.worker.watchdog import LoopWatchdog, end_process
+    from sundog.sim.ahead import Ahead
 
     raise_descriptor_limit()
     options = replace(options, answers=_known_answers(options.answers, served, serving))
@@ -85,7 +85,7 @@ def serve_until_stopped(
 
 def _check_address(options: "ServerOptions") -> None:
     """Refuse a port in use, and name the process that has it."""
-    from actors.api import PortInUse
+    from sundog.actors.api import PortInUse
 
     try:
         options.check_address()
@@ -95,7 +95,7 @@ def _check_address(options: "ServerOptions") -> None:
 
 def server_options(serving: Serving, door: ConnectionOptions) -> "ServerOptions":
     """The server's options; raises ConfigError, for a port in use before any model is loaded."""
-    from actors.api.server_options import ServerOptions
+    from sundog.actors.api.server_options import ServerOptions
 
     options = ServerOptions(
         serving.host,
@@ -121,7 +121,7 @@ def server_options(serving: Serving, door: ConnectionOptions) -> "ServerOptions"
 
 def _answers(serving: Serving) -> "AnswerFormats":
     """The parsers of the model's answers, as far as the options say them."""
-    from actors.api.context import AnswerFormats
+    from sundog.actors.api.context import AnswerFormats
 
     return AnswerFormats(
         serving.tool_call_parser,
@@ -151,7 +151,7 @@ CANNED_CALLS = "hermes"
 
 def shown_model(served: Served, config: EngineConfig, aliases: tuple[str, ...] = ()) -> "ServedModel":
     """The model as clients see it; they may ask for it by `aliases`, too."""
-    from actors.api.context import ServedModel
+    from sundog.actors.api.context import ServedModel
 
     limit, now_s = config.scheduler.max_model_len, int(time.time())
     return ServedModel(

@@ -6,36 +6,36 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from actors.config import ConfigError, EngineConfig
-from actors.config.generation import GREEDY, parse_override
-from actors.config.hop_costs import parse_hop_costs
-from actors.config.pools import EnginePool
-from actors.config.speculative import SpeculativeConfig
-from actors.core.config import SchedulerConfig
-from actors.core.engine_version import NEWEST, is_async, is_newer
-from actors.messages import Capacity
-from actors.policy_file import find_scaler
-from sim.cost.composed import in_step, scaled
-from sim.cost.doubt import FRONT_END_DOUBT, step_doubt
-from sim.cost.overhead import NO_OVERHEAD, WithOverhead
-from sim.cost.overhead import host_overhead as fitted_overhead
-from sim.cost.work import CostModel
-from sim.figures.totals import RunTerms
-from sim.hardware.formats import dtype_name, kv_dtype_name
-from sim.hardware.gpu import load_gpu
-from sim.hardware.memory import sharing_ranks
-from sim.hardware.model import draft_of, load_model
-from sim.hardware.quantization import quantised
-from sim.target import Target
+from sundog.actors.config import ConfigError, EngineConfig
+from sundog.actors.config.generation import GREEDY, parse_override
+from sundog.actors.config.hop_costs import parse_hop_costs
+from sundog.actors.config.pools import EnginePool
+from sundog.actors.config.speculative import SpeculativeConfig
+from sundog.actors.core.config import SchedulerConfig
+from sundog.actors.core.engine_version import NEWEST, is_async, is_newer
+from sundog.actors.messages import Capacity
+from sundog.actors.policy_file import find_scaler
 from sundog.options.engine import EngineOptions
 from sundog.options.measured import as_measured, profile_of
 from sundog.options.row import refuse
 from sundog.options.simulation import LINK_GB_PER_S, TargetOptions, TermsOptions, parse_scalers
+from sundog.sim.cost.composed import in_step, scaled
+from sundog.sim.cost.doubt import FRONT_END_DOUBT, step_doubt
+from sundog.sim.cost.overhead import NO_OVERHEAD, WithOverhead
+from sundog.sim.cost.overhead import host_overhead as fitted_overhead
+from sundog.sim.cost.work import CostModel
+from sundog.sim.figures.totals import RunTerms
+from sundog.sim.hardware.formats import dtype_name, kv_dtype_name
+from sundog.sim.hardware.gpu import load_gpu
+from sundog.sim.hardware.memory import sharing_ranks
+from sundog.sim.hardware.model import draft_of, load_model
+from sundog.sim.hardware.quantization import quantised
+from sundog.sim.target import Target
 
 if TYPE_CHECKING:
-    from sim.cost.profile import Profile
-    from sim.fleet.plan import FleetPlan
-    from sim.replay import Furnish
+    from sundog.sim.cost.profile import Profile
+    from sundog.sim.fleet.plan import FleetPlan
+    from sundog.sim.replay import Furnish
 
 
 MEMORY_SHARE = 0.92
@@ -130,7 +130,7 @@ class Simulated:
         overhead = fitted_overhead(plans_ahead) if target.host_overhead else NO_OVERHEAD
         front_s = None
         if target.cost.endswith(".toml"):
-            from sim.cost.profile import front_end_s
+            from sundog.sim.cost.profile import front_end_s
 
             front_s = front_end_s(target.cost)
         kernels = hardware.cost(overhead)
@@ -190,7 +190,7 @@ class Simulated:
     @classmethod
     def _pooled(cls, engine: EngineOptions, target: TargetOptions) -> "Simulated":
         """A fleet of several pools, each simulated by itself."""
-        from sim.fleet.plan import FleetPlan, PlannedEngine
+        from sundog.sim.fleet.plan import FleetPlan, PlannedEngine
 
         refuse((engine, target), "is given beside --pool, which says it: leave it out", only=OF_POOLS)
         pools, made, members = target.pools, list[Simulated](), list[PlannedEngine]()
@@ -245,7 +245,7 @@ class Simulated:
 
     def _failing(self, file: str, seed: int) -> "Simulated":
         """Return the fleet with the faults of a file."""
-        from sim.fleet.faults import drawn_faults, read_faults
+        from sundog.sim.fleet.faults import drawn_faults, read_faults
 
         if (plan := self._planned(seed)).has_ranks_in_step:
             raise ConfigError("--faults: ranks that share experts go in step, and do not fail apart")
@@ -255,7 +255,7 @@ class Simulated:
 
     def _planned(self, seed: int = 0) -> "FleetPlan":
         """The engines one by one, where they are all alike, too."""
-        from sim.fleet.plan import FleetPlan, PlannedEngine
+        from sundog.sim.fleet.plan import FleetPlan, PlannedEngine
 
         num_replicas = self.config.replicas
         member = PlannedEngine(self.machine, "both", self.cost, self.capacity, self.num_gpus // num_replicas)
@@ -263,7 +263,7 @@ class Simulated:
 
     def _scaling(self, target: TargetOptions, scaler: str) -> "Simulated":
         """Return the fleet with as many replicas as its scaler wants, or each pool as its own does."""
-        from sim.fleet.scaling import Scaling
+        from sundog.sim.fleet.scaling import Scaling
 
         plan, by_role = self._planned(), parse_scalers(scaler)
         if plan.has_ranks_in_step:
@@ -405,7 +405,7 @@ def _measured(asked: SpeculativeConfig | None) -> SpeculativeConfig | None:
         return asked
     if asked.proposed is not None:
         raise ConfigError("--speculative-config: proposed is in the record, too; leave it out")
-    from sim.explain.load import measured_drafts  # it brings the reader of journals along
+    from sundog.sim.explain.load import measured_drafts  # it brings the reader of journals along
 
     return replace(asked, measured=measured_drafts(Path(asked.acceptance), asked.num_tokens))
 

@@ -3,9 +3,9 @@
 from math import prod
 from pathlib import Path
 
-from actors.core.config import SchedulerConfig
-from actors.kernel.actor import Actor
-from actors.messages import Capacity, EngineUp, Heard
+from sundog.actors.core.config import SchedulerConfig
+from sundog.actors.kernel.actor import Actor
+from sundog.actors.messages import Capacity, EngineUp, Heard
 
 
 class StartReport(Actor[Heard]):
@@ -47,8 +47,8 @@ def device_of(asked: str) -> str:
 
 def num_parameters(folder: Path) -> int | None:
     """Count the model's parameters; None where weights are packed, or not in files of their own."""
-    from runtime.checkpoint.facts import LoadError
-    from runtime.checkpoint.weights import FLOATS, stored_tensors
+    from sundog.runtime.checkpoint.facts import LoadError
+    from sundog.runtime.checkpoint.weights import FLOATS, stored_tensors
 
     try:
         tensors = stored_tensors(folder).values()

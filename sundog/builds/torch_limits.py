@@ -4,8 +4,8 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from actors.config import ConfigError, EngineConfig
-from actors.config.pools import EnginePool
+from sundog.actors.config import ConfigError, EngineConfig
+from sundog.actors.config.pools import EnginePool
 from sundog.options.engine import EngineOptions
 from sundog.options.row import refuse, rows
 from sundog.options.serving import RAY, RealServing
@@ -84,7 +84,7 @@ def check_threads(serving: RealServing, engine: EngineOptions) -> None:
     asked = f"--num-threads is {serving.num_threads}"
     if serving.on is not None:
         raise ConfigError(f"{asked}: on a cluster, --ray-cpus says with how many; give that instead")
-    from runtime.host.own_cores import own_cores
+    from sundog.runtime.host.own_cores import own_cores
 
     num_processes = engine.replicas * engine.tensor_parallel_size
     num_cores = len(own_cores())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from actors.config import ConfigError
+from sundog.actors.config import ConfigError
 from sundog.ends import Stopped, remark
 from sundog.options.clients import ENDPOINTS, ClientOptions
 from sundog.options.config_file import config_option
@@ -22,11 +22,11 @@ from sundog.options.takes import command, takes
 from sundog.outputs import client_output
 
 if TYPE_CHECKING:
-    from runtime.load.server import TargetServer
-    from sim.figures.metrics import Summary
-    from sim.record.client_record import ClientRecord
-    from sim.trace.record import TraceRequest
     from sundog.builds.measuring import ClientLoad
+    from sundog.runtime.load.server import TargetServer
+    from sundog.sim.figures.metrics import Summary
+    from sundog.sim.record.client_record import ClientRecord
+    from sundog.sim.trace.record import TraceRequest
 
 LATE_S, BUSY = 0.01, 0.8
 """A client that is later than this in one request of a hundred, or as busy at its busiest, is remarked on."""
@@ -109,15 +109,15 @@ def bench(
     those before them, and their times count from there. With --simulate, options of the engine say what
     is simulated beside it.
     """
-    from sim.record.client_record import ClientRecord
-    from sim.show.comparison import print_beside
-    from sim.show.console import console_for
-    from sim.show.summary_table import print_summary
-    from sim.show.words import steps_within
     from sundog.builds.load_processes import shares_of
     from sundog.builds.measuring import ClientLoad, as_answered, find, predict
     from sundog.builds.simulated import Simulated
     from sundog.options.measured import profile_of, simulated_target
+    from sundog.sim.record.client_record import ClientRecord
+    from sundog.sim.show.comparison import print_beside
+    from sundog.sim.show.console import console_for
+    from sundog.sim.show.summary_table import print_summary
+    from sundog.sim.show.words import steps_within
 
     if asked.simulate is None:
         refuse(
@@ -163,8 +163,8 @@ def bench(
 
 def _rows(asked: BenchOptions, reading: ReadingOptions, seed: int, trace: str) -> "list[TraceRequest]":
     """The requests, with the arrivals that were asked for."""
-    from sim.workload.read import read_spec
-    from sim.workload.resample import retimed
+    from sundog.sim.workload.read import read_spec
+    from sundog.sim.workload.resample import retimed
 
     arrivals = {
         "--rate": asked.rate is not None,
@@ -201,12 +201,12 @@ def _measured(
     record: "ClientRecord",
 ) -> "Summary":
     """Run the load, and write the run if a folder was given."""
-    from runtime.load.clients import ServerGone
-    from sim.figures.metrics import summarize_client
-    from sim.figures.totals import RunTerms
-    from sim.show.progress import progress
     from sundog.builds.load_processes import LoadBroken
     from sundog.builds.measuring import measure
+    from sundog.runtime.load.clients import ServerGone
+    from sundog.sim.figures.metrics import summarize_client
+    from sundog.sim.figures.totals import RunTerms
+    from sundog.sim.show.progress import progress
 
     level = terms.service_level
     limits = level.limits_s.get

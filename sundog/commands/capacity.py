@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from actors.config import ConfigError
+from sundog.actors.config import ConfigError
 from sundog.fast import one_thread
 from sundog.options.engine import EngineOptions
 from sundog.options.row import Real, Switch, Whole, option
@@ -50,11 +50,11 @@ def capacity(
     one_thread()
     import numpy as np
 
-    from sim.figures.intervals import mean_interval
-    from sim.show.progress import runs_progress
     from sundog.planning.advice import largest_loads
     from sundog.planning.fleets import fleets
     from sundog.planning.search import MOST_LOAD
+    from sundog.sim.figures.intervals import mean_interval
+    from sundog.sim.show.progress import runs_progress
 
     objectives = terms.service_level.objectives
     if not objectives:

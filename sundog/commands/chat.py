@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from actors.config import ConfigError
+from sundog.actors.config import ConfigError
 from sundog.ends import Stopped, leaves, remark
 from sundog.options.row import AnyText, Real, Whole, option
 from sundog.options.takes import command, takes
 
 if TYPE_CHECKING:
-    from runtime.load.conversation import AnswerPart, Conversation
-    from runtime.load.server_client import ServerClient
+    from sundog.runtime.load.conversation import AnswerPart, Conversation
+    from sundog.runtime.load.server_client import ServerClient
 
 COMMANDS = (
     "/reset forgets what was said, /exit ends (as Ctrl-D does), Ctrl-C stops an answer, or drops a line"
@@ -50,9 +50,9 @@ def chat(asked: ChatOptions, url: str) -> None:
     typed at a terminal is one question, and its answer goes to stdout; what
     the model thinks before it goes to stderr.
     """
-    from runtime.load.conversation import Conversation
-    from runtime.load.server_client import ServerClient
     from sundog.builds.measuring import PROBE_S
+    from sundog.runtime.load.conversation import Conversation
+    from sundog.runtime.load.server_client import ServerClient
 
     client = ServerClient.of(url, asked.api_key)
     model = asked.model or _first_model(client, PROBE_S)
@@ -122,7 +122,7 @@ def _first_model(client: "ServerClient", timeout_s: float) -> str:
     """Return the server's name for its first model; raises ConfigError where there is none."""
     import trio
 
-    from runtime.load.server import find_model
+    from sundog.runtime.load.server import find_model
 
     async def find() -> str:
         try:
@@ -137,7 +137,7 @@ def _answer(client: "ServerClient", conversation: "Conversation", question: str)
     """Print the answer as it comes; returns what went wrong, if anything did. Ctrl-C stops it."""
     import trio
 
-    from runtime.load.server_client import RequestFailed
+    from sundog.runtime.load.server_client import RequestFailed
 
     async def read() -> None:
         try:

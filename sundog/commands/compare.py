@@ -14,8 +14,8 @@ from sundog.options.takes import command, takes
 from sundog.sweeps.axes import VARIED
 
 if TYPE_CHECKING:
-    from sim.figures.compare import Comparison
-    from sim.record.run_directory import Run
+    from sundog.sim.figures.compare import Comparison
+    from sundog.sim.record.run_directory import Run
 
 MOST_RUNS = 1000
 """The most replications, more than anybody waits for."""
@@ -38,10 +38,10 @@ def compare(asked: CompareOptions, first: Path, second: Path) -> None:
     A and B are folders that `replay --out` or `bench --out` wrote.
     """
 
-    from sim.figures.compare import compare as compare_runs
-    from sim.record.run_directory import open_run
-    from sim.show.comparison import print_comparison, to_json
-    from sim.show.console import console_for
+    from sundog.sim.figures.compare import compare as compare_runs
+    from sundog.sim.record.run_directory import open_run
+    from sundog.sim.show.comparison import print_comparison, to_json
+    from sundog.sim.show.console import console_for
 
     a, b = open_run(first), open_run(second)
     for run in (a, b):
@@ -59,7 +59,7 @@ def compare(asked: CompareOptions, first: Path, second: Path) -> None:
 
 def _how_many_would_tell(found: "Comparison", a: "Run", b: "Run") -> str | None:
     """Say how many runs would show a difference in TTFT as large as this one, and by which command."""
-    from sim.figures.compare import replications_that_tell
+    from sundog.sim.figures.compare import replications_that_tell
 
     mean = next((figure for figure in found.figures if figure.name == "TTFT mean"), None)
     if mean is None or (count := replications_that_tell(mean.change)) is None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from actors.config import ConfigError
+from sundog.actors.config import ConfigError
 from sundog.ends import remark, writing
 from sundog.options.row import Real, Whole, option
 from sundog.options.takes import command, output, say_where, takes
@@ -29,8 +29,8 @@ def dashboard(asked: DashboardOptions, run: Path, output: Path) -> None:
 
     RUN is a folder of `replay --out` or `serve --record`. The page is one file, and needs no server.
     """
-    from sim.explain.load import load
-    from sim.show.html.page import replayed_page, write_replayed
+    from sundog.sim.explain.load import load
+    from sundog.sim.show.html.page import replayed_page, write_replayed
 
     history = load(run)
     arrivals_s = [request.arrival.time_s for request in history.requests.values()]

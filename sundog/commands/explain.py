@@ -13,7 +13,7 @@ from sundog.options.row import AnyText, Switch, Whole, option
 from sundog.options.takes import command, takes
 
 if TYPE_CHECKING:
-    from sim.explain.history import History
+    from sundog.sim.explain.history import History
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +36,9 @@ def explain(asked: ExplainOptions, record: Path) -> None:
 
     RECORD is a directory that replay --out or serve --record wrote, or a journal in one.
     """
-    from sim.explain.journal_reader import find_record
-    from sim.explain.load import load
-    from sim.files.run_files import JOURNAL
+    from sundog.sim.explain.journal_reader import find_record
+    from sundog.sim.explain.load import load
+    from sundog.sim.files.run_files import JOURNAL
 
     history = load(record)
     if history.cut_off:
@@ -54,7 +54,7 @@ def explain(asked: ExplainOptions, record: Path) -> None:
 
 def _turned_away(record: Path, asked: ExplainOptions) -> bool:
     """Say so if the request was refused at the door, where the journal knows nothing of it."""
-    from sim.explain.load import refused_at_door
+    from sundog.sim.explain.load import refused_at_door
 
     assert asked.request_id is not None
     found = refused_at_door(record, asked.request_id)
@@ -67,10 +67,10 @@ def _turned_away(record: Path, asked: ExplainOptions) -> bool:
 
 def _request(history: "History", request_id: str, asked: ExplainOptions) -> None:
     """Print one request, from its arrival to its end."""
-    from sim.explain.data import request_data
-    from sim.explain.load import find_request
-    from sim.show.console import console_for
-    from sim.show.explained_request import RequestPage
+    from sundog.sim.explain.data import request_data
+    from sundog.sim.explain.load import find_request
+    from sundog.sim.show.console import console_for
+    from sundog.sim.show.explained_request import RequestPage
 
     request = find_request(history.requests, request_id)
     if asked.as_json:
@@ -81,8 +81,8 @@ def _request(history: "History", request_id: str, asked: ExplainOptions) -> None
 
 def _told(record: Path) -> dict[str, int]:
     """Return how many requests the run's summary says were refused, by reason."""
-    from sim.files.run_files import SUMMARY
-    from sim.record.run_directory import open_run
+    from sundog.sim.files.run_files import SUMMARY
+    from sundog.sim.record.run_directory import open_run
 
     return open_run(record).summary.get("refusals", {}) if (record / SUMMARY).is_file() else {}
 
@@ -91,11 +91,11 @@ def _run(history: "History", name: str, asked: ExplainOptions, told: dict[str, i
     """Print what the whole record tells."""
     from dataclasses import replace
 
-    from sim.explain.data import run_data
-    from sim.explain.findings import UNANSWERED, beside_losses, findings
-    from sim.record.columns import kind_of
-    from sim.show.console import console_for
-    from sim.show.explained_run import print_run
+    from sundog.sim.explain.data import run_data
+    from sundog.sim.explain.findings import UNANSWERED, beside_losses, findings
+    from sundog.sim.record.columns import kind_of
+    from sundog.sim.show.console import console_for
+    from sundog.sim.show.explained_run import print_run
 
     found = findings(history, asked.top)
     by_policy = set(map(kind_of, found.refusals))

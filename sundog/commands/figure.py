@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from actors.config import ConfigError
+from sundog.actors.config import ConfigError
 from sundog.options.row import AnyText, option
 from sundog.options.takes import command, takes
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from actors.config import ConfigError
+from sundog.actors.config import ConfigError
 from sundog.ends import remark
 from sundog.options.row import Real, Whole, option
 from sundog.options.takes import command, output, takes
@@ -36,8 +36,8 @@ def perfetto(asked: PerfettoOptions, run: Path, output: Path | None) -> None:
     RUN is a folder of `replay --out` or `serve --record`; open the result at ui.perfetto.dev. Of a long run
     a part is drawn, and what is left out is said: --from and --to draw some seconds in full.
     """
-    from sim.explain.journal_reader import find_record
-    from sim.show.perfetto import Detail, export
+    from sundog.sim.explain.journal_reader import find_record
+    from sundog.sim.show.perfetto import Detail, export
 
     to_s = math.inf if asked.to_s is None else asked.to_s
     if to_s < asked.from_s:

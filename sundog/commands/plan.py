@@ -109,13 +109,13 @@ def plan(
     parallelism 1, 2, 4 and 8 unless it is given, and what --vary names (docs/planning.md).
     """
     one_thread()
-    from sim.show.progress import runs_progress
     from sundog.library.results import PlanResult
     from sundog.planning.fleets import fleets
     from sundog.planning.planner import planned
     from sundog.planning.prices import read_prices
     from sundog.planning.report import print_advice, to_json
     from sundog.planning.serving import commands, deployment, llm_d_values
+    from sundog.sim.show.progress import runs_progress
 
     prices = None if asked.prices is None else read_prices(asked.prices)
     gpus, varied = target.gpu.split(","), given_once(axes(asked.vary))

@@ -24,9 +24,9 @@ from sundog.options.takes import command, takes
 from sundog.outputs import run_output, step_logs
 
 if TYPE_CHECKING:
-    from sim.figures.metrics import Summary
-    from sim.figures.validate.predict import Ranges
     from sundog.builds.simulated import Simulated
+    from sundog.sim.figures.metrics import Summary
+    from sundog.sim.figures.validate.predict import Ranges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ def replay(
         ranges = _ranges(simulated, reading, load, engine.seed, trace) if asked.ranges else None
         click.echo(_json(summary, ranges))
         return
-    from sim.show.summary_table import print_ranges, print_summary
+    from sundog.sim.show.summary_table import print_ranges, print_summary
 
     replicas = f", {engine.replicas} replicas" if engine.replicas > 1 else ""
     title = f"{Path(trace).name} on {simulated.model}, {simulated.machine}{replicas}"
@@ -140,8 +140,8 @@ def _played(
     """Run the trace, and write the run if a folder was given."""
     from dataclasses import replace
 
-    from sim.show.progress import progress
     from sundog.builds.replayed import replayed
+    from sundog.sim.show.progress import progress
 
     source = reading.trace(trace)
     for text in source.remarks:
@@ -157,7 +157,7 @@ def _played(
             simulated, rows, load, terms, seed, output, on_progress, step_logs(logging.step_log)
         )
     if output.has_left_out_journal:
-        from sim.record.run_output import MOST_JOURNALLED
+        from sundog.sim.record.run_output import MOST_JOURNALLED
 
         what = "no journal was kept for explain and perfetto; --journal keeps it"
         remark(f"more than {MOST_JOURNALLED:,} requests: {what}")
@@ -166,8 +166,8 @@ def _played(
 
 def _warn(simulated: "Simulated", summary: "Summary") -> None:
     """Say where the prediction stands on thin ground."""
-    from sim.cost.doubt import outside_measured
-    from sim.figures.load import KNEE, of_capacity
+    from sundog.sim.cost.doubt import outside_measured
+    from sundog.sim.figures.load import KNEE, of_capacity
 
     for text in simulated.remarks:
         remark(text)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from actors.config import ConfigError
+from sundog.actors.config import ConfigError
 from sundog.options.takes import command, output, say_where
 
 
@@ -29,8 +29,8 @@ def report(runs: tuple[Path, ...], output: Path) -> None:
         write_sweep_page(SweepResult.of_json(runs[0] / TABLE_JSON), runs[0].resolve().name, output)
         say_where(output)
         return
-    from sim.record.run_directory import open_run
-    from sim.show.html.page import write_page
+    from sundog.sim.record.run_directory import open_run
+    from sundog.sim.show.html.page import write_page
 
     opened = [open_run(path) for path in runs]
     for run in opened:

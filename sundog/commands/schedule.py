@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from actors.core.engine_version import decisions_of
+from sundog.actors.core.engine_version import decisions_of
 from sundog.ends import remark, writing
 from sundog.options.engine import EngineOptions
 from sundog.options.row import Switch, option, rows
@@ -32,7 +32,7 @@ def schedule(asked: ScheduleOptions, engine: EngineOptions, trace: Path, output:
     The log has the format of the golden files, to compare with vLLM's own by a plain diff. TRACE is a trace
     by steps in their format, with its own configuration (tests/golden/README.md).
     """
-    from sim.schedule.decision_log import log_trace, read_step_trace
+    from sundog.sim.schedule.decision_log import log_trace, read_step_trace
 
     steps = read_step_trace(trace, decisions_of(engine.engine_version))
     with writing(output):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from actors.config import ConfigError
+from sundog.actors.config import ConfigError
 from sundog.ends import Stopped, interrupted, remark
 from sundog.fast import one_thread
 from sundog.options.engine import EngineOptions
@@ -24,9 +24,9 @@ from sundog.sweeps.source import check_tenants, identity, workload_of
 from sundog.sweeps.sweep_folder import SweepFolder
 
 if TYPE_CHECKING:
-    from sim.figures.named import Metric
-    from sim.figures.sweep.cells import Cell, Rule, Settings
     from sundog.library.results import SweepResult
+    from sundog.sim.figures.named import Metric
+    from sundog.sim.figures.sweep.cells import Cell, Rule, Settings
 
 SHOWN = ("ttft_s.mean", "ttft_s.p99", "tpot_s.mean", "output_tokens_per_s")
 PRECISION = "Replications"
@@ -117,10 +117,10 @@ def sweep(
     that a difference is that of the settings. docs/experiments.md says how to read the table.
     """
     one_thread()
-    from sim.figures.named import Metric
-    from sim.figures.sweep.cells import Rule, grid
-    from sim.show.sweep_table import as_rows, print_cells, to_json
     from sundog.library.results import SweepResult
+    from sundog.sim.figures.named import Metric
+    from sundog.sim.figures.sweep.cells import Rule, grid
+    from sundog.sim.show.sweep_table import as_rows, print_cells, to_json
 
     shown = [Metric.parse(name) for name in asked.metric or SHOWN]
     workload = workload_of(source, reading, asked.resample)
@@ -185,8 +185,8 @@ def _run(
     plan: Plan, cells: "Sequence[Settings]", rule: "Rule", asked: SweepOptions, metrics: "Sequence[Metric]"
 ) -> "list[Cell]":
     """Run all cells; Ctrl-C and SIGTERM say how far they came."""
-    from sim.figures.sweep.cells import label
-    from sim.show.progress import runs_progress
+    from sundog.sim.figures.sweep.cells import label
+    from sundog.sim.show.progress import runs_progress
 
     with runs_progress() as on_progress:
         experiment = Experiment(plan, cells, on_progress)

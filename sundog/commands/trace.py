@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from actors.config import ConfigError
+from sundog.actors.config import ConfigError
 from sundog.ends import remark, writing
 from sundog.options.row import Switch, option
 from sundog.options.simulation import ReadingOptions
 from sundog.options.takes import command, takes
 
 if TYPE_CHECKING:
-    from sim.trace.describe import Description
-    from sim.trace.record import TraceRequest
+    from sundog.sim.trace.describe import Description
+    from sundog.sim.trace.record import TraceRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,14 +36,14 @@ def trace(asked: TraceOptions, reading: ReadingOptions, output: str | None, trac
 
     Several traces are merged in order of arrival, and each becomes a tenant with the name of its file.
     """
-    from sim.trace.describe import describe
+    from sundog.sim.trace.describe import describe
 
     sources = [reading.trace(each) for each in traces]
     for text in (text for source in sources for text in source.remarks):
         remark(text)
     rows: Sequence[TraceRequest] = list(islice(sources[0], reading.limit))
     if len(sources) > 1:
-        from sim.workload.mixture import merged
+        from sundog.sim.workload.mixture import merged
 
         names = [Path(each).name.partition(".")[0] for each in traces]
         if len(set(names)) < len(names):
@@ -62,7 +62,7 @@ def trace(asked: TraceOptions, reading: ReadingOptions, output: str | None, trac
 
 
 def _write(output: str, rows: "Sequence[TraceRequest]", traces: tuple[str, ...]) -> None:
-    from sim.trace.jsonl_rows import write_trace
+    from sundog.sim.trace.jsonl_rows import write_trace
 
     size = max((row.hash_block_tokens for row in rows if row.hash_ids is not None), default=0)
     named = " ".join(Path(each).name for each in traces)
@@ -72,8 +72,8 @@ def _write(output: str, rows: "Sequence[TraceRequest]", traces: tuple[str, ...])
 
 def _print(found: "Description", format: str) -> None:
     """A table of lengths, and bars over time."""
-    from sim.show.console import console_for, print_table, table_of
-    from sim.trace.describe import bars
+    from sundog.sim.show.console import console_for, print_table, table_of
+    from sundog.sim.trace.describe import bars
 
     console = console_for()
     console.print(

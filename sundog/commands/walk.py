@@ -31,9 +31,9 @@ def walk(asked: WalkOptions, run: Path, request_id: str, output: Path) -> None:
     message about the request, with the code that handled it, the batches it was in, who shared them,
     and why it waited.
     """
-    from sim.explain.walk import walk as walked
-    from sim.files.run_files import write_whole
-    from sim.show.html.walk_page import render, text
+    from sundog.sim.explain.walk import walk as walked
+    from sundog.sim.files.run_files import write_whole
+    from sundog.sim.show.html.walk_page import render, text
 
     found = walked(run, request_id)
     for path in found.cut_off:

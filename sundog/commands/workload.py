@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from actors.config import ConfigError
+from sundog.actors.config import ConfigError
 from sundog.ends import remark, writing
 from sundog.options.row import Whole, option
 from sundog.options.takes import command, takes
@@ -29,8 +29,8 @@ def workload(asked: WorkloadOptions, spec: Path, output: str) -> None:
 
     SPEC is a TOML file; docs/workloads.md says what it may hold.
     """
-    from sim.trace.jsonl_rows import write_trace
-    from sim.workload.read import read_spec
+    from sundog.sim.trace.jsonl_rows import write_trace
+    from sundog.sim.workload.read import read_spec
 
     source = read_spec(spec)
     requests = source.requests(asked.seed)

@@ -3,9 +3,9 @@
 import ast
 from pathlib import Path
 
-from actors.config import ConfigError
-from actors.core.queue.policy import defines
-from actors.policy_file import PolicyRecipe, find_policy, policy_recipe
+from sundog.actors.config import ConfigError
+from sundog.actors.core.queue.policy import defines
+from sundog.actors.policy_file import PolicyRecipe, find_policy, policy_recipe
 
 TEMPLATE = Path(__file__).with_name("vllm_scheduler.py")
 
@@ -44,7 +44,7 @@ def _head(text: str, output: Path) -> str:
 #
 #     PYTHONPATH={output.parent}:SUNDOG vllm serve MODEL --scheduler-cls {output.stem}.PolicyScheduler
 #
-# SUNDOG is a folder with Sundog's actors/core, which needs no other package. Where steps are not planned
+# SUNDOG is the folder of the package `sundog`, whose actors/core needs no other. Where steps are not planned
 # ahead, as on CPUs, give {output.stem}.SyncPolicyScheduler."""
 
 

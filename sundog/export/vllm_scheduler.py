@@ -18,12 +18,12 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
 from vllm.v1.request import RequestStatus
 
-from actors.core import config as sundog_config
-from actors.core import policies as sundog_policies
-from actors.core import request as sundog_request
-from actors.core.carried import CarriedPolicy
-from actors.core.params.sampling import Adapter
-from actors.core.policies.guard import GuardedPolicy, guarded
+from sundog.actors.core import config as sundog_config
+from sundog.actors.core import policies as sundog_policies
+from sundog.actors.core import request as sundog_request
+from sundog.actors.core.carried import CarriedPolicy
+from sundog.actors.core.params.sampling import Adapter
+from sundog.actors.core.policies.guard import GuardedPolicy, guarded
 
 SECONDS = ("slo_ttft_s", "slo_tpot_s", "slo_e2e_s")
 FACTS: dict[str, Any] = {

@@ -16,10 +16,10 @@ from typing import Any, Literal, TypeVar
 
 import trio
 
-from actors.config import ConfigError
-from actors.core.names import did_you_mean
-from actors.core.policies import Policy
-from actors.core.routers import RouterPolicy
+from sundog.actors.config import ConfigError
+from sundog.actors.core.names import did_you_mean
+from sundog.actors.core.policies import Policy
+from sundog.actors.core.routers import RouterPolicy
 from sundog.ends import leaves
 from sundog.library.results import PlanResult, RunResult, SweepResult
 from sundog.options.engine import EngineOptions
@@ -125,13 +125,13 @@ def replay(
     target, reading, load, terms, engine = records_of({**options, **named})
 
     def run() -> RunResult:
-        from actors.policy_file import given_policy, given_router
-        from sim.record.journal_rows import Header
-        from sim.record.run_directory import open_run, replay_id
-        from sim.record.run_output import RunOutput, kind_of_replay
+        from sundog.actors.policy_file import given_policy, given_router
         from sundog.builds.replayed import replayed
         from sundog.builds.simulated import Simulated
         from sundog.options.config_file import recorded
+        from sundog.sim.record.journal_rows import Header
+        from sundog.sim.record.run_directory import open_run, replay_id
+        from sundog.sim.record.run_output import RunOutput, kind_of_replay
 
         simulated = Simulated.of(engine, target)
         config = replace(simulated.config, decode_runs=True)
@@ -189,7 +189,7 @@ def serve(model: str | None = None, *, gpu: str | None = None, **options: Any) -
 
 def read(folder: str | Path) -> RunResult | SweepResult:
     """Read what `replay`, `bench` or `sweep` wrote with --out; raises RunError for another folder."""
-    from sim.record.run_directory import open_run
+    from sundog.sim.record.run_directory import open_run
     from sundog.sweeps.sweep_folder import TABLE_JSON
 
     table = Path(folder) / TABLE_JSON
@@ -216,9 +216,9 @@ def sweep(
     `vary` maps names of options or `workload.TABLE.KEY` to the values to try. Runs are made in `jobs`
     processes, by default one per core: a script needs `if __name__ == "__main__":`. Raises ConfigError.
     """
-    from sim.figures.named import Metric
-    from sim.figures.sweep.cells import Rule, grid
-    from sim.show.progress import runs_progress
+    from sundog.sim.figures.named import Metric
+    from sundog.sim.figures.sweep.cells import Rule, grid
+    from sundog.sim.show.progress import runs_progress
     from sundog.sweeps.axes import with_fields
     from sundog.sweeps.cell import Plan
     from sundog.sweeps.experiment import Experiment
@@ -272,10 +272,10 @@ def plan(
     Like `sweep` it makes processes.
     Raises ConfigError.
     """
-    from sim.show.progress import runs_progress
     from sundog.planning.fleets import fleets
     from sundog.planning.planner import planned
     from sundog.planning.prices import checked_prices, read_prices
+    from sundog.sim.show.progress import runs_progress
 
     if "gpu" in options:
         raise ConfigError("gpu is one machine, and a plan compares several: name them in gpus")

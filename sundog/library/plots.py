@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from actors.config import ConfigError
-from sim.figures.named import Metric
-from sim.figures.sweep.cells import Cell
-from sim.figures.verdict import judged
-from sim.record.rows import finished
+from sundog.actors.config import ConfigError
 from sundog.ends import writing
 from sundog.options.row import picture_format
+from sundog.sim.figures.named import Metric
+from sundog.sim.figures.sweep.cells import Cell
+from sundog.sim.figures.verdict import judged
+from sundog.sim.record.rows import finished
 
 if TYPE_CHECKING:
     import pyarrow as pa

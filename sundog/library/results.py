@@ -11,18 +11,18 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from actors.config import ConfigError
-from sim.figures.named import Metric
-from sim.figures.sweep.cells import Cell, FailedRun
-from sim.figures.sweep.ranking import blocks, ranked
+from sundog.actors.config import ConfigError
 from sundog.library.plots import PlanPlots, RunPlots, SweepPlots
+from sundog.sim.figures.named import Metric
+from sundog.sim.figures.sweep.cells import Cell, FailedRun
+from sundog.sim.figures.sweep.ranking import blocks, ranked
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from sim.figures.named import Objective
-    from sim.record.run_directory import Run
     from sundog.planning.advice import Advice
+    from sundog.sim.figures.named import Objective
+    from sundog.sim.record.run_directory import Run
 
 COUNTS = ("num_warmup", "num_measured", "unsettled")
 """The counts that a run has besides its metrics."""

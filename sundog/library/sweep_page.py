@@ -79,7 +79,7 @@ CSV</a></p>
 
 def write_sweep_page(found: "SweepResult", name: str, path: Path) -> None:
     """Write the page; raises ConfigError when it cannot be written."""
-    from sim.files.run_files import write_whole
+    from sundog.sim.files.run_files import write_whole
 
     text = sweep_page(found, name)
     with writing(path):

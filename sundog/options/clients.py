@@ -7,7 +7,7 @@ from sundog.options.row import AnyText, OneOf, Parsed, Real, option
 from sundog.options.simulation import parse_rate
 
 if TYPE_CHECKING:
-    from runtime.load.server import Endpoint
+    from sundog.runtime.load.server import Endpoint
 
 ENDPOINTS: "dict[str, Endpoint | None]" = {"auto": None, "completions": "completions", "chat": "chat"}
 

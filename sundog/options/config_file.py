@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import click
 
-from actors.config import ConfigError
-from actors.core.names import did_you_mean
+from sundog.actors.config import ConfigError
+from sundog.actors.core.names import did_you_mean
 from sundog.options.row import AnyText, OptionRow, rows
 from sundog.options.takes import Command
 
@@ -61,7 +61,7 @@ def rows_of(command: click.Command) -> dict[str, OptionRow]:
 
 def read_options(path: Path, rows: Mapping[str, OptionRow]) -> dict[str, object]:
     """The checked options in the file; raises ConfigError that names the file and the key."""
-    from sim.record.run_directory import read_config
+    from sundog.sim.record.run_directory import read_config
 
     given = read_config(path)
     for name in given:

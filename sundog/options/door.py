@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from sundog.options.row import AnyText, OneOf, Parsed, Real, Whole, option
 
 if TYPE_CHECKING:
-    from actors.api.server_options import ServerOptions
-    from actors.config.http import Tls
+    from sundog.actors.api.server_options import ServerOptions
+    from sundog.actors.config.http import Tls
 
 TLS = "TLS"
 LIMITS = "Limits on clients"
@@ -87,7 +87,7 @@ class ConnectionOptions:
 
     def of(self, options: "ServerOptions") -> "ServerOptions":
         """A server's options with this door; raises ConfigError for half of what TLS needs."""
-        from actors.config.http import HttpSettings
+        from sundog.actors.config.http import HttpSettings
 
         http = HttpSettings(
             keep_alive_s=self.timeout_keep_alive,
@@ -99,8 +99,8 @@ class ConnectionOptions:
         return replace(options, http=http)
 
     def _tls(self) -> "Tls | None":
-        from actors.config import ConfigError
-        from actors.config.http import Tls
+        from sundog.actors.config import ConfigError
+        from sundog.actors.config.http import Tls
 
         cert_reqs = int(self.ssl_cert_reqs)
         if self.ssl_certfile is None:
@@ -136,7 +136,7 @@ class ConnectionOptions:
 def _named(options: str, wrong: str) -> Iterator[None]:
     import ssl
 
-    from actors.config import ConfigError
+    from sundog.actors.config import ConfigError
 
     try:
         yield

@@ -3,14 +3,14 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from actors.config import ConfigError, EngineConfig, SchedulerConfig
-from actors.config.generation import parse_override
-from actors.config.speculative import SpeculativeConfig, parse_speculative_config
-from actors.core.config import VICTIMS
-from actors.core.engine_version import NEWEST, decisions_of, is_async, weighs_kv
-from actors.core.policies import POLICIES
-from actors.core.routers import ROUTERS
-from actors.policy_file import find_policy, find_router
+from sundog.actors.config import ConfigError, EngineConfig, SchedulerConfig
+from sundog.actors.config.generation import parse_override
+from sundog.actors.config.speculative import SpeculativeConfig, parse_speculative_config
+from sundog.actors.core.config import VICTIMS
+from sundog.actors.core.engine_version import NEWEST, decisions_of, is_async, weighs_kv
+from sundog.actors.core.policies import POLICIES
+from sundog.actors.core.routers import ROUTERS
+from sundog.actors.policy_file import find_policy, find_router
 from sundog.options.row import ENGINE, SCHEDULER, AnyText, OneOf, Parsed, Real, Switch, Whole, option, rows
 
 KV_CACHE = "KV cache"

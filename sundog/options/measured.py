@@ -3,13 +3,13 @@
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from actors.config import ConfigError
+from sundog.actors.config import ConfigError
 from sundog.options.engine import EngineOptions
 from sundog.options.row import rows
 from sundog.options.simulation import CostOptions, ScalingOptions, TargetOptions
 
 if TYPE_CHECKING:
-    from sim.cost.profile import MeasuredEngine, Profile
+    from sundog.sim.cost.profile import MeasuredEngine, Profile
 
 
 FIXED = (
@@ -32,7 +32,7 @@ def profile_of(target: TargetOptions) -> "tuple[str, Profile] | None":
     """The file and engine that stand for a GPU or a cost model; None if neither is such a file."""
     for file in (target.gpu, target.cost):
         if file.endswith(".toml"):
-            from sim.cost.profile import read_profile
+            from sundog.sim.cost.profile import read_profile
 
             if (profile := read_profile(file)) is not None:
                 return file, profile

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol, TypeVar
 
-from actors.config import ConfigError
+from sundog.actors.config import ConfigError
 
 
 class ValueKind(Protocol):

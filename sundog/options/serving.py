@@ -3,10 +3,10 @@
 import json
 from dataclasses import dataclass
 
-from actors.config.injected import parse_injection
-from actors.config.kv_events import parse_kv_events_config
-from actors.config.pooler import parse_pooler_config
-from actors.core.params.sampling import Adapter
+from sundog.actors.config.injected import parse_injection
+from sundog.actors.config.kv_events import parse_kv_events_config
+from sundog.actors.config.pooler import parse_pooler_config
+from sundog.actors.core.params.sampling import Adapter
 from sundog.options.door import LIMITS
 from sundog.options.row import RECORDING, AnyText, OneOf, Parsed, Real, Switch, Whole, option
 from sundog.options.simulation import parse_pool

@@ -5,15 +5,15 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from actors.config import ConfigError
-from actors.config.hop_costs import parse_hop_costs
-from actors.core.scalers import SCALERS
+from sundog.actors.config import ConfigError
+from sundog.actors.config.hop_costs import parse_hop_costs
+from sundog.actors.core.scalers import SCALERS
 from sundog.options.row import RECORDING, AnyText, Parsed, Real, Switch, Whole, option, rows
 
 if TYPE_CHECKING:
-    from actors.core.routers.fleet_state import Role
-    from sim.figures.named import Objective
-    from sim.trace.read import Trace
+    from sundog.actors.core.routers.fleet_state import Role
+    from sundog.sim.figures.named import Objective
+    from sundog.sim.trace.read import Trace
 
 COSTS = "Cost of steps"
 COSTS_FURTHER = "Cost of steps, further"
@@ -53,7 +53,7 @@ OWN_OPTIONS = ("max_num_seqs", "max_num_batched_tokens", "num_gpu_blocks")
 
 def parse_named_columns(text: str) -> object:
     """Read which columns of a table hold what."""
-    from sim.trace.table_rows import parse_columns
+    from sundog.sim.trace.table_rows import parse_columns
 
     return parse_columns(text)
 
@@ -296,8 +296,8 @@ class ReadingOptions:
 
     def trace(self, path: str) -> "Trace":
         """Return the part of the trace at a path that is asked for; raises ConfigError."""
-        from sim.trace.read import read_trace
-        from sim.trace.window import TracePart
+        from sundog.sim.trace.read import read_trace
+        from sundog.sim.trace.window import TracePart
 
         from_s = self.from_s or 0.0
         if self.until_s is not None and self.until_s <= from_s:
@@ -360,7 +360,7 @@ class ServiceLevel(NamedTuple):
 
 def parse_slo(text: str) -> ServiceLevel:
     """Read `ttft=0.5,tpot=0.05`, limits of each request, and `p95(ttft)<1`, limits of the run."""
-    from sim.figures.named import Objective
+    from sundog.sim.figures.named import Objective
 
     limits: dict[str, float] = {}
     objectives: list[Objective] = []

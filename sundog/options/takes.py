@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from actors.config import ConfigError
+from sundog.actors.config import ConfigError
 from sundog.options.row import COMMON, OptionRow, Switch, rows
 
 Body = Callable[..., None]
@@ -192,14 +192,14 @@ class OutputFile(click.Path):
     """A file to write; `-` is standard output, `./-` a file of that name."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from sim.files.run_files import STDOUT
+        from sundog.sim.files.run_files import STDOUT
 
         return STDOUT if value == "-" else super().convert(value, param, ctx)
 
 
 def say_where(path: Path) -> None:
     """The name of what was written, unless it went where the name would go."""
-    from sim.files.run_files import STDOUT
+    from sundog.sim.files.run_files import STDOUT
 
     if path != STDOUT:
         click.echo(path)

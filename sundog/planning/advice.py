@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from actors.config import ConfigError
+from sundog.actors.config import ConfigError
 from sundog.planning.pools import PoolsCandidate, smaller_by_one
 from sundog.planning.search import Candidate, Search, capacity_search
 from sundog.planning.trial import FleetTrial, TrialResult
 
 if TYPE_CHECKING:
-    from sim.figures.named import Objective
     from sundog.planning.fleets import Fleets
+    from sundog.sim.figures.named import Objective
 
 HEADROOM_PRECISION = 0.02
 FEWEST_WINDOWS = 3

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from actors.config import ConfigError
+from sundog.actors.config import ConfigError
 from sundog.ends import remark, writing
 from sundog.planning.trial import FleetTrial, TrialResult, TrialRunner, refusal
 from sundog.sweeps.experiment import on_cluster
@@ -21,8 +21,8 @@ from sundog.sweeps.source import identity
 from sundog.sweeps.workers import Died, Workers, here
 
 if TYPE_CHECKING:
-    from sim.figures.sweep.cells import Settings
     from sundog.options.simulation import ReadingOptions
+    from sundog.sim.figures.sweep.cells import Settings
     from sundog.sweeps.cell import Plan
 
 ASKED, TRIALS = "plan.json", "trials.jsonl"

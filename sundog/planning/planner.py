@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from actors.config import ConfigError
+from sundog.actors.config import ConfigError
 from sundog.options.engine import EngineOptions
 from sundog.options.simulation import LoadOptions, ReadingOptions, TargetOptions, TermsOptions, parse_rate
 from sundog.planning.advice import TUNED, Advice, advise
@@ -19,9 +19,9 @@ from sundog.sweeps.cell import Plan, changed
 from sundog.sweeps.source import check_tenants, workload_of
 
 if TYPE_CHECKING:
-    from sim.figures.named import Objective
-    from sim.figures.sweep.cells import Settings
     from sundog.builds.simulated import Simulated
+    from sundog.sim.figures.named import Objective
+    from sundog.sim.figures.sweep.cells import Settings
 
 RANKS = (1, 2, 4, 8)
 """Tensor-parallel sizes that are tried where none is given."""
@@ -72,8 +72,8 @@ class Problem:
         engine, target = self.plan.engine, self.plan.target
         if not self.has_pools or target.faults not in (None, "none") or target.scaler is not None:
             return []
-        from sim.workload.resample import retimed
         from sundog.builds.simulated import Simulated
+        from sundog.sim.workload.resample import retimed
 
         source, load = self.plan.source({}), self.plan.load
         requests = source.requests(engine.seed)
@@ -156,8 +156,8 @@ def planned(
     With `has_ranks` the tensor-parallel size of `engine` was asked for, and no other one is tried. The fleet
     holds with `survive` of its replicas lost.
     """
-    from sim.figures.sweep.cells import grid
-    from sim.hardware.gpu import load_gpu
+    from sundog.sim.figures.sweep.cells import grid
+    from sundog.sim.hardware.gpu import load_gpu
 
     objectives = terms.service_level.objectives
     if not objectives:

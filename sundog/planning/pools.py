@@ -19,10 +19,10 @@ from sundog.planning.search import Candidate
 from sundog.planning.trial import FleetTrial
 
 if TYPE_CHECKING:
-    from sim.figures.named import Objective
-    from sim.figures.sweep.cells import Settings
-    from sim.trace.record import TraceRequest
     from sundog.builds.simulated import Simulated
+    from sundog.sim.figures.named import Objective
+    from sundog.sim.figures.sweep.cells import Settings
+    from sundog.sim.trace.record import TraceRequest
 
 PAIRS = 4
 """The pairs of machines that are tried for each grid point of other settings."""
@@ -167,7 +167,7 @@ def _prefill(
     machine: "Simulated", requests: "Sequence[TraceRequest]", objectives: "Sequence[Objective]", span_s: float
 ) -> Need:
     """Return the engines that prompts need, in full steps; infinitely many where they are too slow alone."""
-    from sim.cost.work import StepWork
+    from sundog.sim.cost.work import StepWork
 
     cost, limit = machine.cost, machine.config.scheduler.max_num_batched_tokens
 
@@ -194,7 +194,7 @@ def _decode(
     machine: "Simulated", requests: "Sequence[TraceRequest]", objectives: "Sequence[Objective]", span_s: float
 ) -> Need:
     """Return the engines that decode, in batches as large as memory and the limit on TPOT let."""
-    from sim.cost.work import StepWork
+    from sundog.sim.cost.work import StepWork
 
     scheduler, capacity = machine.config.scheduler, machine.capacity
     tokens = sum(row.num_output_tokens for row in requests)

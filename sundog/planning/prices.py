@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from actors.config import ConfigError
+from sundog.actors.config import ConfigError
 
 
 def read_prices(path: str) -> dict[str, float]:
     """The price of each GPU an hour, by name, as in `h100 = 2.99`; raises ConfigError."""
-    from sim.files.toml import read_toml
+    from sundog.sim.files.toml import read_toml
 
     return checked_prices(read_toml(path), path)
 

@@ -13,9 +13,9 @@ from sundog.planning.search import MOST_LOAD, Candidate, intervals
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from sim.figures.named import Objective
     from sundog.planning.advice import Advice
     from sundog.planning.trial import TrialResult
+    from sundog.sim.figures.named import Objective
 
 MOST_ROWS = 20
 
@@ -71,7 +71,7 @@ def print_advice(
     advice: "Advice", objectives: "Sequence[Objective]", confidence: float, has_prices: bool
 ) -> None:
     """Print to stdout the fleets that were looked at, the cheapest first, and what to know of the winner."""
-    from sim.show.console import console_for, print_table
+    from sundog.sim.show.console import console_for, print_table
 
     console = console_for()
     print_table(console, _table(advice, objectives, has_prices))

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 from sundog.planning.trial import FleetTrial, TrialResult
 
 if TYPE_CHECKING:
-    from sim.figures.intervals import Interval
-    from sim.figures.named import Objective
-    from sim.figures.sweep.cells import Settings
+    from sundog.sim.figures.intervals import Interval
+    from sundog.sim.figures.named import Objective
+    from sundog.sim.figures.sweep.cells import Settings
 
 Results = Callable[[Sequence[FleetTrial]], Iterable[TrialResult]]
 """Makes trials and gives their results in the same order."""
@@ -140,7 +140,7 @@ def intervals(
     """The interval of each objective's metric over draws, in seconds."""
     import numpy as np
 
-    from sim.figures.intervals import mean_interval
+    from sundog.sim.figures.intervals import mean_interval
 
     return [
         mean_interval(np.array([each.values[o.metric.name] for each in results]), confidence)

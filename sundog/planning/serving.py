@@ -10,8 +10,8 @@ from sundog.planning.pools import ROLES, PoolsCandidate
 from sundog.planning.search import Candidate
 
 if TYPE_CHECKING:
-    from sim.figures.sweep.cells import Settings
     from sundog.options.simulation import ReadingOptions
+    from sundog.sim.figures.sweep.cells import Settings
     from sundog.sweeps.cell import Plan
 
 SERVED = (

@@ -5,13 +5,13 @@ import traceback
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from actors.config import ConfigError
+from sundog.actors.config import ConfigError
 from sundog.ends import leaves
 from sundog.sweeps.cell import CellRun, CellRunner, changed
 
 if TYPE_CHECKING:
-    from sim.figures.sweep.cells import Settings
-    from sim.trace.record import TraceRequest
+    from sundog.sim.figures.sweep.cells import Settings
+    from sundog.sim.trace.record import TraceRequest
 
 
 class FleetTrial(NamedTuple):
@@ -37,11 +37,11 @@ class FleetTrial(NamedTuple):
 class TrialResult:
     """The outcome of a trial. `values` are the objectives' metrics in seconds, by name.
 
-    They are infinite where too many requests got no answer (`sim.figures.verdict`). If a trial `was_stopped`
-    because it could not hold any more, they are those of the requests that were answered by then. `share` is
-    the part of all requests that were answered, `num_unfinished` counts the others. `refused`
-    says in one line why a fleet cannot run at all, `no_traffic` why no fleet can, and `turned_away` how many
-    requests this one refused, and why.
+    They are infinite where too many requests got no answer (`sundog.sim.figures.verdict`). If a trial
+    `was_stopped` because it could not hold any more, they are those of the requests that were answered by
+    then. `share` is the part of all requests that were answered, `num_unfinished` counts the others.
+    `refused` says in one line why a fleet cannot run at all, `no_traffic` why no fleet can, and `turned_away`
+    how many requests this one refused, and why.
     """
 
     is_held: bool
@@ -83,13 +83,13 @@ class TrialRunner(CellRunner):
             return replace(refusal(str(cause)), bug="".join(traceback.format_exception(error)))
 
     def _tried(self, trial: FleetTrial) -> TrialResult:
-        from sim.figures.sweep.losing import loses
-        from sim.figures.totals import percentiles
-        from sim.figures.verdict import all_held, verdicts
-        from sim.record.rows import Rows, latencies
-        from sim.record.sink import Unkept
-        from sim.show.words import count
         from sundog.builds.simulated import Simulated
+        from sundog.sim.figures.sweep.losing import loses
+        from sundog.sim.figures.totals import percentiles
+        from sundog.sim.figures.verdict import all_held, verdicts
+        from sundog.sim.record.rows import Rows, latencies
+        from sundog.sim.record.sink import Unkept
+        from sundog.sim.show.words import count
 
         plan, settings = self._plan, trial.settings
         engine = changed(plan.engine, settings)

@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from actors.config import ConfigError
-from actors.core.names import did_you_mean
+from sundog.actors.config import ConfigError
+from sundog.actors.core.names import did_you_mean
 from sundog.options.engine import EngineOptions
 from sundog.options.row import OptionRow, rows
 from sundog.options.simulation import ROLE, LoadOptions, TargetOptions

@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from actors.config import ConfigError
-from actors.policy_file import find_policy, find_router
+from sundog.actors.config import ConfigError
+from sundog.actors.policy_file import find_policy, find_router
 from sundog.ends import leaves
 from sundog.options.config_file import recorded
 from sundog.options.engine import EngineOptions
@@ -18,14 +18,14 @@ from sundog.sweeps.axes import with_fields
 from sundog.sweeps.sweep_folder import SweepFolder
 
 if TYPE_CHECKING:
-    from sim.figures.sweep.cells import FailedRun, Job, Settings
-    from sim.figures.sweep.played import Played
-    from sim.record.recorder import Recorder
-    from sim.record.run_output import RunOutput
-    from sim.record.sink import Unkept
-    from sim.trace.record import TraceRequest
-    from sim.workload.read import Source
     from sundog.builds.simulated import Simulated
+    from sundog.sim.figures.sweep.cells import FailedRun, Job, Settings
+    from sundog.sim.figures.sweep.played import Played
+    from sundog.sim.record.recorder import Recorder
+    from sundog.sim.record.run_output import RunOutput
+    from sundog.sim.record.sink import Unkept
+    from sundog.sim.trace.record import TraceRequest
+    from sundog.sim.workload.read import Source
 
 T = TypeVar("T", EngineOptions, TargetOptions, LoadOptions)
 
@@ -46,7 +46,7 @@ class Plan:
 
     def source(self, settings: "Settings") -> "Source":
         """The cell's workload; raises ConfigError."""
-        from sim.workload.read import parse_spec
+        from sundog.sim.workload.read import parse_spec
 
         return parse_spec(with_fields(self.workload, settings), self.where)
 
@@ -98,7 +98,7 @@ class CellRunner:
 
     def __call__(self, job: "Job") -> "Played | FailedRun":
         """Return one run, or why there is none: an error crosses processes as text."""
-        from sim.figures.sweep.cells import FailedRun
+        from sundog.sim.figures.sweep.cells import FailedRun
 
         try:
             return self._played(job)
@@ -110,9 +110,9 @@ class CellRunner:
             return FailedRun(" ".join(reason.split()), "".join(traceback.format_exception(error)))
 
     def _played(self, job: "Job") -> "Played":
-        from sim.figures.sweep.played import load_of, played
-        from sim.record.sink import Unkept
         from sundog.builds.simulated import Simulated
+        from sundog.sim.figures.sweep.played import load_of, played
+        from sundog.sim.record.sink import Unkept
 
         plan, (settings, number) = self._plan, job
         engine = changed(plan.engine, settings)
@@ -130,7 +130,7 @@ class CellRunner:
         place = plan.folder.run(settings, run.engine.seed)
         if not place.exists():
             self._keep(run, requests, simulated, place)
-        from sim.figures.sweep.played import read_played
+        from sundog.sim.figures.sweep.played import read_played
 
         return read_played(
             place,
@@ -145,10 +145,10 @@ class CellRunner:
         self, run: "CellRun", requests: "list[TraceRequest]", simulated: "Simulated", place: Path
     ) -> None:
         """Make the run and leave it in its folder, from where `replay --config` makes it again."""
-        from sim.figures.metrics import summarize
-        from sim.record.journal_rows import Header
-        from sim.record.run_directory import replay_id
-        from sim.record.run_output import RunOutput, kind_of_replay
+        from sundog.sim.figures.metrics import summarize
+        from sundog.sim.record.journal_rows import Header
+        from sundog.sim.record.run_directory import replay_id
+        from sundog.sim.record.run_output import RunOutput, kind_of_replay
 
         plan = self._plan
         trace, reading = self._trace(run)
@@ -176,7 +176,7 @@ class CellRunner:
 
     def _trace(self, run: "CellRun") -> tuple[str, ReadingOptions]:
         """A file with the requests that the run is given, and how it is read."""
-        from sim.workload.spec import Scaled
+        from sundog.sim.workload.spec import Scaled
 
         plan, source = self._plan, self._plan.source(run.settings)
         if isinstance(source, Scaled) and source.is_plain and not plan.resample:
@@ -189,13 +189,13 @@ class CellRunner:
 
     def _arriving(self, run: "CellRun") -> "list[TraceRequest]":
         """The requests at the instants that the setting gives them."""
-        from sim.workload.resample import retimed
+        from sundog.sim.workload.resample import retimed
 
         requests, rate = self._requests(run), run.load.request_rate
         return requests if rate is None else list(retimed(requests, parse_rate(rate), run.engine.seed))
 
     def _requests(self, run: "CellRun") -> "list[TraceRequest]":
-        from sim.workload.resample import resampled
+        from sundog.sim.workload.resample import resampled
 
         seed = run.engine.seed
         requests = self._given(self._plan.source(run.settings), seed)
@@ -204,7 +204,7 @@ class CellRunner:
         return resampled(requests, seed) if self._plan.resample else requests
 
     def _given(self, source: "Source", seed: int) -> "list[TraceRequest]":
-        from sim.workload.spec import Scaled
+        from sundog.sim.workload.spec import Scaled
 
         seed = 0 if isinstance(source, Scaled) else seed
         if self._last is None or self._last[:2] != (source, seed):

@@ -19,10 +19,10 @@ from sundog.sweeps.sweep_folder import ASKED
 from sundog.sweeps.workers import Crew, Died, Workers, here
 
 if TYPE_CHECKING:
-    from sim.figures.named import Metric
-    from sim.figures.sweep.cells import Cell, FailedRun, Job, Measures, Rule, Settings
-    from sim.figures.sweep.played import Played
-    from sim.fleet.figures import MissedAlone
+    from sundog.sim.figures.named import Metric
+    from sundog.sim.figures.sweep.cells import Cell, FailedRun, Job, Measures, Rule, Settings
+    from sundog.sim.figures.sweep.played import Played
+    from sundog.sim.fleet.figures import MissedAlone
 
 
 J = TypeVar("J")
@@ -65,10 +65,10 @@ def on_cluster(
 
     Each node must see `folder`, if there is one.
     """
-    from runtime.ray.cluster import joined
+    from sundog.runtime.ray.cluster import joined
 
     cluster = stack.enter_context(joined(parse_on(on), num_processes or os.cpu_count() or 1))
-    from runtime.ray.jobs import RayWorker, wait
+    from sundog.runtime.ray.jobs import RayWorker, wait
 
     remote = RemoteRunner(run, refused, folder)
     crew: Crew[J, R] = Crew(lambda: RayWorker(remote, Died), wait)
@@ -76,7 +76,7 @@ def on_cluster(
 
 
 def _versions() -> str:
-    from sim.record.run_directory import sundog_version
+    from sundog.sim.record.run_directory import sundog_version
 
     return f"Sundog {sundog_version()} for Python {'.'.join(platform.python_version_tuple()[:2])}"
 
@@ -89,7 +89,7 @@ class Experiment:
     """Cells to run; `num_done` runs are over."""
 
     def __init__(self, plan: Plan, cells: "Sequence[Settings]", on_progress: Progress | None = None) -> None:
-        from sim.figures.sweep.played import Shelf
+        from sundog.sim.figures.sweep.played import Shelf
 
         self._plan, self._cells = plan, cells
         self._fixed = [plan.is_fixed(settings) for settings in cells]
@@ -116,8 +116,8 @@ class Experiment:
         on: str | None = None,
     ) -> "list[Cell]":
         """Run all cells, in as many processes, here or `on` a cluster; there 0 takes all of its CPUs."""
-        from sim.figures.sweep.cells import FailedRun, sweep
-        from sim.figures.sweep.played import measured
+        from sundog.sim.figures.sweep.cells import FailedRun, sweep
+        from sundog.sim.figures.sweep.played import measured
 
         with ExitStack() as stack:
             runner, folder = CellRunner(self._plan), self._plan.folder
@@ -164,7 +164,7 @@ class Experiment:
 
     def _taken(self, number: int, result: "Played | FailedRun | Died") -> "Played | FailedRun":
         """Return the result of a job of this cell, as text if its process died."""
-        from sim.figures.sweep.cells import FailedRun
+        from sundog.sim.figures.sweep.cells import FailedRun
 
         outcome = FailedRun(str(result)) if isinstance(result, Died) else result
         if not isinstance(outcome, FailedRun) and outcome.missed_alone is not None:

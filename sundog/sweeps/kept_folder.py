@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from actors.config import ConfigError
+from sundog.actors.config import ConfigError
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from actors.config import ConfigError
+from sundog.actors.config import ConfigError
 from sundog.ends import remark
 from sundog.options.config_file import recorded
 from sundog.options.row import refuse
@@ -13,13 +13,13 @@ from sundog.sweeps.axes import NAMED, with_fields
 from sundog.sweeps.cell import Plan
 
 if TYPE_CHECKING:
-    from sim.figures.named import Metric
-    from sim.figures.sweep.cells import Settings
+    from sundog.sim.figures.named import Metric
+    from sundog.sim.figures.sweep.cells import Settings
 
 
 def workload_of(source: str, reading: ReadingOptions, resample: bool = False) -> dict[str, Any]:
     """Read the description in a TOML file, or make that of a trace as it was recorded."""
-    from sim.workload.read import read_values
+    from sundog.sim.workload.read import read_values
 
     if not source.endswith(".toml"):
         for text in reading.trace(source).remarks:
@@ -34,7 +34,7 @@ def workload_of(source: str, reading: ReadingOptions, resample: bool = False) ->
 
 def check_tenants(plan: Plan, cells: "Sequence[Settings]", metrics: "Sequence[Metric]") -> None:
     """Refuse a metric or an objective of a tenant that no setting's workload has, and one of programs."""
-    from sim.figures.named import PROGRAM
+    from sundog.sim.figures.named import PROGRAM
 
     for name in (each.name for each in metrics if each.figure == PROGRAM):
         if not any(row.after for row in plan.source(cells[0]).requests(plan.engine.seed)):
@@ -58,7 +58,7 @@ def identity(
 
     Of files it is the contents that count, also of those that a setting's policy or router names.
     """
-    from sim.record.run_directory import content, sundog_version
+    from sundog.sim.record.run_directory import content, sundog_version
 
     records = (plan.engine, plan.target, plan.load, plan.terms, *([reading] if reading else []))
     options = recorded(records, plan.where, folder)

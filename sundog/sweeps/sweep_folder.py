@@ -19,8 +19,8 @@ from sundog.sweeps.axes import WORKLOAD
 from sundog.sweeps.kept_folder import KeptFolder
 
 if TYPE_CHECKING:
-    from sim.figures.sweep.cells import Settings
-    from sim.trace.record import TraceRequest
+    from sundog.sim.figures.sweep.cells import Settings
+    from sundog.sim.trace.record import TraceRequest
 
 ASKED, TABLE_JSON, TABLE_CSV = "sweep.json", "table.json", "table.csv"
 
@@ -43,7 +43,7 @@ class SweepFolder:
 
     def trace(self, settings: "Settings", seed: int, requests: "Sequence[TraceRequest]") -> Path:
         """The requests as a file, written if it is not there yet."""
-        from sim.trace.jsonl_rows import write_trace
+        from sundog.sim.trace.jsonl_rows import write_trace
 
         own = any(name.startswith(WORKLOAD) for name in settings)
         name = f"{self._name(settings)}-seed-{seed}" if own else f"seed-{seed}"

@@ -20,7 +20,7 @@ from multiprocessing.context import SpawnProcess
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
-from actors.core.config import ConfigError
+from sundog.actors.core.config import ConfigError
 
 UNGUARDED = 78
 """The exit code of a process that was to begin processes while it was being begun."""
@@ -124,7 +124,7 @@ class _Worker(Generic[J, R]):
     """A process of a sweep, seen from outside."""
 
     def __init__(self, run: Callable[[J], R]) -> None:
-        from runtime.host.python import safe_path
+        from sundog.runtime.host.python import safe_path
 
         context = get_context("spawn")
         self.promise, theirs = context.Pipe()

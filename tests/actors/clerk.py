@@ -4,8 +4,8 @@ from typing import Any, NamedTuple
 
 import trio
 
-from actors.kernel.actor import Actor, Ref, Reply
-from actors.kernel.clock import Event, now_s
+from sundog.actors.kernel.actor import Actor, Ref, Reply
+from sundog.actors.kernel.clock import Event, now_s
 
 
 class Note(NamedTuple):

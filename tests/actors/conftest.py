@@ -31,7 +31,7 @@ def place(request: pytest.FixtureRequest) -> Place:
 @pytest.fixture(scope="module")
 def host() -> Iterator[Any]:
     """A process of a local Ray cluster."""
-    from runtime.ray.cluster import joined
+    from sundog.runtime.ray.cluster import joined
 
     with joined(None, 2):
         from tests.runtime.ray.far import new_host

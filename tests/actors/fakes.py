@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from actors.config import EngineConfig, SchedulerConfig
-from actors.core.batch import Batch, StepResult
-from actors.core.request import Submit
-from actors.front.codec import TooManyTokens
-from actors.kernel.actor import Actor, Reply
-from actors.kernel.clock import Event, call_at, now_s
-from actors.kernel.stream import Delta
-from actors.messages import PLAIN_READING, Accepted, Capacity, ChatMessage, Reading, StepOutput
+from sundog.actors.config import EngineConfig, SchedulerConfig
+from sundog.actors.core.batch import Batch, StepResult
+from sundog.actors.core.request import Submit
+from sundog.actors.front.codec import TooManyTokens
+from sundog.actors.kernel.actor import Actor, Reply
+from sundog.actors.kernel.clock import Event, call_at, now_s
+from sundog.actors.kernel.stream import Delta
+from sundog.actors.messages import PLAIN_READING, Accepted, Capacity, ChatMessage, Reading, StepOutput
 
 EOS = 0
 STEP_S = 1 / 64

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 import trio
 import trio.testing
 
-from actors.kernel.actor import Actor, Ref
-from runtime.wire.link import Link
-from runtime.wire.sockets import accept, connect, listen
+from sundog.actors.kernel.actor import Actor, Ref
+from sundog.runtime.wire.link import Link
+from sundog.runtime.wire.sockets import accept, connect, listen
 from tests.actors.clerk import Note
 
 SECRET = b"a secret of tests"

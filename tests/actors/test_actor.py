@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import trio
 
-from actors.kernel.actor import Actor, ActorDied, MailboxFull, Ref
-from actors.kernel.clock import Event, now_s, sleep_until
-from actors.messages import Refused
+from sundog.actors.kernel.actor import Actor, ActorDied, MailboxFull, Ref
+from sundog.actors.kernel.clock import Event, now_s, sleep_until
+from sundog.actors.messages import Refused
 
 
 class Echo(Actor):

@@ -6,9 +6,9 @@ import pytest
 import trio
 import trio.testing
 
-from actors.kernel.actor import ActorDied, Ref
-from actors.kernel.clock import Event, call_at, now_s, sleep_until
-from sim.clock import run_virtual
+from sundog.actors.kernel.actor import ActorDied, Ref
+from sundog.actors.kernel.clock import Event, call_at, now_s, sleep_until
+from sundog.sim.clock import run_virtual
 from tests.actors.clerk import Clerk, Note, leaves
 from tests.actors.places import Place
 from tests.actors.test_kernel_laws import failing, in_a_cell

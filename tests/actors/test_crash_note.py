@@ -1,8 +1,8 @@
 """A crash is told of whatever its message looks like."""
 
-from actors.kernel.actor import explain
-from actors.kernel.mailbox import MailboxStatistics
-from actors.messages import Generate
+from sundog.actors.kernel.actor import explain
+from sundog.actors.kernel.mailbox import MailboxStatistics
+from sundog.actors.messages import Generate
 
 SEEN = MailboxStatistics(1, 0, 0, None)
 

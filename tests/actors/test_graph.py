@@ -5,12 +5,12 @@ from collections.abc import Iterator
 import pytest
 import trio
 
-from actors.config import ConfigError
-from actors.core.batch import Batch, StepResult
-from actors.graph import open_graph
-from actors.kernel.actor import Actor, ActorDied
-from actors.kernel.mailbox import Mailbox
-from actors.messages import Accepted, Cancel, Generate, Sampling
+from sundog.actors.config import ConfigError
+from sundog.actors.core.batch import Batch, StepResult
+from sundog.actors.graph import open_graph
+from sundog.actors.kernel.actor import Actor, ActorDied
+from sundog.actors.kernel.mailbox import Mailbox
+from sundog.actors.messages import Accepted, Cancel, Generate, Sampling
 from tests.actors.fakes import FakeBackend, Listener, engine_config, read
 
 

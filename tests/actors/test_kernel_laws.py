@@ -6,9 +6,9 @@ from collections.abc import Callable
 import pytest
 import trio
 
-from actors.kernel.actor import ActorDied, MailboxFull, Reply
-from actors.kernel.clock import Event, call_at, now_s
-from sim.clock import run_virtual
+from sundog.actors.kernel.actor import ActorDied, MailboxFull, Reply
+from sundog.actors.kernel.clock import Event, call_at, now_s
+from sundog.sim.clock import run_virtual
 from tests.actors.clerk import Clerk, Note, leaves
 from tests.actors.places import Place
 from tests.patience import HANGS_S

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from actors.config import EngineConfig
-from actors.core.policies import has_urgency
-from actors.messages import Capacity
-from actors.policy_file import find_policy
-from sim.oracle import find_predictor
-from sim.record.recorder import Recorder
-from sim.replay import replay
-from sim.trace.record import TraceRequest
+from sundog.actors.config import EngineConfig
+from sundog.actors.core.policies import has_urgency
+from sundog.actors.messages import Capacity
+from sundog.actors.policy_file import find_policy
+from sundog.sim.oracle import find_predictor
+from sundog.sim.record.recorder import Recorder
+from sundog.sim.replay import replay
+from sundog.sim.trace.record import TraceRequest
 from tests.actors.fakes import read
 from tests.core.policies.world import DOCS, World
 from tests.sim.test_policies import CAPACITY, LIMITS, tenants

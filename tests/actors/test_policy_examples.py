@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from actors.policy_file import find_policy
+from sundog.actors.policy_file import find_policy
 from tests.actors.fakes import read
 from tests.core.policies.world import DOCS, EXAMPLES, World
 from tests.test_fates import ask, health, served

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from actors.core.batch import StepResult
-from actors.core.blocks.kv_cache import KVCache
-from actors.core.config import SchedulerConfig
-from actors.core.policies import Fcfs
-from actors.core.policies.guard import GuardedPolicy
-from actors.core.request import Submit
-from actors.core.step.plan import plan
-from actors.core.step.state import SchedulerState
-from actors.core.step.update import update
-from actors.policy_file import find_policy
-from sim.trace.jsonl_rows import write_trace
+from sundog.actors.core.batch import StepResult
+from sundog.actors.core.blocks.kv_cache import KVCache
+from sundog.actors.core.config import SchedulerConfig
+from sundog.actors.core.policies import Fcfs
+from sundog.actors.core.policies.guard import GuardedPolicy
+from sundog.actors.core.request import Submit
+from sundog.actors.core.step.plan import plan
+from sundog.actors.core.step.state import SchedulerState
+from sundog.actors.core.step.update import update
+from sundog.actors.policy_file import find_policy
 from sundog.cli import main
+from sundog.sim.trace.jsonl_rows import write_trace
 from tests.actors.fakes import read
 from tests.actors.test_policy_file import written
 from tests.core.traces import num_cases
@@ -74,7 +74,7 @@ FAULTS = {
         "returned an object of Sly: it must be a number, text or a tuple of them, or None",
     ),
     "holds-for-a-text": (
-        "def rank(self, request, view):\n        from actors.core.policies import Rank\n"
+        "def rank(self, request, view):\n        from sundog.actors.core.policies import Rank\n"
         "        return Rank(1, until_s='soon')",
         "rank",
         "until_s are seconds, until_step is a whole number",
@@ -96,13 +96,13 @@ FAULTS = {
         "returned True: it must be",
     ),
     "refuses-in-silence": (
-        "def refuse(self, request, view):\n        from actors.core.policies import Refusal\n"
+        "def refuse(self, request, view):\n        from sundog.actors.core.policies import Refusal\n"
         "        return Refusal('')",
         "refuse",
         "refused for the reason '': it must be one line of text",
     ),
     "refuses-backwards": (
-        "def refuse(self, request, view):\n        from actors.core.policies import Refusal\n"
+        "def refuse(self, request, view):\n        from sundog.actors.core.policies import Refusal\n"
         "        return Refusal('busy', -1)",
         "refuse",
         "refused with retry_after_s -1: it must be seconds from 0 on",

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from actors.core.config import ConfigError
-from actors.core.policies import POLICIES, Policy
-from actors.core.policies.guard import GuardedPolicy
-from actors.core.policies.orders import VirtualTokenCounter
-from actors.policy_file import find_policy
+from sundog.actors.core.config import ConfigError
+from sundog.actors.core.policies import POLICIES, Policy
+from sundog.actors.core.policies.guard import GuardedPolicy
+from sundog.actors.core.policies.orders import VirtualTokenCounter
+from sundog.actors.policy_file import find_policy
 from tests.core.policies.world import World
 
 DOCS = Path(__file__).parents[2] / "docs"
 EXAMPLE = DOCS / "interactive_first.py"
 EXAMPLES = sorted(DOCS.glob("*.py"))
-HEAD = "from dataclasses import dataclass\nfrom actors.core.policies import Policy, Request, View\n"
+HEAD = "from dataclasses import dataclass\nfrom sundog.actors.core.policies import Policy, Request, View\n"
 
 
 def own(policy: Policy) -> Policy:
@@ -93,7 +93,7 @@ def test_a_wrong_policy_is_an_error_that_says_what_is_wrong(text: str, reason: s
         ("def Mine(): ...", "has no class Mine. Its classes: none."),
         ("class Mime: ...", "has no class Mine. Did you mean Mime"),
         ("class Mine: ...", "inherit from"),
-        ("from actors.core.policies import Policy as Mine", "inherit from"),
+        ("from sundog.actors.core.policies import Policy as Mine", "inherit from"),
         ("import nothing_like_it", "cannot be loaded: ModuleNotFoundError"),
         ("class Mine(:", "cannot be loaded: SyntaxError"),
         ("1 / 0", "cannot be loaded: ZeroDivisionError: division by zero (line 1)"),
@@ -105,6 +105,11 @@ def test_a_wrong_policy_is_an_error_that_says_what_is_wrong(text: str, reason: s
         ("from numpy.random import rand", "uses numpy.random.rand"),
         ("def f():\n    import secrets", "line 2, uses secrets"),
         ("from .other import weight", "line 1, imports from .other: a policy is one file"),
+        (
+            "from actors.core.routers import RouterPolicy",
+            "which is sundog.Router now: write `from sundog import Router`",
+        ),
+        ("import actors.core.policies", "is sundog.Policy now: write `from sundog import Policy`"),
         ("import threading", "line 1, uses threading: it must answer at once"),
         ("import os\ndef f():\n    return os.urandom(1)", "line 3, uses os.urandom"),
         ("def f(r):\n    return hash(r.tenant)", "line 2, uses hash(), which differs from process"),

@@ -6,23 +6,26 @@ from pathlib import Path
 import httpx
 import pytest
 
-from actors.core.config import ConfigError
-from actors.core.policies.guard import PolicyError
-from actors.core.predictors import LengthPredictor
-from actors.policy_file import find_own_predictor
-from sim.oracle import find_predictor
-from sim.replay import counting_tokens
-from sim.trace.jsonl_rows import write_trace
-from sim.trace.read import read_trace
-from sim.trace.record import TraceError, TraceRequest
+from sundog.actors.core.config import ConfigError
+from sundog.actors.core.policies.guard import PolicyError
+from sundog.actors.core.predictors import LengthPredictor
+from sundog.actors.policy_file import find_own_predictor
+from sundog.sim.oracle import find_predictor
+from sundog.sim.replay import counting_tokens
+from sundog.sim.trace.jsonl_rows import write_trace
+from sundog.sim.trace.read import read_trace
+from sundog.sim.trace.record import TraceError, TraceRequest
 from tests.core.policies.world import DOCS
 from tests.live import EMULATED, live
 from tests.sundog.test_runs import sundog
 
 BY_PROMPT = f"{DOCS}/by_prompt.py:ByPrompt"
-HEAD = "from actors.core.predictors import Unanswered, LengthPredictor\n\n\nclass Mine(LengthPredictor):\n"
+HEAD = (
+    "from sundog.actors.core.predictors import Unanswered, LengthPredictor\n\n\n"
+    "class Mine(LengthPredictor):\n"
+)
 LONG_FIRST = """
-from actors.core.policies import Policy, Refusal, Request, View
+from sundog.actors.core.policies import Policy, Refusal, Request, View
 
 
 class Says(Policy):

@@ -8,14 +8,14 @@ import httpx
 import pyarrow.parquet as pq
 import pytest
 
-from actors.core.batch import StepResult
-from actors.core.request import Submit
-from actors.core.routers.rules import LeastRequests
-from actors.core.step.plan import plan
-from actors.core.step.update import update
-from actors.policy_file import find_policy
-from sim.schedule.decision_log import DecisionLog
-from sim.schedule.step_trace import parse_trace
+from sundog.actors.core.batch import StepResult
+from sundog.actors.core.request import Submit
+from sundog.actors.core.routers.rules import LeastRequests
+from sundog.actors.core.step.plan import plan
+from sundog.actors.core.step.update import update
+from sundog.actors.policy_file import find_policy
+from sundog.sim.schedule.decision_log import DecisionLog
+from sundog.sim.schedule.step_trace import parse_trace
 from tests.actors.fakes import read
 from tests.actors.test_policy_failures import replayed
 from tests.actors.test_policy_file import written
@@ -26,7 +26,7 @@ from tests.sundog.test_runs import sundog
 from tests.test_fates import ask, health, served
 
 LIMIT = f"{DOCS}/rate_limit.py:RateLimit"
-HEAD = "from actors.core.policies import Policy, Refusal, Request, View\n"
+HEAD = "from sundog.actors.core.policies import Policy, Refusal, Request, View\n"
 FULL = (
     "def refuse(self, request, view):\n"
     "        return Refusal('two wait already') if view.num_waiting >= 2 else None"

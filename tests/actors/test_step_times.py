@@ -4,19 +4,19 @@ from pathlib import Path
 
 import pytest
 
-from actors.config import EngineConfig, SchedulerConfig
-from actors.messages import Capacity
-from actors.policy_file import find_policy
-from sim.cost.work import StepWork
-from sim.replay import replay
-from sim.trace.record import TraceRequest
+from sundog.actors.config import EngineConfig, SchedulerConfig
+from sundog.actors.messages import Capacity
+from sundog.actors.policy_file import find_policy
+from sundog.sim.cost.work import StepWork
+from sundog.sim.replay import replay
+from sundog.sim.trace.record import TraceRequest
 from tests.actors.fakes import STEP_S, TOKEN_S, read
 from tests.actors.test_policy_file import written
 from tests.core.policies.world import World
 from tests.sim.test_replay import COST
 from tests.test_fates import ask, served
 
-HEAD = "from actors.core.policies import Policy, Refusal, Request, View\n"
+HEAD = "from sundog.actors.core.policies import Policy, Refusal, Request, View\n"
 SAYS = (
     "def refuse(self, request, view):\n"
     "        return Refusal(str(view.step_s(300, 4))) if request.request_id == 'asks' else None"

@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from actors.kernel.stream import Delta, DeltaStream
+from sundog.actors.kernel.stream import Delta, DeltaStream
 
 
 def token(number: int, finish_reason: str | None = None) -> Delta:

@@ -5,8 +5,8 @@ Each `type: ignore` names an error that must be there: mypy says so when one is 
 
 from typing import assert_type
 
-from actors.kernel.actor import Actor, Handled, Ref, Reply, answer
-from actors.messages import (
+from sundog.actors.kernel.actor import Actor, Handled, Ref, Reply, answer
+from sundog.actors.messages import (
     Abort,
     Accepted,
     Batch,

@@ -18,12 +18,12 @@ from pathlib import Path
 import httpx
 import trio
 
-from runtime.load.clients import Clients
-from runtime.load.prompts import Units
-from runtime.load.rows import Outcome
-from runtime.load.server import TargetServer
-from runtime.load.server_client import ServerClient
-from sim.trace.record import TraceRequest
+from sundog.runtime.load.clients import Clients
+from sundog.runtime.load.prompts import Units
+from sundog.runtime.load.rows import Outcome
+from sundog.runtime.load.server import TargetServer
+from sundog.runtime.load.server_client import ServerClient
+from sundog.sim.trace.record import TraceRequest
 
 EVENT = (
     b'data: {"id":"cmpl-0123456789abcdef0123456789abcdef","object":"text_completion","created":1700000000,'

@@ -17,17 +17,17 @@ from tempfile import TemporaryDirectory
 import httpx
 import psutil
 
-from sim.figures.distribution import Distribution
-from sim.figures.metrics import Summary, summarize_client
-from sim.record.client_record import ClientRecord
-from sim.trace.record import TraceRequest
-from sim.workload.distributions import LogNormal, Poisson
-from sim.workload.spec import Workload
 from sundog.builds.measuring import ClientLoad, as_answered, find, measure, predict
 from sundog.builds.simulated import Simulated
 from sundog.child import serving
 from sundog.options.engine import EngineOptions
 from sundog.options.simulation import TargetOptions, TermsOptions
+from sundog.sim.figures.distribution import Distribution
+from sundog.sim.figures.metrics import Summary, summarize_client
+from sundog.sim.record.client_record import ClientRecord
+from sundog.sim.trace.record import TraceRequest
+from sundog.sim.workload.distributions import LogNormal, Poisson
+from sundog.sim.workload.spec import Workload
 
 GPU = "h100"
 NUM_CLIENTS = 128

@@ -18,11 +18,11 @@ def main() -> None:
     import torch
     from torch import nn
 
-    from runtime.native.few_bits import FewBitsLinear
-    from runtime.native.library import kernels
-    from runtime.native.linear import Packed, PackedLinear
-    from runtime.native.parts import Parts
-    from runtime.native.records import FORMATS, Linear
+    from sundog.runtime.native.few_bits import FewBitsLinear
+    from sundog.runtime.native.library import kernels
+    from sundog.runtime.native.linear import Packed, PackedLinear
+    from sundog.runtime.native.parts import Parts
+    from sundog.runtime.native.records import FORMATS, Linear
 
     library = kernels()
     if library is None:

@@ -10,11 +10,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from actors.core.request import Submit
-from actors.core.routers import ROUTERS, Fleet
-from actors.core.routers.fleet_state import FleetState
-from actors.core.routers.prefix_index import new_index
-from actors.policy_file import find_router
+from sundog.actors.core.request import Submit
+from sundog.actors.core.routers import ROUTERS, Fleet
+from sundog.actors.core.routers.fleet_state import FleetState
+from sundog.actors.core.routers.prefix_index import new_index
+from sundog.actors.policy_file import find_router
 from tests.bench.runs import H100, copied, poisson, replayed
 
 PER_S, EACH, FEWEST = 16, 600, 9_600

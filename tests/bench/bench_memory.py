@@ -26,13 +26,13 @@ class Load:
     """The embedded model on one thread under a scheduler, and requests to give it."""
 
     def __init__(self) -> None:
-        from actors.block_hash import block_hasher
-        from actors.core.blocks.kv_cache import KVCache
-        from actors.core.config import SchedulerConfig
-        from actors.core.policies import Fcfs
-        from actors.core.step.state import SchedulerState
-        from runtime.engine.backend import TorchBackend
-        from runtime.serve import EMBEDDED_MODEL
+        from sundog.actors.block_hash import block_hasher
+        from sundog.actors.core.blocks.kv_cache import KVCache
+        from sundog.actors.core.config import SchedulerConfig
+        from sundog.actors.core.policies import Fcfs
+        from sundog.actors.core.step.state import SchedulerState
+        from sundog.runtime.engine.backend import TorchBackend
+        from sundog.runtime.serve import EMBEDDED_MODEL
 
         config = SchedulerConfig(max_num_seqs=MOST_AT_ONCE, max_model_len=1024, num_gpu_blocks=4096)
         self.backend = TorchBackend(EMBEDDED_MODEL, num_gpu_blocks=4096, max_model_len=1024, num_threads=1)
@@ -42,8 +42,8 @@ class Load:
 
     def submit(self, num_tokens: int) -> None:
         """A greedy request for so many tokens after a short prompt."""
-        from actors.core.params.sampling import Sampling
-        from actors.core.request import Submit
+        from sundog.actors.core.params.sampling import Sampling
+        from sundog.actors.core.request import Submit
 
         prompt = tuple(self.rng.randrange(6, 1500) for _ in range(self.rng.randint(1, 60)))
         sampling = Sampling(temperature=0.0, max_tokens=num_tokens, ignore_eos=True)
@@ -52,8 +52,8 @@ class Load:
         self.num_submitted += 1
 
     async def step(self) -> None:
-        from actors.core.step.plan import plan
-        from actors.core.step.update import update
+        from sundog.actors.core.step.plan import plan
+        from sundog.actors.core.step.update import update
 
         batch, _ = plan(self.state)
         update(self.state, await self.backend.execute(batch))
@@ -130,7 +130,7 @@ if __name__ == "__main__":
     else:
         import trio
 
-        from runtime.model import model
+        from sundog.runtime.model import model
 
         if sys.argv[1] == AS_THEY_COME:
             model.padded = int  # type: ignore[assignment]  # what it was before there was a ladder

@@ -11,8 +11,6 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from sim.figures.metrics import Summary
-from sim.record.client_record import ClientRecord
 from sundog.builds.measuring import ClientLoad, Cores, as_answered, find, predict
 from sundog.builds.simulated import Simulated
 from sundog.child import counters
@@ -20,6 +18,8 @@ from sundog.commands.calibrate.engine import from_engine
 from sundog.commands.calibrate.served import seen
 from sundog.options.engine import EngineOptions, MeasuringOptions
 from sundog.options.simulation import TargetOptions, TermsOptions
+from sundog.sim.figures.metrics import Summary
+from sundog.sim.record.client_record import ClientRecord
 from tests.bench.bench_recovery import requests
 from tests.live import live
 

@@ -19,9 +19,9 @@ def main() -> None:
     import torch
     from torch import nn
 
-    from runtime.native.library import kernels
-    from runtime.native.linear import Packed
-    from runtime.native.records import FORMATS
+    from sundog.runtime.native.library import kernels
+    from sundog.runtime.native.linear import Packed
+    from sundog.runtime.native.records import FORMATS
 
     library = kernels()
     if library is None:

@@ -14,8 +14,8 @@ import time
 
 import torch
 
-from runtime.ranks.group import RankGroup
-from runtime.ranks.rank import RankPlace, first_of
+from sundog.runtime.ranks.group import RankGroup
+from sundog.runtime.ranks.rank import RankPlace, first_of
 from tests.bench.bench_processes import Seen, load
 from tests.live import live
 

@@ -23,16 +23,16 @@ from pathlib import Path
 
 import numpy as np
 
-from sim.record.client_record import ClientRecord
-from sim.record.client_record import Seen as Outcome
-from sim.record.columns import Columns
-from sim.trace.record import TraceRequest
 from sundog.builds.measuring import ClientLoad, Cores, as_answered, find, measure
 from sundog.builds.replayed import play
 from sundog.builds.simulated import Simulated
 from sundog.commands.calibrate.engine import from_engine
 from sundog.options.engine import EngineOptions, MeasuringOptions
 from sundog.options.simulation import LoadOptions, TargetOptions
+from sundog.sim.record.client_record import ClientRecord
+from sundog.sim.record.client_record import Seen as Outcome
+from sundog.sim.record.columns import Columns
+from sundog.sim.trace.record import TraceRequest
 from tests.live import live
 
 FIRST_S, EVERY_S = 3.0, 3.0

@@ -16,9 +16,9 @@ def chooser(fields: dict[str, object]) -> Callable[[], object]:
     import numpy as np
     import torch
 
-    from actors.core.params.sampling import Sampling
-    from runtime.sampling.rows import SamplingRows
-    from runtime.sampling.sampler import sample
+    from sundog.actors.core.params.sampling import Sampling
+    from sundog.runtime.sampling.rows import SamplingRows
+    from sundog.runtime.sampling.sampler import sample
 
     torch.set_num_threads(1)
     logits_RV = torch.randn(NUM_ROWS, VOCAB_SIZE, generator=torch.Generator().manual_seed(0)) * 2

@@ -11,22 +11,22 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from actors.config import EngineConfig, SchedulerConfig
-from actors.config.speculative import SpeculativeConfig
-from actors.core.acceptance import Acceptance
-from actors.core.batch import Batch, StepResult
-from actors.core.params.sampling import Sampling
-from actors.engine.backend import Backend
-from actors.messages import Capacity, Generate
-from sim.backend import accepted_of
-from sim.cost.calibrated import Calibrated, fit
-from sim.cost.work import StepWork, WorkFold
-from sim.explain.load import measured_drafts
-from sim.record.journal import Journal, Past
-from sim.record.journal_file import JournalFile
-from sim.record.journal_rows import Header
-from sim.replay import replay, replay_on
-from sim.trace.record import TraceRequest
+from sundog.actors.config import EngineConfig, SchedulerConfig
+from sundog.actors.config.speculative import SpeculativeConfig
+from sundog.actors.core.acceptance import Acceptance
+from sundog.actors.core.batch import Batch, StepResult
+from sundog.actors.core.params.sampling import Sampling
+from sundog.actors.engine.backend import Backend
+from sundog.actors.messages import Capacity, Generate
+from sundog.sim.backend import accepted_of
+from sundog.sim.cost.calibrated import Calibrated, fit
+from sundog.sim.cost.work import StepWork, WorkFold
+from sundog.sim.explain.load import measured_drafts
+from sundog.sim.record.journal import Journal, Past
+from sundog.sim.record.journal_file import JournalFile
+from sundog.sim.record.journal_rows import Header
+from sundog.sim.replay import replay, replay_on
+from sundog.sim.trace.record import TraceRequest
 
 NUM_TOKENS, NUM_AT_ONCE = 240, 4
 CAPACITY = Capacity(2048, 16)
@@ -80,7 +80,7 @@ def measured(speculation: SpeculativeConfig | None, folder: Path) -> tuple[Timed
     """The run on torch, and its journal in that folder too."""
     import torch
 
-    from runtime.serve import RealModel, torch_backends
+    from sundog.runtime.serve import RealModel, torch_backends
 
     model = RealModel.open(None)
     settings = config(speculation)

@@ -7,15 +7,15 @@ scheduler with tokens on a machine of this kind: figures to compare with, not me
 
 import time
 
-from actors.block_hash import block_hasher
-from actors.core.batch import StepResult
-from actors.core.blocks.kv_cache import KVCache
-from actors.core.config import SchedulerConfig
-from actors.core.policies import Fcfs
-from actors.core.request import Submit
-from actors.core.step.plan import plan
-from actors.core.step.state import SchedulerState
-from actors.core.step.update import update
+from sundog.actors.block_hash import block_hasher
+from sundog.actors.core.batch import StepResult
+from sundog.actors.core.blocks.kv_cache import KVCache
+from sundog.actors.core.config import SchedulerConfig
+from sundog.actors.core.policies import Fcfs
+from sundog.actors.core.request import Submit
+from sundog.actors.core.step.plan import plan
+from sundog.actors.core.step.state import SchedulerState
+from sundog.actors.core.step.update import update
 
 VLLM_US = {1: 38, 8: 125, 64: 750, 256: 3130, 1024: 13250}
 PROMPT_TOKENS = 32

@@ -49,7 +49,7 @@ def make(name: str, folder: Path) -> int:
 
 async def measure(folder: Path, rows: int) -> tuple[float, float]:
     """Seconds of processor time of a step of so many requests, whole and layer by layer."""
-    from runtime.engine.backend import TorchBackend
+    from sundog.runtime.engine.backend import TorchBackend
     from tests.runtime.driver import Driver
     from tests.runtime.models import random_prompt
 
@@ -76,7 +76,7 @@ async def measure(folder: Path, rows: int) -> tuple[float, float]:
 
 
 def main() -> None:
-    from sim.clock import run_virtual
+    from sundog.sim.clock import run_virtual
 
     print(f"{'':<14}{'parameters':>11} {'rows':>5} {'one call':>10} {'by layers':>10}")
     for name in SHAPES:

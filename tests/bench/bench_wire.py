@@ -15,15 +15,15 @@ from functools import partial
 
 import trio
 
-from actors.core.batch import Admission, Batch
-from actors.core.params.sampling import DEFAULTS
-from actors.kernel.actor import Actor, Ref
-from actors.messages import Abort, Capacity, Load, StepOutput
-from runtime.wire.handshake import shake_hands
-from runtime.wire.link import Link
-from runtime.wire.records import Packer, Unpacker
-from runtime.worker.hop_probe import live_for
-from runtime.worker.messages import MESSAGES
+from sundog.actors.core.batch import Admission, Batch
+from sundog.actors.core.params.sampling import DEFAULTS
+from sundog.actors.kernel.actor import Actor, Ref
+from sundog.actors.messages import Abort, Capacity, Load, StepOutput
+from sundog.runtime.wire.handshake import shake_hands
+from sundog.runtime.wire.link import Link
+from sundog.runtime.wire.records import Packer, Unpacker
+from sundog.runtime.worker.hop_probe import live_for
+from sundog.runtime.worker.messages import MESSAGES
 
 NUM_ASKS, NUM_TELLS, NUM_STEPS = 2000, 20_000, 2000
 

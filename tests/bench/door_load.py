@@ -8,12 +8,12 @@ from typing import Protocol
 
 import trio
 
-from runtime.load.clients import Clients
-from runtime.load.prompts import Units
-from runtime.load.rows import Outcome
-from runtime.load.server import TargetServer
-from runtime.load.server_client import ServerClient
-from sim.trace.record import TraceRequest
+from sundog.runtime.load.clients import Clients
+from sundog.runtime.load.prompts import Units
+from sundog.runtime.load.rows import Outcome
+from sundog.runtime.load.server import TargetServer
+from sundog.runtime.load.server_client import ServerClient
+from sundog.sim.trace.record import TraceRequest
 from tests.bench.graph_alone import FEW, ROUNDS
 
 MODEL = "llama-3.1-8b"

@@ -101,7 +101,7 @@ class Bench:
     """One model's engine under the scheduler, and what each of its steps took."""
 
     def __init__(self, folder: str, device: str, plan: Plan) -> None:
-        from runtime.engine.model_loader import ModelLoader
+        from sundog.runtime.engine.model_loader import ModelLoader
 
         self.plan = plan
         self.limits: dict[str, Any] = {
@@ -117,7 +117,7 @@ class Bench:
 
     def steps(self, asked: list[list[int]], num_tokens: int) -> Iterator[tuple[int, int, float]]:
         """Of every step its decodes, its other tokens, and the time since the last one ended."""
-        from actors.core.config import SchedulerConfig
+        from sundog.actors.core.config import SchedulerConfig
         from tests.runtime.scheduled import GREEDY, Asked, Timed, answers
 
         config = SchedulerConfig(

@@ -14,15 +14,15 @@ from itertools import pairwise
 
 import trio
 
-from actors.api.front import Behind
-from actors.api.serve_graph import serve_graph
-from actors.api.server_options import ServerOptions
-from actors.core.params.sampling import Sampling
-from actors.front.async_llm import FromClients
-from actors.kernel.actor import Ref
-from actors.kernel.clock import now_s
-from actors.kernel.stream import DeltaStream
-from actors.messages import Accepted, Generate
+from sundog.actors.api.front import Behind
+from sundog.actors.api.serve_graph import serve_graph
+from sundog.actors.api.server_options import ServerOptions
+from sundog.actors.core.params.sampling import Sampling
+from sundog.actors.front.async_llm import FromClients
+from sundog.actors.kernel.actor import Ref
+from sundog.actors.kernel.clock import now_s
+from sundog.actors.kernel.stream import DeltaStream
+from sundog.actors.messages import Accepted, Generate
 from sundog.builds.emulated import emulated
 from sundog.builds.server import shown_model
 from sundog.options.engine import EngineOptions
@@ -37,7 +37,7 @@ LOOK_S = 0.1
 
 
 class Inside:
-    """Clients in the server's own process (`actors.api.front.Front`)."""
+    """Clients in the server's own process (`sundog.actors.api.front.Front`)."""
 
     def __init__(self, num_streams: int, num_tokens: int) -> None:
         self._num_streams, self._num_tokens = num_streams, num_tokens

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from sim.trace.read import read_trace
+from sundog.sim.trace.read import read_trace
 from tests.bench.runs import TRACES, generated, long_prompts, poisson
 
 

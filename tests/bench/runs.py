@@ -81,8 +81,7 @@ def generated(path: Path, rate_per_s: float, count: int, outputs: tuple[int, int
 def copied(folder: Path, *, compiled: bool) -> Path:
     """A copy of the working tree's source, plain or compiled, to run in."""
     ignore = shutil.ignore_patterns("__pycache__", "*.so", "assets")
-    for part in ("actors", "sim", "sundog"):
-        shutil.copytree(ROOT / part, folder / part, ignore=ignore)
+    shutil.copytree(ROOT / "sundog", folder / "sundog", ignore=ignore)
     shutil.copy(ROOT / "pyproject.toml", folder)
     return _made(folder, compiled)
 

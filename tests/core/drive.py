@@ -7,14 +7,14 @@ pool after each update.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from actors.block_hash import block_hasher
-from actors.core.batch import Batch, Finish
-from actors.core.request import Submit
-from sim.backend import SampledSteps
-from sim.schedule import driver as happenings
-from sim.schedule.decision_log import FALLBACK_TOKEN
-from sim.schedule.driver import Aborted, Driver, Happening, HasStalled
-from sim.schedule.step_trace import StepTraceRow, parse_trace
+from sundog.actors.block_hash import block_hasher
+from sundog.actors.core.batch import Batch, Finish
+from sundog.actors.core.request import Submit
+from sundog.sim.backend import SampledSteps
+from sundog.sim.schedule import driver as happenings
+from sundog.sim.schedule.decision_log import FALLBACK_TOKEN
+from sundog.sim.schedule.driver import Aborted, Driver, Happening, HasStalled
+from sundog.sim.schedule.step_trace import StepTraceRow, parse_trace
 from tests.core.folding import ReferenceRunner
 from tests.core.guessing import GuessingSource
 from tests.core.traces import Trace

@@ -7,7 +7,7 @@ token, for that is what a key and a value depend on.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from actors.core.batch import Admission, Batch
+from sundog.actors.core.batch import Admission, Batch
 
 Prefix = int
 """A hash of a request's tokens up to one of them."""

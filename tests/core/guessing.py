@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from actors.core.batch import Batch
-from sim.backend import SampledSteps
+from sundog.actors.core.batch import Batch
+from sundog.sim.backend import SampledSteps
 from tests.core.folding import Folded, ReferenceRunner
 
 WRONG = -7

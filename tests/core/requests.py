@@ -1,11 +1,11 @@
 """Requests for the tests of the core."""
 
-from actors.core.blocks.kv_cache import KVCache
-from actors.core.config import SchedulerConfig
-from actors.core.params.sampling import Adapter, Sampling
-from actors.core.policies import Fcfs, Policy
-from actors.core.request import Request, Submit
-from actors.core.step.state import SchedulerState
+from sundog.actors.core.blocks.kv_cache import KVCache
+from sundog.actors.core.config import SchedulerConfig
+from sundog.actors.core.params.sampling import Adapter, Sampling
+from sundog.actors.core.policies import Fcfs, Policy
+from sundog.actors.core.request import Request, Submit
+from sundog.actors.core.step.state import SchedulerState
 
 MAX_MODEL_LEN = 64
 

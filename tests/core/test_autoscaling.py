@@ -11,8 +11,17 @@ from typing import Any
 
 import pytest
 
-from actors.core.autoscaling import Controller
-from actors.core.scalers import SCALERS, ArrivalTrend, Attainment, FirstItems, Hpa, Keda, ScaledFleet, Scaler
+from sundog.actors.core.autoscaling import Controller
+from sundog.actors.core.scalers import (
+    SCALERS,
+    ArrivalTrend,
+    Attainment,
+    FirstItems,
+    Hpa,
+    Keda,
+    ScaledFleet,
+    Scaler,
+)
 from tests.core.traces import num_cases
 
 NOW = ScaledFleet(

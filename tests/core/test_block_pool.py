@@ -9,7 +9,7 @@ from itertools import accumulate, takewhile
 
 import pytest
 
-from actors.core.blocks.block_pool import BlockPool
+from sundog.actors.core.blocks.block_pool import BlockPool
 
 
 def test_blocks_are_handed_out_in_ascending_order_and_never_the_null_block() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from actors.config import EngineConfig
-from actors.core.config import ConfigError, SchedulerConfig
+from sundog.actors.config import EngineConfig
+from sundog.actors.core.config import ConfigError, SchedulerConfig
 
 WRONG = [
     {"max_num_seqs": 0},

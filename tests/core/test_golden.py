@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from actors.block_hash import ALGORITHMS, block_hasher, none_hash
-from actors.core.config import ConfigError
-from actors.core.params.sampling import Adapter
-from sim.schedule.decision_log import DecisionLog, dump
-from sim.schedule.step_trace import parse_trace
+from sundog.actors.block_hash import ALGORITHMS, block_hasher, none_hash
+from sundog.actors.core.config import ConfigError
+from sundog.actors.core.params.sampling import Adapter
+from sundog.sim.schedule.decision_log import DecisionLog, dump
+from sundog.sim.schedule.step_trace import parse_trace
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 NAMES = sorted(path.name.split(".")[0] for path in GOLDEN.glob("*.trace.json.gz"))

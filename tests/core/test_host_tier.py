@@ -3,9 +3,9 @@
 import random
 from collections import OrderedDict
 
-from actors.core.blocks.host_tier import HostTier
-from actors.core.config import HostMemory
-from actors.core.step.plan import plan
+from sundog.actors.core.blocks.host_tier import HostTier
+from sundog.actors.core.config import HostMemory
+from sundog.actors.core.step.plan import plan
 from tests.core.requests import hash_by_value, scheduler_state, submit
 from tests.core.traces import num_cases
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from actors.core.blocks.kv_cache import KVCache
-from actors.core.config import HostMemory, SchedulerConfig
-from actors.core.request import Request
+from sundog.actors.core.blocks.kv_cache import KVCache
+from sundog.actors.core.config import HostMemory, SchedulerConfig
+from sundog.actors.core.request import Request
 from tests.core.requests import hash_by_value, request
 
 SIZE = 4

@@ -2,9 +2,9 @@
 
 import pytest
 
-from actors.core.blocks.block_pool import BlockPool
-from actors.core.blocks.kv_events import KvBlocks, KvChanges, KvEvents
-from actors.core.blocks.runs import BlockRun, FreeRuns, OwnKey
+from sundog.actors.core.blocks.block_pool import BlockPool
+from sundog.actors.core.blocks.kv_events import KvBlocks, KvChanges, KvEvents
+from sundog.actors.core.blocks.runs import BlockRun, FreeRuns, OwnKey
 
 
 def test_changes_are_taken_once_and_say_what_is_there_now() -> None:

@@ -4,8 +4,8 @@ from functools import partial
 
 import pytest
 
-from actors.core.queue.lockstep import Lockstep
-from actors.core.request import Request, Submit
+from sundog.actors.core.queue.lockstep import Lockstep
+from sundog.actors.core.request import Request, Submit
 from tests.core.drive import Driven, Planned, Updated
 from tests.core.traces import batches, countable, num_cases, random_trace
 

@@ -9,9 +9,9 @@ from functools import cache
 
 import pytest
 
-from actors.core.batch import Batch
-from sim.schedule.decision_log import DecisionLog, dump
-from sim.schedule.step_trace import parse_trace
+from sundog.actors.core.batch import Batch
+from sundog.sim.schedule.decision_log import DecisionLog, dump
+from sundog.sim.schedule.step_trace import parse_trace
 from tests.core.drive import Driven, Log, Planned, Updated
 from tests.core.traces import Trace, batches, countable, num_cases, random_trace
 

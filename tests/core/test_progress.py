@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from actors.core.policies import POLICIES, has_urgency
-from actors.core.step.progress import why_stalled
-from actors.policy_file import find_policy
-from sim.schedule.decision_log import DecisionLog
-from sim.schedule.step_trace import parse_trace
+from sundog.actors.core.policies import POLICIES, has_urgency
+from sundog.actors.core.step.progress import why_stalled
+from sundog.actors.policy_file import find_policy
 from sundog.cli import main
+from sundog.sim.schedule.decision_log import DecisionLog
+from sundog.sim.schedule.step_trace import parse_trace
 from tests.actors.fakes import read
 from tests.actors.test_policy_failures import replayed
 from tests.actors.test_policy_file import written

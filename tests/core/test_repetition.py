@@ -2,7 +2,7 @@
 
 import random
 
-from actors.core.params.sampling import Repetition
+from sundog.actors.core.params.sampling import Repetition
 
 
 def naive(tokens: list[int], detection: Repetition) -> bool:

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from actors.core.acceptance import Acceptance
-from actors.core.batch import Finish, StepResult
-from actors.core.config import ConfigError, SchedulerConfig
-from actors.core.step.plan import plan
-from actors.core.step.state import SchedulerState
-from actors.core.step.update import cut, update
+from sundog.actors.core.acceptance import Acceptance
+from sundog.actors.core.batch import Finish, StepResult
+from sundog.actors.core.config import ConfigError, SchedulerConfig
+from sundog.actors.core.step.plan import plan
+from sundog.actors.core.step.state import SchedulerState
+from sundog.actors.core.step.update import cut, update
 from tests.core.drive import Drafting, Driven, Planned
 from tests.core.requests import MAX_MODEL_LEN, scheduler_state, submit
 from tests.core.test_lockstep_equals_plain import without_tokens

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from actors.core.batch import StepResult
-from actors.core.config import ConfigError, HostMemory, SchedulerConfig
-from actors.core.step.plan import plan
-from actors.core.step.state import SchedulerState
-from actors.core.step.update import update
-from sim.schedule.decision_log import DecisionLog, dump
-from sim.schedule.step_trace import parse_trace
+from sundog.actors.core.batch import StepResult
+from sundog.actors.core.config import ConfigError, HostMemory, SchedulerConfig
+from sundog.actors.core.step.plan import plan
+from sundog.actors.core.step.state import SchedulerState
+from sundog.actors.core.step.update import update
+from sundog.sim.schedule.decision_log import DecisionLog, dump
+from sundog.sim.schedule.step_trace import parse_trace
 from tests.core.drive import Driven, Planned
 from tests.core.requests import scheduler_state, submit
 from tests.core.traces import Trace, batches, countable, num_cases, random_trace

@@ -2,7 +2,7 @@
 
 import random
 
-from actors.core.params.stop_strings import StopStrings
+from sundog.actors.core.params.stop_strings import StopStrings
 
 
 def watch(stops: tuple[str, ...], pieces: list[str]) -> tuple[str, str | None]:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from actors.core.batch import Finish, StepResult
-from actors.core.step.plan import plan
-from actors.core.step.state import SchedulerState
-from actors.core.step.update import update
+from sundog.actors.core.batch import Finish, StepResult
+from sundog.actors.core.step.plan import plan
+from sundog.actors.core.step.state import SchedulerState
+from sundog.actors.core.step.update import update
 from tests.core.requests import MAX_MODEL_LEN, scheduler_state, submit
 
 EOS = 2

@@ -2,13 +2,13 @@
 
 from math import inf
 
-from actors.core.batch import StepResult
-from actors.core.config import SchedulerConfig
-from actors.core.queue.lockstep import Lockstep
-from actors.core.queue.view import View
-from actors.core.step.plan import plan
-from actors.core.step.state import SchedulerState
-from actors.core.step.update import update
+from sundog.actors.core.batch import StepResult
+from sundog.actors.core.config import SchedulerConfig
+from sundog.actors.core.queue.lockstep import Lockstep
+from sundog.actors.core.queue.view import View
+from sundog.actors.core.step.plan import plan
+from sundog.actors.core.step.state import SchedulerState
+from sundog.actors.core.step.update import update
 from tests.core.requests import request, scheduler_state, submit
 
 

@@ -2,8 +2,8 @@
 
 import random
 
-from actors.core.policies import Fcfs, Policy, Priority, Rank, Request, View
-from actors.core.queue.waiting import FEW, Alarms, WaitingQueue
+from sundog.actors.core.policies import Fcfs, Policy, Priority, Rank, Request, View
+from sundog.actors.core.queue.waiting import FEW, Alarms, WaitingQueue
 from tests.core.requests import request, scheduler_state
 
 

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from actors.core.policies import Policy, Refusal, Request, View
-from actors.core.routers import Fleet, RouterPolicy, Submit, Unfinished
-from actors.core.scalers import ScaledFleet, Scaler
+from sundog.actors.core.policies import Policy, Refusal, Request, View
+from sundog.actors.core.routers import Fleet, RouterPolicy, Submit, Unfinished
+from sundog.actors.core.scalers import ScaledFleet, Scaler
 
 # --- policies ------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sim.trace.record import TraceRequest
+from sundog.sim.trace.record import TraceRequest
 
 DECIDERS = Path(__file__).with_name("deciders.py")
 DOCS = Path(__file__).parents[2] / "docs"
@@ -39,7 +39,7 @@ class Configuration:
 
     def write(self, folder: Path) -> dict[str, Any]:
         """Write the files of the configuration; returns its options with their paths."""
-        from sim.trace.jsonl_rows import write_trace
+        from sundog.sim.trace.jsonl_rows import write_trace
 
         folder.mkdir(parents=True, exist_ok=True)
         write_trace(

@@ -11,17 +11,17 @@ from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from actors.core.config import ConfigError
-from actors.kernel.actor import Actor
-from actors.messages import EngineUp, Heard, StepOutput
-from sim.record.recorder import Recorder
-from sim.trace.record import TraceRequest
-from sim.workload.resample import retimed
+from sundog.actors.core.config import ConfigError
+from sundog.actors.kernel.actor import Actor
+from sundog.actors.messages import EngineUp, Heard, StepOutput
 from sundog.builds.replayed import play
 from sundog.builds.simulated import Simulated
 from sundog.ends import leaves
 from sundog.library.functions import records_of
 from sundog.options.simulation import parse_rate
+from sundog.sim.record.recorder import Recorder
+from sundog.sim.trace.record import TraceRequest
+from sundog.sim.workload.resample import retimed
 from tests.fuzz.lattice import LAST_S, WITNESS_TOKENS, Configuration
 
 MOST_AT_ONCE = 3000
@@ -92,7 +92,7 @@ class Built:
 
 def digest(recorder: Recorder) -> str:
     """Return a text that differs if any figure or any column of a run does."""
-    from sim.figures.metrics import summarize
+    from sundog.sim.figures.metrics import summarize
 
     found = hashlib.blake2b(summarize(recorder).to_json().encode(), digest_size=12)
     for column in recorder.columns.stored():
@@ -113,7 +113,7 @@ def are_alike(one: object, other: object) -> bool:
 
 def check_steps(recorder: Recorder, by_steps: Recorder) -> None:
     """Runs of decodes change no row of any request, and no figure."""
-    from sim.figures.metrics import summarize
+    from sundog.sim.figures.metrics import summarize
 
     rows = [repr(list(map(list, each.columns.stored()))) for each in (recorder, by_steps)]
     figures = [json.loads(summarize(each).to_json()) for each in (recorder, by_steps)]
@@ -125,10 +125,10 @@ def check_steps(recorder: Recorder, by_steps: Recorder) -> None:
 
 def check_accounts(configuration: Configuration, recorder: Recorder) -> None:
     """Every request that came has one end, and all figures count the same ones."""
-    from sim.figures.metrics import summarize
-    from sim.figures.sweep.played import load_of, measure, played
-    from sim.figures.totals import NO_TERMS
-    from sim.show.summary_table import print_summary
+    from sundog.sim.figures.metrics import summarize
+    from sundog.sim.figures.sweep.played import load_of, measure, played
+    from sundog.sim.figures.totals import NO_TERMS
+    from sundog.sim.show.summary_table import print_summary
 
     summary = summarize(recorder)
     reasons = recorder.columns.reason
@@ -165,7 +165,7 @@ def check_accounts(configuration: Configuration, recorder: Recorder) -> None:
 def check_python(configuration: Configuration, recorder: Recorder) -> None:
     """`sundog.replay` keeps on disk what a recorder has in memory."""
     import sundog
-    from sim.figures.metrics import summarize
+    from sundog.sim.figures.metrics import summarize
 
     with TemporaryDirectory() as folder:
         options = configuration.write(Path(folder))

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from actors.core import batch
+from sundog.actors.core import batch
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("actors", "sim", "sundog", "runtime", "tests/fuzz", "tests/core", "docs")
+PARTS = ("sundog", "tests/fuzz", "tests/core", "docs")
 NUM_CONFIGURATIONS = 60
 IS_COMPILED = not str(batch.__file__).endswith(".py")
 

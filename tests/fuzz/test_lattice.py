@@ -6,14 +6,14 @@ from typing import get_args
 
 import pytest
 
-from actors.core.policies import POLICIES
-from actors.core.routers import ROUTERS
-from actors.core.scalers import SCALERS
-from sim.fleet.faults import PlannedFault
-from sim.oracle import PREDICTORS
-from sim.trace.record import TraceRequest
+from sundog.actors.core.policies import POLICIES
+from sundog.actors.core.routers import ROUTERS
+from sundog.actors.core.scalers import SCALERS
 from sundog.library.functions import RECORDS
 from sundog.options.row import rows
+from sundog.sim.fleet.faults import PlannedFault
+from sundog.sim.oracle import PREDICTORS
+from sundog.sim.trace.record import TraceRequest
 from tests.core.traces import num_cases
 from tests.fuzz.lattice import DOCS, NOT_VARIED, configuration
 from tests.fuzz.laws import Broken, check

@@ -12,22 +12,22 @@ import pytest
 from rich.console import Console
 
 import sundog
-from sim.figures.compare import compare
-from sim.figures.metrics import summarize
-from sim.figures.sweep.played import measure
-from sim.figures.sweep.played import played as sweep_played
-from sim.figures.totals import NO_TERMS
-from sim.record.columns import Columns
-from sim.record.recorder import Recorder
-from sim.record.rows import Rows, latencies
-from sim.record.run_directory import open_run
-from sim.show.comparison import print_comparison
-from sim.show.html.facts import figures
-from sim.show.summary_table import print_summary
-from sim.trace.read import read_trace
 from sundog.builds.replayed import play
 from sundog.builds.simulated import Simulated
 from sundog.library.functions import records_of
+from sundog.sim.figures.compare import compare
+from sundog.sim.figures.metrics import summarize
+from sundog.sim.figures.sweep.played import measure
+from sundog.sim.figures.sweep.played import played as sweep_played
+from sundog.sim.figures.totals import NO_TERMS
+from sundog.sim.record.columns import Columns
+from sundog.sim.record.recorder import Recorder
+from sundog.sim.record.rows import Rows, latencies
+from sundog.sim.record.run_directory import open_run
+from sundog.sim.show.comparison import print_comparison
+from sundog.sim.show.html.facts import figures
+from sundog.sim.show.summary_table import print_summary
+from sundog.sim.trace.read import read_trace
 from tests.core.policies.world import DOCS
 
 CASES = Path(__file__).with_name("cases")

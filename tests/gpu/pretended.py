@@ -344,9 +344,9 @@ def pretended() -> Iterator[Device]:
     """The device is there."""
     import torch.nn.attention.varlen as torch_varlen
 
-    from runtime.attention import decoding, varlen
-    from runtime.model import attention_backend as means
-    from runtime.model import loader
+    from sundog.runtime.attention import decoding, varlen
+    from sundog.runtime.model import attention_backend as means
+    from sundog.runtime.model import loader
 
     def by_kernel(*args: Any, num_splits: int | None = None, **special: Any) -> Tensor:
         return decoding.by_gathering(*args, **special)

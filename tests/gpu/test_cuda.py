@@ -15,15 +15,15 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: m
 
 from transformers import AutoModelForCausalLM  # noqa: E402
 
-from actors.core.config import ConfigError, SchedulerConfig  # noqa: E402
-from actors.core.params.sampling import Sampling  # noqa: E402
-from runtime.attention import varlen  # noqa: E402
-from runtime.attention.decoding import Decodes, by_gathering, by_kernel  # noqa: E402
-from runtime.attention.paged_cache import LayerShape, PagedKVCache  # noqa: E402
-from runtime.engine.engine import Engine  # noqa: E402
-from runtime.engine.model_loader import ModelLoader  # noqa: E402
-from runtime.model.attention_backend import AttentionTrial, choose  # noqa: E402
-from runtime.model.model import Model  # noqa: E402
+from sundog.actors.core.config import ConfigError, SchedulerConfig  # noqa: E402
+from sundog.actors.core.params.sampling import Sampling  # noqa: E402
+from sundog.runtime.attention import varlen  # noqa: E402
+from sundog.runtime.attention.decoding import Decodes, by_gathering, by_kernel  # noqa: E402
+from sundog.runtime.attention.paged_cache import LayerShape, PagedKVCache  # noqa: E402
+from sundog.runtime.engine.engine import Engine  # noqa: E402
+from sundog.runtime.engine.model_loader import ModelLoader  # noqa: E402
+from sundog.runtime.model.attention_backend import AttentionTrial, choose  # noqa: E402
+from sundog.runtime.model.model import Model  # noqa: E402
 from tests.runtime.mixtures import drawn, greedy, mixture, remembering  # noqa: E402
 from tests.runtime.models import build_model, random_prompt  # noqa: E402
 from tests.runtime.scheduled import Asked, Said, answers  # noqa: E402
@@ -193,7 +193,7 @@ def test_too_little_memory_says_what_helps(folders: dict[str, Path]) -> None:
 
 
 async def _opened_and_closed(folder: Path) -> tuple[int, int]:
-    from runtime.engine.backend import TorchBackend
+    from sundog.runtime.engine.backend import TorchBackend
 
     backend = TorchBackend(
         folder, device="cuda", dtype="float32", num_gpu_blocks=20_000, block_size=16, max_model_len=128
@@ -215,7 +215,7 @@ def test_a_closed_engine_gives_the_gpu_back(folders: dict[str, Path]) -> None:
 
 
 async def _driven(folder: Path) -> dict[str, list[int]]:
-    from runtime.engine.backend import TorchBackend
+    from sundog.runtime.engine.backend import TorchBackend
     from tests.runtime.driver import Driver
 
     backend = TorchBackend(

@@ -78,7 +78,7 @@ def test_torch_transformers_and_pytest_are_all_it_takes() -> None:
     """A machine with a GPU may have nothing else of ours, and reaches no registry."""
     pytest.importorskip("torch")
     absent = ("pydantic", "trio", "msgspec", "cbor2", "llguidance", "quart", "hypercorn", "jiter", "tomli_w")
-    needed = ("runtime.engine.model_loader", "runtime.lora.adapters")
+    needed = ("sundog.runtime.engine.model_loader", "sundog.runtime.lora.adapters")
     needed += ("tests.runtime.scheduled", "tests.runtime.mixtures")
     needed += ("tests.runtime.models", "tests.bench.bench_gpu", "tests.bench.engine_models")
     code = f"import sys; sys.modules |= dict.fromkeys({absent}); import {', '.join(needed)}"

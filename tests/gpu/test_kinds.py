@@ -9,23 +9,23 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import runtime  # noqa: E402
-from actors.config.pooler import PoolingType  # noqa: E402
-from actors.config.speculative import SpeculativeConfig  # noqa: E402
-from actors.core.config import ConfigError, SchedulerConfig  # noqa: E402
-from actors.core.params.sampling import (  # noqa: E402
+import sundog.runtime  # noqa: E402
+from sundog.actors.config.pooler import PoolingType  # noqa: E402
+from sundog.actors.config.speculative import SpeculativeConfig  # noqa: E402
+from sundog.actors.core.config import ConfigError, SchedulerConfig  # noqa: E402
+from sundog.actors.core.params.sampling import (  # noqa: E402
     Adapter,
     Constraint,
     ConstraintKind,
     Sampling,
 )
-from runtime.attention import paged_cache  # noqa: E402
-from runtime.attention.paged_cache import LayerShape, block_bytes, choose_num_blocks, free_bytes  # noqa: E402
-from runtime.embedding.settings import EmbeddingSettings  # noqa: E402
-from runtime.engine.engine import Engine  # noqa: E402
-from runtime.engine.model_loader import ModelLoader  # noqa: E402
-from runtime.ranks.group import device_of  # noqa: E402
-from runtime.ranks.rank import RankPlace  # noqa: E402
+from sundog.runtime.attention import paged_cache  # noqa: E402
+from sundog.runtime.attention.paged_cache import LayerShape, block_bytes, choose_num_blocks, free_bytes  # noqa: E402
+from sundog.runtime.embedding.settings import EmbeddingSettings  # noqa: E402
+from sundog.runtime.engine.engine import Engine  # noqa: E402
+from sundog.runtime.engine.model_loader import ModelLoader  # noqa: E402
+from sundog.runtime.ranks.group import device_of  # noqa: E402
+from sundog.runtime.ranks.rank import RankPlace  # noqa: E402
 from tests.gpu.pretended import pretended  # noqa: E402
 from tests.runtime.adapters import make_adapter  # noqa: E402
 from tests.runtime.embedders import make_embedder  # noqa: E402
@@ -35,7 +35,7 @@ from tests.runtime.scheduled import Asked, Said, answers  # noqa: E402
 
 NUM_BLOCKS = 60
 LIMITS = {"max_model_len": 128, "block_size": 16, "max_num_batched_tokens": 64, "max_num_seqs": 5}
-ASSETS = Path(runtime.__file__).parent / "assets"
+ASSETS = Path(sundog.runtime.__file__).parent / "assets"
 
 
 @pytest.fixture(autouse=True)
@@ -102,7 +102,7 @@ def test_adapters_are_mixed_in_a_step(folder: Callable[[str], Path], tmp_path: P
 
 def test_answers_keep_to_a_grammar(folder: Callable[[str], Path]) -> None:
     pytest.importorskip("llguidance")
-    from runtime.structured.grammars import Grammars
+    from sundog.runtime.structured.grammars import Grammars
 
     model = ASSETS / "sundog-tiny"
     end = json.loads((model / "config.json").read_text())["eos_token_id"]
@@ -117,7 +117,7 @@ def test_answers_keep_to_a_grammar(folder: Callable[[str], Path]) -> None:
 @pytest.mark.parametrize("kind", ["bert", "qwen3", "modernbert"])
 def test_vectors_are_those_of_the_cpu(kind: str, pooling: PoolingType, tmp_path: Path) -> None:
     pytest.importorskip("trio")
-    from runtime.embedding.backend import Encoder
+    from sundog.runtime.embedding.backend import Encoder
 
     make_embedder(kind, tmp_path)
     prompts = [random_prompt(seed, length) for seed, length in enumerate((5, 40, 41, 7, 1))]

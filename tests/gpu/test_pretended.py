@@ -10,11 +10,11 @@ torch = pytest.importorskip("torch")
 if torch.cuda.is_available():
     pytest.skip("there is a GPU, which need not be pretended", allow_module_level=True)
 
-from actors.config.speculative import SpeculativeConfig  # noqa: E402
-from actors.core.config import SchedulerConfig  # noqa: E402
-from actors.core.params.sampling import Sampling  # noqa: E402
-from runtime.engine.engine import Engine  # noqa: E402
-from runtime.engine.model_loader import ModelLoader  # noqa: E402
+from sundog.actors.config.speculative import SpeculativeConfig  # noqa: E402
+from sundog.actors.core.config import SchedulerConfig  # noqa: E402
+from sundog.actors.core.params.sampling import Sampling  # noqa: E402
+from sundog.runtime.engine.engine import Engine  # noqa: E402
+from sundog.runtime.engine.model_loader import ModelLoader  # noqa: E402
 from tests.gpu.pretended import Device, pretended  # noqa: E402
 from tests.runtime.mixtures import drawn, greedy, mixture, remembering  # noqa: E402
 from tests.runtime.models import random_prompt  # noqa: E402

@@ -30,13 +30,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from actors.core.engine_version import decisions_of
-from actors.core.queue.policy import defines
-from actors.policy_file import find_policy
-from runtime.serve import EMBEDDED_MODEL
-from sim.schedule.decision_log import DecisionLog, dump
-from sim.schedule.step_trace import parse_trace
+from sundog.actors.core.engine_version import decisions_of
+from sundog.actors.core.queue.policy import defines
+from sundog.actors.policy_file import find_policy
 from sundog.export.exported import exported
+from sundog.runtime.serve import EMBEDDED_MODEL
+from sundog.sim.schedule.decision_log import DecisionLog, dump
+from sundog.sim.schedule.step_trace import parse_trace
 from tests.core.traces import Trace, hard_trace, random_trace
 from tests.oracle.environment import VllmEnvironment, cache_folder, vllm_environment
 

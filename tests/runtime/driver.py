@@ -4,10 +4,10 @@ import itertools
 import random
 from dataclasses import dataclass, field
 
-from actors.core.batch import Admission, Batch, Chunk
-from actors.core.params.logprobs import TokenLogprobs
-from actors.core.params.sampling import Adapter, Sampling
-from actors.engine.backend import Backend
+from sundog.actors.core.batch import Admission, Batch, Chunk
+from sundog.actors.core.params.logprobs import TokenLogprobs
+from sundog.actors.core.params.sampling import Adapter, Sampling
+from sundog.actors.engine.backend import Backend
 
 GREEDY = Sampling(temperature=0.0)
 

@@ -15,9 +15,9 @@ import torch
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from actors.core.config import ConfigError
-from runtime.engine.backend import TorchBackend
-from sim.clock import run_virtual
+from sundog.actors.core.config import ConfigError
+from sundog.runtime.engine.backend import TorchBackend
+from sundog.sim.clock import run_virtual
 from tests.runtime.driver import Driver
 from tests.runtime.models import VOCAB_SIZE, generate, random_prompt, stir_choices
 

@@ -5,7 +5,7 @@ import itertools
 import torch
 from triton.runtime import interpreter
 
-from runtime.attention.decoding import Decodes, by_gathering, by_kernel
+from sundog.runtime.attention.decoding import Decodes, by_gathering, by_kernel
 
 SHAPES = ((6, 2, 8, 5, 4), (4, 4, 24, 16, 16))
 DTYPES = {torch.float32: 1e-5, torch.float16: 5e-3}

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable
 
-from actors.core.params.sampling import Sampling
+from sundog.actors.core.params.sampling import Sampling
 from tests.runtime.models import random_prompt
 from tests.runtime.scheduled import Asked
 

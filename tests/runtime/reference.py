@@ -13,8 +13,8 @@ from torch import Tensor
 from transformers import LogitsProcessorList, PreTrainedModel
 from transformers.generation import logits_process as library
 
-from actors.core.params.sampling import Sampling
-from runtime.sampling.rows import SamplingRows
+from sundog.actors.core.params.sampling import Sampling
+from sundog.runtime.sampling.rows import SamplingRows
 
 
 def changed(logits_1V: Tensor, prompt: list[int], outputs: list[int], sampling: Sampling, eos: int) -> Tensor:

@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from actors.core.batch import Batch, StepResult
-from actors.core.blocks.kv_cache import KVCache
-from actors.core.config import SchedulerConfig
-from actors.core.params.logprobs import TokenLogprobs
-from actors.core.params.sampling import Adapter, Sampling
-from actors.core.policies.orders import Fcfs
-from actors.core.request import Request, Submit
-from actors.core.step.plan import plan
-from actors.core.step.state import SchedulerState
-from actors.core.step.update import cut, update
-from runtime.engine.engine import Engine, Flight
+from sundog.actors.core.batch import Batch, StepResult
+from sundog.actors.core.blocks.kv_cache import KVCache
+from sundog.actors.core.config import SchedulerConfig
+from sundog.actors.core.params.logprobs import TokenLogprobs
+from sundog.actors.core.params.sampling import Adapter, Sampling
+from sundog.actors.core.policies.orders import Fcfs
+from sundog.actors.core.request import Request, Submit
+from sundog.actors.core.step.plan import plan
+from sundog.actors.core.step.state import SchedulerState
+from sundog.actors.core.step.update import cut, update
+from sundog.runtime.engine.engine import Engine, Flight
 from tests.core.requests import hash_by_value
 
 GREEDY = Sampling(temperature=0.0)

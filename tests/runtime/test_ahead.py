@@ -12,17 +12,17 @@ import pytest
 import torch
 import trio
 
-from actors.core.config import SchedulerConfig
-from actors.core.params.sampling import Sampling
-from runtime.attention.decoding import by_gathering
-from runtime.attention.paged_cache import PagedKVCache
-from runtime.engine.backend import TorchBackend
-from runtime.engine.engine import Engine
-from runtime.engine.requests import Requests
-from runtime.model.attention_backend import AttentionBackend
-from runtime.model.graphs import replayed
-from runtime.model.loader import load_model
-from runtime.model.model import Model, probe_layers
+from sundog.actors.core.config import SchedulerConfig
+from sundog.actors.core.params.sampling import Sampling
+from sundog.runtime.attention.decoding import by_gathering
+from sundog.runtime.attention.paged_cache import PagedKVCache
+from sundog.runtime.engine.backend import TorchBackend
+from sundog.runtime.engine.engine import Engine
+from sundog.runtime.engine.requests import Requests
+from sundog.runtime.model.attention_backend import AttentionBackend
+from sundog.runtime.model.graphs import replayed
+from sundog.runtime.model.loader import load_model
+from sundog.runtime.model.model import Model, probe_layers
 from tests.runtime.driver import Driver
 from tests.runtime.mixtures import drawn, greedy, mixture, remembering
 from tests.runtime.models import build_model, generate, random_prompt

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from runtime.attention.gathered import attend_group
-from runtime.attention.groups import Group
-from runtime.attention.paged_cache import LayerShape, PagedKVCache
-from runtime.attention.varlen import Sequences, can_attend, is_available
+from sundog.runtime.attention.gathered import attend_group
+from sundog.runtime.attention.groups import Group
+from sundog.runtime.attention.paged_cache import LayerShape, PagedKVCache
+from sundog.runtime.attention.varlen import Sequences, can_attend, is_available
 
 BLOCK_SIZE, KEY_HEADS, HEADS, KEY_WIDTH, VALUE_WIDTH = 4, 2, 6, 8, 5
 

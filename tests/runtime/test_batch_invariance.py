@@ -13,12 +13,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from runtime.engine.backend import TorchBackend
-from runtime.model import model as model_room
-from runtime.model.model import Model
-from runtime.native import few_bits, linear
-from runtime.native.library import open_library
-from runtime.step.step import Step
+from sundog.runtime.engine.backend import TorchBackend
+from sundog.runtime.model import model as model_room
+from sundog.runtime.model.model import Model
+from sundog.runtime.native import few_bits, linear
+from sundog.runtime.native.library import open_library
+from sundog.runtime.step.step import Step
 from tests.runtime.driver import Driver
 from tests.runtime.models import random_prompt
 from tests.runtime.test_native_decoder import build_wide

@@ -7,9 +7,9 @@ import psutil  # type: ignore[import-untyped]  # ships no types
 import pytest
 import torch
 
-from actors.core.batch import Admission, Batch
-from actors.core.params.sampling import DEFAULTS
-from runtime.engine.blocks_ahead import BlocksAhead
+from sundog.actors.core.batch import Admission, Batch
+from sundog.actors.core.params.sampling import DEFAULTS
+from sundog.runtime.engine.blocks_ahead import BlocksAhead
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux is asked")
 PATIENCE_S = 120
@@ -67,11 +67,11 @@ def test_blocks_in_use_have_more_made_ready_behind_them() -> None:
 
 def test_steps_of_any_size_take_no_more_than_half_a_gigabyte(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor more blocks than there are; blocks that are larger than that are left to their first writers."""
-    monkeypatch.setattr("runtime.engine.blocks_ahead.MOST_BYTES", 20 * 2 * BLOCK)
+    monkeypatch.setattr("sundog.runtime.engine.blocks_ahead.MOST_BYTES", 20 * 2 * BLOCK)
     ahead = BlocksAhead(cache(100), 10**9)
     finished(ahead)
     assert ahead._num_ready == 20
-    monkeypatch.setattr("runtime.engine.blocks_ahead.MOST_BYTES", BLOCK)
+    monkeypatch.setattr("sundog.runtime.engine.blocks_ahead.MOST_BYTES", BLOCK)
     assert BlocksAhead(cache(100), 10**9).begin() is None
 
 
@@ -79,7 +79,7 @@ def test_where_the_kernel_does_not_do_it_one_line_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "sundog.memory")
-    monkeypatch.setattr("runtime.engine.blocks_ahead.MADV_POPULATE_WRITE", 9999)
+    monkeypatch.setattr("sundog.runtime.engine.blocks_ahead.MADV_POPULATE_WRITE", 9999)
     ahead = BlocksAhead(cache(400), 100)
     finished(ahead)
     ahead.follow(batch(200))

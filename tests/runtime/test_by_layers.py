@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch", reason="the engine extra is not installed")
 
-from runtime.serve import EMBEDDED_MODEL
+from sundog.runtime.serve import EMBEDDED_MODEL
 from tests.live import live
 from tests.runtime.models import build_model
 from tests.runtime.variants import needs_kernels

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from actors.messages import ChatMessage, Reading
-from runtime.checkpoint.facts import LoadError
-from runtime.serve import EMBEDDED_MODEL
-from runtime.text.tokenizer import Tokenizer
+from sundog.actors.messages import ChatMessage, Reading
+from sundog.runtime.checkpoint.facts import LoadError
+from sundog.runtime.serve import EMBEDDED_MODEL
+from sundog.runtime.text.tokenizer import Tokenizer
 
 HI = [ChatMessage("user", "hi")]
 TOOLS = Reading(template_arguments={"tools": [{"function": {"name": "f"}}]})

@@ -8,11 +8,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from actors.config import ConfigError
-from actors.config.pooler import PoolingType, parse_pooler_config
-from runtime.checkpoint.facts import LoadError
-from runtime.embedding.backend import Encoder
-from runtime.embedding.settings import (
+from sundog.actors.config import ConfigError
+from sundog.actors.config.pooler import PoolingType, parse_pooler_config
+from sundog.runtime.checkpoint.facts import LoadError
+from sundog.runtime.embedding.backend import Encoder
+from sundog.runtime.embedding.settings import (
     EmbeddingSettings,
     longest_prompt,
     makes_vectors,

@@ -7,8 +7,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from actors.core.params.sampling import Sampling
-from runtime.engine.backend import TorchBackend
+from sundog.actors.core.params.sampling import Sampling
+from sundog.runtime.engine.backend import TorchBackend
 from tests.runtime.driver import Driver
 from tests.runtime.models import LONGROPE, build_model, generate, random_prompt
 

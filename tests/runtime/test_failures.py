@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
-from actors.core.params.sampling import Sampling
-from runtime.engine.backend import TorchBackend
+from sundog.actors.core.params.sampling import Sampling
+from sundog.runtime.engine.backend import TorchBackend
 from tests.runtime.driver import Driver
 from tests.runtime.models import build_model, generate, random_prompt
 

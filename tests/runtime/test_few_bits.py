@@ -8,13 +8,20 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from actors.core.config import ConfigError
-from runtime.engine.backend import TorchBackend
-from runtime.model.model import Model
-from runtime.native import few_bits
-from runtime.native.few_bits import BITS, GROUP, HEAD_BITS, FewBitsLinear, multiplied_out, whole_numbers
-from runtime.native.library import open_library
-from runtime.step.step import Step
+from sundog.actors.core.config import ConfigError
+from sundog.runtime.engine.backend import TorchBackend
+from sundog.runtime.model.model import Model
+from sundog.runtime.native import few_bits
+from sundog.runtime.native.few_bits import (
+    BITS,
+    GROUP,
+    HEAD_BITS,
+    FewBitsLinear,
+    multiplied_out,
+    whole_numbers,
+)
+from sundog.runtime.native.library import open_library
+from sundog.runtime.step.step import Step
 from tests.runtime.driver import Driver
 from tests.runtime.models import COMMON, random_prompt
 from tests.runtime.variants import EACH_VARIANT, RUNNABLE, needs_kernels

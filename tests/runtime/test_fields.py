@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from runtime.checkpoint.fields import FieldError, fields_of
+from sundog.runtime.checkpoint.fields import FieldError, fields_of
 
 
 @dataclass(frozen=True)

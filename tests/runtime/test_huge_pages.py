@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from runtime.host.memory import HUGE_PAGE
-from runtime.native.huge_pages import move_to_huge_pages, weight_ranges
-from runtime.native.linear import pack_linears
+from sundog.runtime.host.memory import HUGE_PAGE
+from sundog.runtime.native.huge_pages import move_to_huge_pages, weight_ranges
+from sundog.runtime.native.linear import pack_linears
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux moves pages")
 PATIENCE_S = 120

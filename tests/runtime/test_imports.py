@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from runtime.host.imports import quick_imports
+from sundog.runtime.host.imports import quick_imports
 
 
 def test_garbage_is_looked_for_again_afterwards() -> None:

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from actors.core.params.sampling import Sampling
-from runtime.attention.groups import Group
-from runtime.attention.paged_cache import LayerShape, PagedKVCache
-from runtime.attention.step import PagedStep
-from runtime.engine.backend import TorchBackend
-from runtime.native.linear import PackedLinear
-from runtime.step.ladder import padded
+from sundog.actors.core.params.sampling import Sampling
+from sundog.runtime.attention.groups import Group
+from sundog.runtime.attention.paged_cache import LayerShape, PagedKVCache
+from sundog.runtime.attention.step import PagedStep
+from sundog.runtime.engine.backend import TorchBackend
+from sundog.runtime.native.linear import PackedLinear
+from sundog.runtime.step.ladder import padded
 from tests.runtime.driver import Driver
 from tests.runtime.models import build_model, random_prompt
 

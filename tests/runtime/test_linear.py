@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from runtime.engine import backend
-from runtime.native import linear
-from runtime.native.library import kernels
-from runtime.native.linear import OneDnnPacked, Packed, PackedLinear, pack_linears
+from sundog.runtime.engine import backend
+from sundog.runtime.native import linear
+from sundog.runtime.native.library import kernels
+from sundog.runtime.native.linear import OneDnnPacked, Packed, PackedLinear, pack_linears
 from tests.runtime.models import build_model
 from tests.runtime.variants import needs_kernels
 

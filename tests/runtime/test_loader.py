@@ -10,9 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from actors.core.config import ConfigError
-from runtime.checkpoint.facts import LoadError, check_context, read_facts
-from runtime.model.loader import load_model
+from sundog.actors.core.config import ConfigError
+from sundog.runtime.checkpoint.facts import LoadError, check_context, read_facts
+from sundog.runtime.model.loader import load_model
 from tests.runtime.models import build_model
 
 
@@ -268,7 +268,7 @@ class Watch:
             print(os.environ.get("GOMP_SPINCOUNT"), flush=True)
             os._exit(0)
 sys.meta_path.insert(0, Watch())
-import runtime.engine.backend
+import sundog.runtime.engine.backend
 """
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.split() == ["1000"]

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from actors.core.params.sampling import Sampling
-from runtime.sampling.logprobs import token_logprobs
-from runtime.sampling.rows import SamplingRows
-from runtime.sampling.sampler import Bitmasks, Sampled, sample
+from sundog.actors.core.params.sampling import Sampling
+from sundog.runtime.sampling.logprobs import token_logprobs
+from sundog.runtime.sampling.rows import SamplingRows
+from sundog.runtime.sampling.sampler import Bitmasks, Sampled, sample
 
 VOCAB_SIZE = 50
 
@@ -65,7 +65,7 @@ def test_many_rows_are_looked_at_a_part_at_a_time(monkeypatch: pytest.MonkeyPatc
     """The parts give what all rows together give."""
     logits_NV = some_logits(9)
     whole = token_logprobs(logits_NV, range(9), [2] * 9)
-    monkeypatch.setattr("runtime.sampling.logprobs.MOST_LOGITS", 2 * VOCAB_SIZE)
+    monkeypatch.setattr("sundog.runtime.sampling.logprobs.MOST_LOGITS", 2 * VOCAB_SIZE)
     assert token_logprobs(logits_NV, range(9), [2] * 9) == whole
 
 

@@ -9,15 +9,15 @@ import time
 import psutil  # type: ignore[import-untyped]  # ships no types
 import pytest
 
-from actors.front.codec import TooManyTokens
-from runtime.serve import EMBEDDED_MODEL
-from runtime.text import tokenizer as tokenizers
-from runtime.text.apart import LONG, Apart, TextError
-from runtime.text.tokenizer import Tokenizer
+from sundog.actors.front.codec import TooManyTokens
+from sundog.runtime.serve import EMBEDDED_MODEL
+from sundog.runtime.text import tokenizer as tokenizers
+from sundog.runtime.text.apart import LONG, Apart, TextError
+from sundog.runtime.text.tokenizer import Tokenizer
 from tests.live import Live, live
 from tests.patience import STOP_S
 
-CHILD = "runtime.text.child"
+CHILD = "sundog.runtime.text.child"
 
 
 def texts() -> dict[str, str]:
@@ -50,8 +50,8 @@ def test_a_long_text_that_takes_too_long_or_has_no_tokens_is_refused() -> None:
 def test_a_process_that_tokenises_ends_with_the_one_that_waits_for_it() -> None:
     """However that one ends."""
     code = (
-        "from runtime.serve import EMBEDDED_MODEL\n"
-        "from runtime.text.tokenizer import Tokenizer\n"
+        "from sundog.runtime.serve import EMBEDDED_MODEL\n"
+        "from sundog.runtime.text.tokenizer import Tokenizer\n"
         "Tokenizer(EMBEDDED_MODEL).encode('a' * 15_000_000)\n"
     )
     with subprocess.Popen([sys.executable, "-c", code]) as waiting:

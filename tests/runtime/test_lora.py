@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from actors.core.config import ConfigError
-from runtime.engine.backend import TorchBackend
+from sundog.actors.core.config import ConfigError
+from sundog.runtime.engine.backend import TorchBackend
 from tests.runtime.adapters import Changes, make_adapter, merge
 from tests.runtime.driver import Driver
 from tests.runtime.every_model import build

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from runtime.attention.paged_cache import LayerShape, PagedKVCache
-from runtime.native.attention import NativeAttention
-from runtime.native.library import open_library
-from runtime.step.step import Span
+from sundog.runtime.attention.paged_cache import LayerShape, PagedKVCache
+from sundog.runtime.native.attention import NativeAttention
+from sundog.runtime.native.library import open_library
+from sundog.runtime.step.step import Span
 from tests.runtime.variants import EACH_VARIANT, needs_kernels
 
 CPU = torch.device("cpu")

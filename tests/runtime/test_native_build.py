@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from runtime.engine.backend import TorchBackend
-from runtime.native import build
-from runtime.native import library as library_room
-from runtime.native.library import Unavailable, choose, kernels, open_library
+from sundog.runtime.engine.backend import TorchBackend
+from sundog.runtime.native import build
+from sundog.runtime.native import library as library_room
+from sundog.runtime.native.library import Unavailable, choose, kernels, open_library
 from tests.runtime.driver import Driver
 from tests.runtime.models import build_model, generate, random_prompt
 from tests.runtime.variants import RUNNABLE, needs_kernels
@@ -80,8 +80,9 @@ def test_a_library_is_built_once(cache: Path, sources: Path) -> None:
 @needs_kernels
 def test_two_processes_build_at_once(cache: Path, sources: Path) -> None:
     """Both end well, and one library is there."""
-    here = f"from pathlib import Path; from runtime.native import build; build.HERE = Path({str(sources)!r})"
-    code = f"{here}; build.COMMON = {QUICK}; build.built({RUNNABLE[0]!r})"
+    imports = "from pathlib import Path; from sundog.runtime.native import build"
+    settings = f"build.HERE = Path({str(sources)!r}); build.COMMON = {QUICK}"
+    code = f"{imports}; {settings}; build.built({RUNNABLE[0]!r})"
     root = Path(__file__).parents[2]
     both = [subprocess.Popen([sys.executable, "-c", code], cwd=root) for _ in range(2)]
     assert [process.wait() for process in both] == [0, 0]

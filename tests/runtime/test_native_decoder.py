@@ -11,15 +11,15 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from runtime.engine.backend import TorchBackend
-from runtime.model import model as model_room
-from runtime.model.model import Model
-from runtime.native import build
-from runtime.native.library import open_library
-from runtime.native.linear import OneDnnPacked
-from runtime.native.parts import Unrecognised
-from runtime.native.recognised import recognised
-from runtime.step.step import Step
+from sundog.runtime.engine.backend import TorchBackend
+from sundog.runtime.model import model as model_room
+from sundog.runtime.model.model import Model
+from sundog.runtime.native import build
+from sundog.runtime.native.library import open_library
+from sundog.runtime.native.linear import OneDnnPacked
+from sundog.runtime.native.parts import Unrecognised
+from sundog.runtime.native.recognised import recognised
+from sundog.runtime.step.step import Step
 from tests.runtime.driver import Driver
 from tests.runtime.models import (
     ARCHITECTURES,
@@ -277,7 +277,7 @@ async def test_steps_of_any_size_are_computed_by_tiles(library: CDLL, tmp_path: 
 async def test_positions_beyond_the_first_table_are_turned_as_the_library_does(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from runtime.native import decoder
+    from sundog.runtime.native import decoder
 
     monkeypatch.setattr(decoder, "FIRST_POSITIONS", 8)
     model = build_model("llama", tmp_path)

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from runtime.engine.backend import TorchBackend
-from runtime.model.model import Model
-from runtime.native.experts import SplitExperts
-from runtime.native.few_bits import FewBitsLinear
-from runtime.step.step import Step
+from sundog.runtime.engine.backend import TorchBackend
+from sundog.runtime.model.model import Model
+from sundog.runtime.native.experts import SplitExperts
+from sundog.runtime.native.few_bits import FewBitsLinear
+from sundog.runtime.step.step import Step
 from tests.runtime.driver import Driver
 from tests.runtime.models import LATENT, generate, random_prompt
 from tests.runtime.test_native_decoder import both, build_wide, load, run_a_few

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.native import build
+from sundog.runtime.native import build
 from tests.runtime.variants import RUNNABLE, needs_kernels
 
 CROSS, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from runtime.native.library import open_library
-from runtime.native.linear import Packed
-from runtime.native.records import FORMATS, Linear
+from sundog.runtime.native.library import open_library
+from sundog.runtime.native.linear import Packed
+from sundog.runtime.native.records import FORMATS, Linear
 from tests.runtime.variants import EACH_VARIANT, needs_kernels
 
 pytestmark = needs_kernels

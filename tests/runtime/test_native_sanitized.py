@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.native import build
+from sundog.runtime.native import build
 from tests.runtime.variants import needs_kernels
 from tests.test_layers import ROOT
 
@@ -76,9 +76,9 @@ def run(environment: Mapping[str, str], *arguments: str) -> subprocess.Completed
 
 PAST_THE_END = """
 import ctypes, torch
-from runtime.native import build
-from runtime.native.library import open_library
-from runtime.native.linear import Packed
+from sundog.runtime.native import build
+from sundog.runtime.native.library import open_library
+from sundog.runtime.native.linear import Packed
 from tests.runtime.variants import needs_kernels
 library = open_library(build.variants_of(build.cpu_flags())[0])
 torch.manual_seed(0)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from runtime.model.norms import FusedNorm, fuse_norms
+from sundog.runtime.model.norms import FusedNorm, fuse_norms
 from tests.runtime.models import build_model
 
 

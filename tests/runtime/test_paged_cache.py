@@ -9,9 +9,15 @@ import psutil  # type: ignore[import-untyped]  # ships no types
 import pytest
 import torch
 
-from actors.core.config import ConfigError
-from runtime.attention.paged_cache import LayerShape, PagedKVCache, block_bytes, choose_num_blocks, free_bytes
-from runtime.host.memory import HUGE_PAGE
+from sundog.actors.core.config import ConfigError
+from sundog.runtime.attention.paged_cache import (
+    LayerShape,
+    PagedKVCache,
+    block_bytes,
+    choose_num_blocks,
+    free_bytes,
+)
+from sundog.runtime.host.memory import HUGE_PAGE
 
 LAYERS = [LayerShape(2, 24, 16, torch.bfloat16), LayerShape(2, 8, 8, torch.float32)]
 LIMITS = {"block_size": 16, "max_model_len": 256, "max_num_seqs": 4}
@@ -80,7 +86,7 @@ def test_blocks_take_memory_when_they_are_written_and_not_before() -> None:
     """A pool of a gigabyte costs next to nothing until requests fill it; a child has its own peak."""
     code = """
 import psutil, torch
-from runtime.attention.paged_cache import LayerShape, PagedKVCache, block_bytes
+from sundog.runtime.attention.paged_cache import LayerShape, PagedKVCache, block_bytes
 layers = [LayerShape(8, 64, 64, torch.bfloat16)] * 4
 process = psutil.Process()
 before = process.memory_info().rss

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.host.progress import LoadProgress
+from sundog.runtime.host.progress import LoadProgress
 from tests.live import live
 
 

@@ -14,9 +14,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from runtime.checkpoint.facts import LoadError
-from runtime.model.loader import load_model
-from sim.clock import run_virtual
+from sundog.runtime.checkpoint.facts import LoadError
+from sundog.runtime.model.loader import load_model
+from sundog.sim.clock import run_virtual
 from tests.runtime.every_model import build, serve
 from tests.runtime.models import generate, random_prompt
 

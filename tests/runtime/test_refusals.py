@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from actors.core.config import ConfigError
-from runtime.engine.backend import TorchBackend
+from sundog.actors.core.config import ConfigError
+from sundog.runtime.engine.backend import TorchBackend
 from tests.runtime.models import build_model
 
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from actors.core.batch import Admission, Batch, Chunk
-from actors.core.params.sampling import Sampling
-from runtime.engine.requests import Requests
-from runtime.sampling.sampler import Sampled
-from runtime.step.step import Step
+from sundog.actors.core.batch import Admission, Batch, Chunk
+from sundog.actors.core.params.sampling import Sampling
+from sundog.runtime.engine.requests import Requests
+from sundog.runtime.sampling.sampler import Sampled
+from sundog.runtime.step.step import Step
 
 GREEDY = Sampling(temperature=0.0)
 

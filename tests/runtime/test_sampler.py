@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from actors.core.params.sampling import Sampling
-from runtime.sampling.edits import Edit
-from runtime.sampling.rows import SamplingRows, uniforms
-from runtime.sampling.sampler import likeliest, sample
+from sundog.actors.core.params.sampling import Sampling
+from sundog.runtime.sampling.edits import Edit
+from sundog.runtime.sampling.rows import SamplingRows, uniforms
+from sundog.runtime.sampling.sampler import likeliest, sample
 
 VOCAB_SIZE = 50
 EOS = 7
@@ -113,7 +113,7 @@ def test_a_flat_nucleus_wider_than_the_first_look_is_whole() -> None:
 @pytest.mark.parametrize("flatness", [0.0, 0.1, 3.0])
 def test_the_nucleus_of_many_tokens_is_that_of_sorting_them(flatness: float) -> None:
     """Rows with tokens ruled out and equal ones; nothing is kept beyond the first that weighs p."""
-    from runtime.sampling.sampler import _least_kept
+    from sundog.runtime.sampling.sampler import _least_kept
 
     torch.manual_seed(0)
     logits_RV = (torch.randn(6, 5000) * flatness).round(decimals=2)

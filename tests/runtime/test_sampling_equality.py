@@ -10,11 +10,11 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from actors.core.params.sampling import Sampling
-from actors.front.codec import Vocabulary
-from actors.graph import open_graph
-from actors.messages import Generate
-from runtime.engine.backend import TorchBackend
+from sundog.actors.core.params.sampling import Sampling
+from sundog.actors.front.codec import Vocabulary
+from sundog.actors.graph import open_graph
+from sundog.actors.messages import Generate
+from sundog.runtime.engine.backend import TorchBackend
 from tests.actors.fakes import engine_config, read
 from tests.runtime.driver import Driver
 from tests.runtime.models import VOCAB_SIZE, build_model, random_prompt

@@ -7,9 +7,9 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from actors.core.params.logprobs import TokenLogprobs
-from actors.core.params.sampling import Sampling
-from runtime.engine.backend import TorchBackend
+from sundog.actors.core.params.logprobs import TokenLogprobs
+from sundog.actors.core.params.sampling import Sampling
+from sundog.runtime.engine.backend import TorchBackend
 from tests.runtime.driver import Driver
 from tests.runtime.models import ARCHITECTURES, build_model, random_prompt
 
@@ -96,7 +96,7 @@ async def test_logits_are_made_a_part_at_a_time(
 ) -> None:
     """With room for the logits of three positions at once, nothing changes."""
     model, folder = llama
-    monkeypatch.setattr("runtime.step.scoring.MOST_LOGITS", 3 * model.config.vocab_size)
+    monkeypatch.setattr("sundog.runtime.step.scoring.MOST_LOGITS", 3 * model.config.vocab_size)
     driver = await drive(folder)
     driver.submit("a", random_prompt(1, 33), SCORED)
     await driver.run(2)
@@ -125,7 +125,7 @@ async def test_where_a_head_cannot_be_asked_alone_the_request_fails_alone(
 ) -> None:
     """With a reason; in the middle of its prompt, so that it never has a token."""
     _, folder = llama
-    monkeypatch.setattr("runtime.step.scoring._layers", lambda model: model.lm_head)
+    monkeypatch.setattr("sundog.runtime.step.scoring._layers", lambda model: model.lm_head)
     driver = await drive(folder, chunk=4)
     driver.submit("a", random_prompt(1, 21), SCORED)
     driver.submit("b", random_prompt(1, 21))

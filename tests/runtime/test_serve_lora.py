@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from runtime.serve import EMBEDDED_MODEL
+from sundog.runtime.serve import EMBEDDED_MODEL
 from tests import warm
 from tests.runtime.adapters import Changes, make_adapter, merge
 from tests.runtime.models import generate

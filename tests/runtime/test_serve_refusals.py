@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from runtime.serve import EMBEDDED_MODEL
+from sundog.runtime.serve import EMBEDDED_MODEL
 from tests import warm
 from tests.runtime.every_model import build
 

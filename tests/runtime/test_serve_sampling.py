@@ -14,11 +14,11 @@ pytest.importorskip("torch", reason="the engine extra is not installed")
 
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from actors.core.params.sampling import Sampling
-from actors.front.prompts import spellings
-from runtime.checkpoint.facts import LoadError
-from runtime.serve import EMBEDDED_MODEL, RealModel
-from runtime.text.tokenizer import Tokenizer
+from sundog.actors.core.params.sampling import Sampling
+from sundog.actors.front.prompts import spellings
+from sundog.runtime.checkpoint.facts import LoadError
+from sundog.runtime.serve import EMBEDDED_MODEL, RealModel
+from sundog.runtime.text.tokenizer import Tokenizer
 from tests.live import Live, live
 from tests.runtime.reference import decode
 

@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 import torch
 
-from actors.config import EngineConfig, SchedulerConfig
-from actors.config.speculative import SpeculativeConfig
-from actors.core.params.sampling import Sampling
-from actors.front.codec import Vocabulary
-from actors.messages import Capacity, Generate
-from runtime.engine.backend import TorchBackend
-from runtime.engine.speculator import lookup
-from sim.backend import Pace, Paced
-from sim.cost.calibrated import Calibrated
-from sim.record.journal import Journal
-from sim.replay import replay_on
-from sim.trace.record import TraceRequest
+from sundog.actors.config import EngineConfig, SchedulerConfig
+from sundog.actors.config.speculative import SpeculativeConfig
+from sundog.actors.core.params.sampling import Sampling
+from sundog.actors.front.codec import Vocabulary
+from sundog.actors.messages import Capacity, Generate
+from sundog.runtime.engine.backend import TorchBackend
+from sundog.runtime.engine.speculator import lookup
+from sundog.sim.backend import Pace, Paced
+from sundog.sim.cost.calibrated import Calibrated
+from sundog.sim.record.journal import Journal
+from sundog.sim.replay import replay_on
+from sundog.sim.trace.record import TraceRequest
 from tests.runtime.models import VOCAB_SIZE, build_model, random_prompt
 
 COST = Calibrated(0.004, 0.0002, 1e-6, 1e-4, 1e-7)

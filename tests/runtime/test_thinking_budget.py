@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from actors.core.params.sampling import Sampling, may_draft
-from runtime.sampling.choices import Choices
-from runtime.sampling.rows import SamplingRows
-from runtime.sampling.rules import ThinkingBudget
-from runtime.sampling.sampler import sample
+from sundog.actors.core.params.sampling import Sampling, may_draft
+from sundog.runtime.sampling.choices import Choices
+from sundog.runtime.sampling.rows import SamplingRows
+from sundog.runtime.sampling.rules import ThinkingBudget
+from sundog.runtime.sampling.sampler import sample
 from tests.runtime.reference import ends_thinking
 
 BEGIN, END, EOS, VOCAB_SIZE = 4, 5, 1, 8

@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from actors.core.config import ConfigError
-from runtime.engine.backend import TorchBackend
-from runtime.engine.model_loader import ModelLoader
-from runtime.host import threads
-from runtime.host.threads import SMALL_BYTES, leave_a_core, set_threads
-from runtime.model import model
-from runtime.model.model import LONG_STEP_ROWS
-from runtime.serve import EMBEDDED_MODEL, RealModel
+from sundog.actors.core.config import ConfigError
+from sundog.runtime.engine.backend import TorchBackend
+from sundog.runtime.engine.model_loader import ModelLoader
+from sundog.runtime.host import threads
+from sundog.runtime.host.threads import SMALL_BYTES, leave_a_core, set_threads
+from sundog.runtime.model import model
+from sundog.runtime.model.model import LONG_STEP_ROWS
+from sundog.runtime.serve import EMBEDDED_MODEL, RealModel
 from tests.runtime.driver import Driver
 from tests.runtime.models import random_prompt
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer as FastTokenizer
 
-from actors.front.codec import TooManyTokens
-from runtime.serve import EMBEDDED_MODEL
-from runtime.text.tokenizer import Tokenizer, longest_token_bytes
+from sundog.actors.front.codec import TooManyTokens
+from sundog.runtime.serve import EMBEDDED_MODEL
+from sundog.runtime.text.tokenizer import Tokenizer, longest_token_bytes
 
 FILE = json.loads((EMBEDDED_MODEL / "tokenizer.json").read_text(encoding="utf-8"))
 

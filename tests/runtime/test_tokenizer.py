@@ -11,12 +11,12 @@ import pytest
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
-from actors.front.foreign import ForeignFailure
-from actors.messages import PLAIN_READING, ChatMessage, Reading
-from runtime.checkpoint.facts import LoadError
-from runtime.serve import EMBEDDED_MODEL
-from runtime.text.chat_template import compiled, rendered
-from runtime.text.tokenizer import ChatTemplateError, Tokenizer
+from sundog.actors.front.foreign import ForeignFailure
+from sundog.actors.messages import PLAIN_READING, ChatMessage, Reading
+from sundog.runtime.checkpoint.facts import LoadError
+from sundog.runtime.serve import EMBEDDED_MODEL
+from sundog.runtime.text.chat_template import compiled, rendered
+from sundog.runtime.text.tokenizer import ChatTemplateError, Tokenizer
 
 TEXT = "Grüße aus Köln! 日本語のテキスト, emoji 🌞🧑‍🚀 and plain words.\n\n  def f(x): return x"
 TEMPLATE = """\
@@ -280,6 +280,6 @@ def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
 
 def test_tokenising_needs_no_torch() -> None:
     """The simulated server tokenises too, and starts without torch."""
-    code = "import runtime.text.tokenizer, sys; print({'torch', 'transformers'} & set(sys.modules))"
+    code = "import sundog.runtime.text.tokenizer, sys; print({'torch', 'transformers'} & set(sys.modules))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "set()"

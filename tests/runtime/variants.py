@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from runtime.native import build
+from sundog.runtime.native import build
 
 _WANTED = os.environ.get("SUNDOG_NATIVE")
 RUNNABLE = [name for name in build.variants_of(build.cpu_flags()) if _WANTED in (None, "", name)]

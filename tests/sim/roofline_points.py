@@ -9,11 +9,11 @@ vLLM 0.15.1 (Llama-2; repeated prompts, so that a prefill computes about one blo
 
 from dataclasses import dataclass
 
-from sim.cost.overhead import ASYNC_OVERHEAD, NO_OVERHEAD, HostOverhead, WithOverhead
-from sim.cost.roofline import Roofline
-from sim.cost.work import StepWork
-from sim.hardware.gpu import load_gpu
-from sim.hardware.model import load_model
+from sundog.sim.cost.overhead import ASYNC_OVERHEAD, NO_OVERHEAD, HostOverhead, WithOverhead
+from sundog.sim.cost.roofline import Roofline
+from sundog.sim.cost.work import StepWork
+from sundog.sim.hardware.gpu import load_gpu
+from sundog.sim.hardware.model import load_model
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,12 @@
 
 import pytest
 
-from actors.core.batch import Admission, Batch, Chunk
-from actors.core.params.sampling import Sampling
-from actors.messages import StepOutput
-from actors.metrics.forecast import Known
-from sim.ahead import Ahead
-from sim.cost.calibrated import Calibrated
+from sundog.actors.core.batch import Admission, Batch, Chunk
+from sundog.actors.core.params.sampling import Sampling
+from sundog.actors.messages import StepOutput
+from sundog.actors.metrics.forecast import Known
+from sundog.sim.ahead import Ahead
+from sundog.sim.cost.calibrated import Calibrated
 from tests.actors.fakes import engine_config
 
 COST = Calibrated(step=0.01, per_token=0.001, per_context_token=0.0, per_decode=0.0, per_prefill_pair=0.0)

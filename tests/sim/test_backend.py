@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import trio
 
-from actors.core.batch import Admission, Batch, Chunk, StepResult
-from actors.core.params.sampling import Sampling
-from actors.kernel.clock import now_s
-from actors.messages import Capacity, StepOutput
-from sim.backend import TICKS_PER_S, CostBackend, Pace, Paced, end_times_s, to_s, to_ticks
-from sim.clock import run_virtual
-from sim.cost.work import WorkFold
-from sim.oracle import Oracle
-from sim.record.recorder import Recorder
-from sim.record.rows import step_intervals
+from sundog.actors.core.batch import Admission, Batch, Chunk, StepResult
+from sundog.actors.core.params.sampling import Sampling
+from sundog.actors.kernel.clock import now_s
+from sundog.actors.messages import Capacity, StepOutput
+from sundog.sim.backend import TICKS_PER_S, CostBackend, Pace, Paced, end_times_s, to_s, to_ticks
+from sundog.sim.clock import run_virtual
+from sundog.sim.cost.work import WorkFold
+from sundog.sim.oracle import Oracle
+from sundog.sim.record.recorder import Recorder
+from sundog.sim.record.rows import step_intervals
 from tests.sim.toy import CAPACITY, COST, Toy, counting_backend, play, recorded
 
 SEEDS = range(30)

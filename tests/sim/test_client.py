@@ -4,13 +4,13 @@ import math
 
 import pytest
 
-from actors.core.config import ConfigError
-from sim.figures.metrics import summarize
-from sim.record.recorder import Recorder
-from sim.replay import replay
-from sim.trace.record import TraceRequest
-from sim.workload.read import read_spec
-from sim.workload.resample import retimed
+from sundog.actors.core.config import ConfigError
+from sundog.sim.figures.metrics import summarize
+from sundog.sim.record.recorder import Recorder
+from sundog.sim.replay import replay
+from sundog.sim.trace.record import TraceRequest
+from sundog.sim.workload.read import read_spec
+from sundog.sim.workload.resample import retimed
 from tests.actors.fakes import engine_config
 from tests.sim.test_replay import digest
 from tests.sim.toy import CAPACITY, COST

@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 import trio
 
-from actors.kernel.clock import Event, call_at, now_s, run_blocking, sleep_until
-from sim.clock import Deadlock, VirtualClock, run_virtual
+from sundog.actors.kernel.clock import Event, call_at, now_s, run_blocking, sleep_until
+from sundog.sim.clock import Deadlock, VirtualClock, run_virtual
 
 Log = list[tuple[float, str]]
 

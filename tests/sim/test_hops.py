@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from actors.config import ConfigError
-from actors.config.hop_costs import parse_hop_costs
-from sim.cost.profile import read_profile
-from sim.trace.jsonl_rows import write_trace
-from sim.trace.record import TraceRequest
+from sundog.actors.config import ConfigError
+from sundog.actors.config.hop_costs import parse_hop_costs
+from sundog.sim.cost.profile import read_profile
+from sundog.sim.trace.jsonl_rows import write_trace
+from sundog.sim.trace.record import TraceRequest
 from tests.test_layers import ROOT
 
 

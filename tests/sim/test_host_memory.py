@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from actors.config import EngineConfig, SchedulerConfig
-from actors.core.config import HostMemory
-from actors.core.policies import Policy, Priority
-from actors.messages import Capacity
-from sim.cost.work import StepWork
-from sim.figures.metrics import summarize
-from sim.record.recorder import Recorder
-from sim.record.rows import Rows, steps_table
-from sim.replay import replay
-from sim.trace.record import TraceRequest
+from sundog.actors.config import EngineConfig, SchedulerConfig
+from sundog.actors.core.config import HostMemory
+from sundog.actors.core.policies import Policy, Priority
+from sundog.actors.messages import Capacity
+from sundog.sim.cost.work import StepWork
+from sundog.sim.figures.metrics import summarize
+from sundog.sim.record.recorder import Recorder
+from sundog.sim.record.rows import Rows, steps_table
+from sundog.sim.replay import replay
+from sundog.sim.trace.record import TraceRequest
 from tests.core.traces import num_cases
 from tests.sim.fleet.fleets import crowd, fleet, limits, played, with_witness
 from tests.sim.toy import COST

@@ -4,17 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from actors.config import EngineConfig, SchedulerConfig
-from actors.core.routers import RoundRobin
-from actors.messages import Capacity
-from sim.cost.composed import InStep
-from sim.cost.overhead import NO_OVERHEAD
-from sim.cost.work import CostModel, StepWork
-from sim.hardware.gpu import load_gpu
-from sim.hardware.model import load_model
-from sim.replay import replay
-from sim.target import Target
-from sim.trace.record import TraceRequest
+from sundog.actors.config import EngineConfig, SchedulerConfig
+from sundog.actors.core.routers import RoundRobin
+from sundog.actors.messages import Capacity
+from sundog.sim.cost.composed import InStep
+from sundog.sim.cost.overhead import NO_OVERHEAD
+from sundog.sim.cost.work import CostModel, StepWork
+from sundog.sim.hardware.gpu import load_gpu
+from sundog.sim.hardware.model import load_model
+from sundog.sim.replay import replay
+from sundog.sim.target import Target
+from sundog.sim.trace.record import TraceRequest
 from tests.sim.test_replay import digest, random_config, random_trace
 
 CAPACITY = Capacity(2048, 16)

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from actors.config import EngineConfig, SchedulerConfig
-from actors.messages import Capacity
-from sim.cost.composed import Pipeline, scaled
-from sim.cost.overhead import NO_OVERHEAD, HostOverhead
-from sim.cost.work import CostModel, StepWork
-from sim.record.recorder import Recorder
-from sim.replay import replay
-from sim.trace.record import TraceRequest
+from sundog.actors.config import EngineConfig, SchedulerConfig
+from sundog.actors.messages import Capacity
+from sundog.sim.cost.composed import Pipeline, scaled
+from sundog.sim.cost.overhead import NO_OVERHEAD, HostOverhead
+from sundog.sim.cost.work import CostModel, StepWork
+from sundog.sim.record.recorder import Recorder
+from sundog.sim.replay import replay
+from sundog.sim.trace.record import TraceRequest
 from tests.core.traces import num_cases
 from tests.sim.test_replay import digest, random_config, random_trace
 

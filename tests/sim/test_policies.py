@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from actors.config import EngineConfig, SchedulerConfig
-from actors.core.config import ConfigError
-from actors.core.policies import POLICIES, has_urgency
-from actors.core.request import Submit
-from actors.messages import Capacity
-from actors.policy_file import find_policy
-from sim.figures.metrics import summarize
-from sim.oracle import PREDICTORS, ClassMean, Noisy, find_predictor
-from sim.record.recorder import Recorder
-from sim.replay import counting_tokens, replay
-from sim.trace.jsonl_rows import write_trace
-from sim.trace.read import read_trace
-from sim.trace.record import TraceError, TraceRequest
+from sundog.actors.config import EngineConfig, SchedulerConfig
+from sundog.actors.core.config import ConfigError
+from sundog.actors.core.policies import POLICIES, has_urgency
+from sundog.actors.core.request import Submit
+from sundog.actors.messages import Capacity
+from sundog.actors.policy_file import find_policy
+from sundog.sim.figures.metrics import summarize
+from sundog.sim.oracle import PREDICTORS, ClassMean, Noisy, find_predictor
+from sundog.sim.record.recorder import Recorder
+from sundog.sim.replay import counting_tokens, replay
+from sundog.sim.trace.jsonl_rows import write_trace
+from sundog.sim.trace.read import read_trace
+from sundog.sim.trace.record import TraceError, TraceRequest
 from tests.core.policies.world import DOCS, EXAMPLES
 from tests.sim.test_replay import COST, digest, random_trace
 

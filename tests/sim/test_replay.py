@@ -10,28 +10,28 @@ from typing import Any
 import pytest
 import trio
 
-from actors.config import EngineConfig, SchedulerConfig
-from actors.core.blocks.kv_cache import KVCache
-from actors.core.request import Request
-from actors.core.routers import RoundRobin
-from actors.core.routers.rules import LeastRequests
-from actors.graph import open_graph
-from actors.kernel.actor import Actor, Ref
-from actors.kernel.clock import Event
-from actors.messages import Cancel, Capacity
-from actors.policy_file import find_policy
-from sim.backend import CostBackend, Pace
-from sim.client import Client, Recording
-from sim.clock import run_virtual
-from sim.cost.overhead import HostOverhead, WithOverhead
-from sim.cost.roofline import Roofline
-from sim.figures.metrics import summarize
-from sim.hardware.gpu import load_gpu
-from sim.hardware.model import load_model
-from sim.oracle import Oracle
-from sim.record.recorder import Recorder
-from sim.replay import counting_tokens, replay
-from sim.trace.record import TraceRequest
+from sundog.actors.config import EngineConfig, SchedulerConfig
+from sundog.actors.core.blocks.kv_cache import KVCache
+from sundog.actors.core.request import Request
+from sundog.actors.core.routers import RoundRobin
+from sundog.actors.core.routers.rules import LeastRequests
+from sundog.actors.graph import open_graph
+from sundog.actors.kernel.actor import Actor, Ref
+from sundog.actors.kernel.clock import Event
+from sundog.actors.messages import Cancel, Capacity
+from sundog.actors.policy_file import find_policy
+from sundog.sim.backend import CostBackend, Pace
+from sundog.sim.client import Client, Recording
+from sundog.sim.clock import run_virtual
+from sundog.sim.cost.overhead import HostOverhead, WithOverhead
+from sundog.sim.cost.roofline import Roofline
+from sundog.sim.figures.metrics import summarize
+from sundog.sim.hardware.gpu import load_gpu
+from sundog.sim.hardware.model import load_model
+from sundog.sim.oracle import Oracle
+from sundog.sim.record.recorder import Recorder
+from sundog.sim.replay import counting_tokens, replay
+from sundog.sim.trace.record import TraceRequest
 from tests.core.traces import num_cases
 
 COST = WithOverhead(Roofline(load_model("qwen3-0.6b"), load_gpu("l40s")), HostOverhead(step_s=0.004))

@@ -2,12 +2,12 @@
 
 import pytest
 
-from actors.config import EngineConfig, SchedulerConfig
-from actors.messages import Capacity
-from actors.policy_file import find_router
-from sim.figures.metrics import Summary, summarize
-from sim.replay import replay
-from sim.trace.record import TraceRequest
+from sundog.actors.config import EngineConfig, SchedulerConfig
+from sundog.actors.messages import Capacity
+from sundog.actors.policy_file import find_router
+from sundog.sim.figures.metrics import Summary, summarize
+from sundog.sim.replay import replay
+from sundog.sim.trace.record import TraceRequest
 from tests.core.routers.test_routers import EXAMPLES, NAMES
 from tests.sim.toy import COST
 

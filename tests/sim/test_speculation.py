@@ -9,24 +9,24 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from actors.config import EngineConfig, SchedulerConfig
-from actors.config.speculative import MeasuredRates, SpeculativeConfig
-from actors.core.batch import Batch, StepResult
-from actors.core.config import ConfigError
-from actors.engine.backend import Backend
-from actors.front.codec import Vocabulary
-from actors.messages import Capacity, Generate, StepOutput
-from sim.backend import CostBackend, Pace, Paced
-from sim.cost.composed import WithDrafts
-from sim.cost.roofline import Roofline
-from sim.cost.work import StepWork
-from sim.explain.load import load
-from sim.hardware.gpu import load_gpu
-from sim.hardware.model import load_model
-from sim.record.journal import Journal, Past, decisions
-from sim.replay import replay_on
-from sim.speculated import AcceptanceModel, Lengths, Speculated, shrunk
-from sim.trace.record import TraceRequest
+from sundog.actors.config import EngineConfig, SchedulerConfig
+from sundog.actors.config.speculative import MeasuredRates, SpeculativeConfig
+from sundog.actors.core.batch import Batch, StepResult
+from sundog.actors.core.config import ConfigError
+from sundog.actors.engine.backend import Backend
+from sundog.actors.front.codec import Vocabulary
+from sundog.actors.messages import Capacity, Generate, StepOutput
+from sundog.sim.backend import CostBackend, Pace, Paced
+from sundog.sim.cost.composed import WithDrafts
+from sundog.sim.cost.roofline import Roofline
+from sundog.sim.cost.work import StepWork
+from sundog.sim.explain.load import load
+from sundog.sim.hardware.gpu import load_gpu
+from sundog.sim.hardware.model import load_model
+from sundog.sim.record.journal import Journal, Past, decisions
+from sundog.sim.replay import replay_on
+from sundog.sim.speculated import AcceptanceModel, Lengths, Speculated, shrunk
+from sundog.sim.trace.record import TraceRequest
 from tests.sundog.test_options import TRACE, sundog
 from tests.test_worlds import CAPACITY, COST, config, requests
 
@@ -222,7 +222,7 @@ def test_both_worlds_form_the_same_batches_with_drafts(seed: int, method: str) -
     """Torch with real drafts, and a simulation that accepts as many: block for block, instant for instant."""
     torch = pytest.importorskip("torch", reason="the engine extra is not installed")
     torch.set_num_threads(1)
-    from runtime.serve import EMBEDDED_MODEL, RealModel, torch_backends
+    from sundog.runtime.serve import EMBEDDED_MODEL, RealModel, torch_backends
 
     own = str(EMBEDDED_MODEL) if method == "draft_model" else None
     asked = SpeculativeConfig(method, 3, model=own, lookup_min=1, lookup_max=3)

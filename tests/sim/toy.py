@@ -7,15 +7,15 @@ does not meet the same arrivals, preemptions and idle steps at the same steps.
 import random
 from dataclasses import dataclass, field
 
-from actors.core.batch import Admission, Batch, Chunk, Finish, StepResult
-from actors.core.params.sampling import Sampling
-from actors.kernel.clock import now_s
-from actors.messages import Capacity, StepOutput
-from sim.backend import CostBackend, Pace
-from sim.cost.calibrated import Calibrated
-from sim.cost.work import StepWork
-from sim.oracle import Oracle
-from sim.record.recorder import Recorder
+from sundog.actors.core.batch import Admission, Batch, Chunk, Finish, StepResult
+from sundog.actors.core.params.sampling import Sampling
+from sundog.actors.kernel.clock import now_s
+from sundog.actors.messages import Capacity, StepOutput
+from sundog.sim.backend import CostBackend, Pace
+from sundog.sim.cost.calibrated import Calibrated
+from sundog.sim.cost.work import StepWork
+from sundog.sim.oracle import Oracle
+from sundog.sim.record.recorder import Recorder
 
 COST = Calibrated(1.3e-3, 1.1e-6, 3.7e-9, 2.3e-6, 1e-10)
 CAPACITY = Capacity(101, 16)

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from actors.core.config import ConfigError
-from sim.trace.jsonl_rows import write_trace
-from sim.trace.record import TraceRequest
+from sundog.actors.core.config import ConfigError
+from sundog.sim.trace.jsonl_rows import write_trace
+from sundog.sim.trace.record import TraceRequest
 from tests.core.traces import num_cases
 from tests.sundog.test_in_and_out import SAMPLES, inside
 

@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from actors.config import ConfigError
-from sim.record.run_directory import open_run
+from sundog.actors.config import ConfigError
 from sundog.cli import cli
+from sundog.sim.record.run_directory import open_run
 from tests.live import EMULATED, Live, live
 from tests.sundog.test_runs import names, refused, sundog
 

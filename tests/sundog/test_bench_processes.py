@@ -13,12 +13,12 @@ import psutil  # type: ignore[import-untyped]  # ships no types
 import pyarrow.parquet as pq
 import pytest
 
-from actors.config import ConfigError
-from sim.record.run_directory import open_run
-from sim.trace.jsonl_rows import write_trace
-from sim.trace.record import TraceRequest
-from sim.trace.sessions import whole_sessions
+from sundog.actors.config import ConfigError
 from sundog.builds.load_processes import interrupt_held, shares_of
+from sundog.sim.record.run_directory import open_run
+from sundog.sim.trace.jsonl_rows import write_trace
+from sundog.sim.trace.record import TraceRequest
+from sundog.sim.trace.sessions import whole_sessions
 from tests.live import EMULATED, Live, live
 from tests.patience import START_S
 from tests.sundog.test_bench import WORK, until_busy

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from actors.config import ConfigError
-from sim.cost.calibrated import Calibrated, ObservedRange
-from sim.cost.profile import HostShare, read_profile
-from sim.figures.fit_engine import EngineFitted, Shape
-from sim.figures.fit_log import logged_works
+from sundog.actors.config import ConfigError
 from sundog.child import serving
 from sundog.commands.calibrate.engine import Tried, refuse_ruined
 from sundog.commands.calibrate.served import LoadClients
+from sundog.sim.cost.calibrated import Calibrated, ObservedRange
+from sundog.sim.cost.profile import HostShare, read_profile
+from sundog.sim.figures.fit_engine import EngineFitted, Shape
+from sundog.sim.figures.fit_log import logged_works
 from tests import warm
 from tests.live import Stream, live
 from tests.sundog.test_runs import TRACE, refused, sundog

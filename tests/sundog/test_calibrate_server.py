@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from sim.cost.cost_file import read_cost
-from sim.cost.profile import front_end_s
+from sundog.sim.cost.cost_file import read_cost
+from sundog.sim.cost.profile import front_end_s
 from tests.live import EMULATED, Live, live
 from tests.sundog.test_runs import TRACE, refused, sundog
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from actors.config import ConfigError
+from sundog.actors.config import ConfigError
 from sundog.child import serving
 from tests.patience import START_S
 

@@ -107,7 +107,7 @@ def test_a_policy_of_the_users_own_file_is_used(tmp_path: Path) -> None:
     """Shortest prompt first lowers the median TTFT; a broken file is one clear message."""
     policy = tmp_path / "mine.py"
     policy.write_text(
-        "from actors.core.policies import Policy\n"
+        "from sundog.actors.core.policies import Policy\n"
         "class Mine(Policy):\n"
         "    def rank(self, request, view):\n"
         "        return request.submit.num_prompt_tokens\n"

@@ -26,7 +26,7 @@ def project(tmp_path: Path) -> Path:
     folder.mkdir()
     shutil.copy(TRACE, folder / "trace.jsonl.gz")
     (folder / "mine.py").write_text(
-        "from actors.core.policies import Policy\n"
+        "from sundog.actors.core.policies import Policy\n"
         "class Mine(Policy):\n"
         "    def rank(self, request, view):\n"
         "        return request.submit.num_prompt_tokens\n"

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow.parquet as parquet
 import pytest
 
-from sim.explain.load import load
+from sundog.sim.explain.load import load
 from tests.sundog.test_runs import contents, refused, replay, sundog
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

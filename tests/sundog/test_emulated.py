@@ -9,7 +9,7 @@ import httpx
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from sim.emulation.answers import TEXTS
+from sundog.sim.emulation.answers import TEXTS
 from tests.live import EMULATED, START_S, Live, Stream, live
 from tests.sundog.test_runs import refused, sundog
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from sim.trace.jsonl_rows import write_trace
-from sim.trace.record import TraceRequest
+from sundog.sim.trace.jsonl_rows import write_trace
+from sundog.sim.trace.record import TraceRequest
 from tests import warm
 from tests.live import EMULATED, Live, live
 from tests.patience import START_S

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import pytest
 
-from actors.config import ConfigError
+from sundog.actors.config import ConfigError
 from sundog.ends import _plainly, leaves, run_to_its_end
 from tests import warm
 
@@ -162,7 +162,7 @@ runpy.run_module("sundog", run_name="__main__")
 """
 
 
-@pytest.mark.parametrize("module", ["sundog.cli", "actors.core.policies", "sundog.fast"])
+@pytest.mark.parametrize("module", ["sundog.cli", "sundog.actors.core.policies", "sundog.fast"])
 def test_ctrl_c_ends_a_command_that_has_hardly_begun(module: str) -> None:
     """In one line, while the command line itself is imported."""
     done = subprocess.run(

@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sim.figures.metrics import Summary, summarize
-from sim.figures.named import Metric
-from sim.figures.sweep.cells import FailedRun
-from sim.figures.sweep.played import StepSpans, measure
-from sim.record.recorder import Recorder
-from sim.record.rows import Rows, latencies
-from sim.trace.read import read_trace
 from sundog.builds.replayed import play
 from sundog.builds.simulated import Simulated
 from sundog.library.functions import records_of
 from sundog.planning.trial import FleetTrial, TrialRunner
+from sundog.sim.figures.metrics import Summary, summarize
+from sundog.sim.figures.named import Metric
+from sundog.sim.figures.sweep.cells import FailedRun
+from sundog.sim.figures.sweep.played import StepSpans, measure
+from sundog.sim.record.recorder import Recorder
+from sundog.sim.record.rows import Rows, latencies
+from sundog.sim.trace.read import read_trace
 from sundog.sweeps.cell import CellRunner, Plan
 from sundog.sweeps.source import workload_of
 from tests.core.traces import num_cases

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from actors.core.carried import CarriedPolicy
-from actors.core.config import SchedulerConfig
-from actors.core.policies.guard import guarded
-from actors.core.request import Request, Submit
-from actors.policy_file import find_policy
+from sundog.actors.core.carried import CarriedPolicy
+from sundog.actors.core.config import SchedulerConfig
+from sundog.actors.core.policies.guard import guarded
+from sundog.actors.core.request import Request, Submit
+from sundog.actors.policy_file import find_policy
 from tests.core.policies.world import DOCS
 from tests.sundog.test_runs import sundog
 
@@ -27,15 +27,14 @@ from tests.sundog.test_runs import sundog
     ],
 )
 def test_one_file_holds_the_policy_and_the_class_that_asks_it(tmp_path: Path, policy: str, made: str) -> None:
-    """It is Python, imports nothing of Sundog but the pure core, and is named on stdout."""
+    """It is Python, imports of Sundog the pure core and public names alone, and is named on stdout."""
     path = tmp_path / "mine.py"
     done = sundog("export", policy, "--to", "vllm", "-o", path)
     assert (done.returncode, done.stdout) == (0, f"{path}\n"), done.stderr
     tree = ast.parse(path.read_text())
     modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
-    assert {name for name in modules if name.split(".")[0] in ("actors", "runtime", "sim", "sundog")} <= {
-        name for name in modules if name.startswith("actors.core")
-    }
+    ours = {name for name in modules if name.split(".")[0] == "sundog"}
+    assert ours and all(name == "sundog" or name.startswith("sundog.actors.core") for name in ours)
     classes = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
     assert classes >= {"PolicyScheduler", "SyncPolicyScheduler"}
     assert path.read_text().rstrip().splitlines()[-2] == f"Carrying.sundog_policy = {made}"
@@ -59,7 +58,7 @@ def test_what_cannot_be_exported_is_refused_by_name(
     tmp_path: Path, arguments: tuple[str, ...], reason: str
 ) -> None:
     """Nothing is written."""
-    head, body = "from actors.core.policies import Policy\n", "\n    pass\n"
+    head, body = "from sundog.actors.core.policies import Policy\n", "\n    pass\n"
     clash = f"{head}\n\nclass Mine(Policy):{body}\n\nclass PolicyQueue:{body}"
     (tmp_path / "clash.py").write_text(clash)
     done = sundog("export", *(each.format(folder=tmp_path) for each in arguments))
@@ -161,7 +160,7 @@ def test_tokens_are_not_followed_for_policies_that_do_not_ask(policy: str) -> No
     assert not carried(policy)[0].follows_tokens
 
 
-RESTLESS = """from actors.core.policies import Policy
+RESTLESS = """from sundog.actors.core.policies import Policy
 
 
 class Restless(Policy):
@@ -199,7 +198,8 @@ def test_a_full_engine_asks_a_carried_policy_for_no_rank(tmp_path: Path) -> None
 def test_a_carried_policy_that_leads_nowhere_fails(tmp_path: Path) -> None:
     """Fifty steps in a row without a token: fcfs would go on."""
     (tmp_path / "stops.py").write_text(
-        "from actors.core.policies import Fcfs, Policy\n\n\nclass Stops(Policy):\n    pauses = True\n\n"
+        "from sundog.actors.core.policies import Fcfs, Policy\n\n\n"
+        "class Stops(Policy):\n    pauses = True\n\n"
         "    def quota(self, request, view):\n        return 0\n"
     )
     beside, _ = carried(f"{tmp_path}/stops.py:Stops")

@@ -37,7 +37,7 @@ FROM_SOURCE = pytest.mark.skipif(bool(fast.built()), reason="the simulator is co
 def copied(tmp_path: Path) -> Path:
     """The source of the simulator in a folder of its own."""
     ignore = shutil.ignore_patterns("__pycache__", "runtime", "assets")
-    for name in ("actors", "sim", "sundog", "traces"):
+    for name in ("sundog", "traces"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=ignore)
     for file in ROOT.glob("*.*"):
         if file.is_file():
@@ -48,20 +48,20 @@ def copied(tmp_path: Path) -> Path:
 @NEEDS_COMPILER
 @FROM_SOURCE
 @pytest.mark.long(rare=True, reason="compiles the simulator")
-@pytest.mark.parametrize("below", ["actors/core/", ""])
+@pytest.mark.parametrize("below", ["sundog/actors/core/", ""])
 def test_compiled_or_not_a_run_gives_the_same_bytes(copied: Path, below: str) -> None:
     """What decides, or every module; and a build older than its source says so instead of running."""
     plain = replayed(copied, "plain")
     built = python(copied, "-m", "sundog.fast", "build", "0", below)
     assert built.returncode == 0, built.stdout.decode() + built.stderr.decode()
-    which = python(copied, "-c", "import actors.core.step.plan as p; print(p.__file__)")
+    which = python(copied, "-c", "import sundog.actors.core.step.plan as p; print(p.__file__)")
     assert which.stdout.strip().endswith(b".so")
     libraries = fast.built(copied)
     assert len(libraries) == sum(name.startswith(below) for name in fast.MODULES) + 1
     assert copied not in {path.parent for path in libraries}, "not where it is not looked for"
     assert replayed(copied, "plain2") == plain
     assert b"compiled" in python(copied, "-m", "sundog", "--version").stdout
-    source = copied / "actors" / "core" / "plan.py"
+    source = copied / "sundog" / "actors" / "core" / "step" / "plan.py"
     later = time.time() + 3600
     os.utime(source, (later, later))
     refused = python(copied, "-m", "sundog", "--help")

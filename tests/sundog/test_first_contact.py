@@ -14,9 +14,9 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
-from runtime.load.conversation import AnswerPart
 from sundog.builds.start_report import in_words
 from sundog.commands.chat import Shown
+from sundog.runtime.load.conversation import AnswerPart
 from tests.live import EMULATED, Live, live
 from tests.patience import HANGS_S
 from tests.sundog.test_runs import refused, sundog

@@ -3,11 +3,11 @@
 import gc
 from pathlib import Path
 
-from sim.client import Client
 from sundog.options.engine import EngineOptions
 from sundog.options.simulation import LoadOptions, ReadingOptions, TargetOptions, TermsOptions
 from sundog.planning.planner import planned
 from sundog.planning.trial import FleetTrial, TrialRunner
+from sundog.sim.client import Client
 
 WORKLOAD = """duration_s = 5
 [[populations]]

@@ -8,11 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from actors.config import ConfigError
-from sim.files.run_files import KEPT_TRACE
-from sim.trace.read import read_trace
-from sim.trace.record import TraceError, TraceRequest
+from sundog.actors.config import ConfigError
 from sundog.cli import cli
+from sundog.sim.files.run_files import KEPT_TRACE
+from sundog.sim.trace.read import read_trace
+from sundog.sim.trace.record import TraceError, TraceRequest
 from tests.live import EMULATED, live
 
 SAMPLES = Path(__file__).parents[1] / "sim" / "trace" / "samples"
@@ -132,7 +132,7 @@ def test_scaled_prompts_keep_what_they_share(scale: float, hits: int, tmp_path: 
 @pytest.mark.parametrize("scale", [0.3, 0.73, 0.999, 1.37, 3])
 def test_no_scale_makes_prompts_alike_that_were_not(scale: float) -> None:
     """Two prompts share as many tokens as before, scaled, to within a block of each; never more."""
-    from sim.workload.contents import scaled_prompts
+    from sundog.sim.workload.contents import scaled_prompts
 
     first = TraceRequest("a", 0.0, 1000, 1, tuple(range(7)), 128)
     second = TraceRequest("b", 0.0, 1000, 1, (0, 1, 2, 10, 11, 12, 13), 128)

@@ -15,9 +15,9 @@ import pytest
 import trio
 
 import sundog
-from actors.core.policies import Policy
-from actors.core.policies.guard import PolicyError
-from actors.core.routers import RouterPolicy
+from sundog.actors.core.policies import Policy
+from sundog.actors.core.policies.guard import PolicyError
+from sundog.actors.core.routers import RouterPolicy
 from tests import warm
 from tests.patience import HANGS_S
 

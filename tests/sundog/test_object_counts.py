@@ -15,11 +15,11 @@ import pytest
 import trio
 import trio.testing
 
-from actors.api.serve_graph import serve_graph
-from actors.api.server_options import ServerOptions
-from actors.config.http import HttpSettings
-from actors.metrics import metrics
-from actors.metrics.measured import Recent
+from sundog.actors.api.serve_graph import serve_graph
+from sundog.actors.api.server_options import ServerOptions
+from sundog.actors.config.http import HttpSettings
+from sundog.actors.metrics import metrics
+from sundog.actors.metrics.measured import Recent
 from sundog.builds.emulated import emulated
 from sundog.builds.server import shown_model
 from sundog.options.engine import EngineOptions

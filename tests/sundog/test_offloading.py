@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 import sundog
-from sim.trace.jsonl_rows import write_trace
-from sim.trace.record import TraceRequest
+from sundog.sim.trace.jsonl_rows import write_trace
+from sundog.sim.trace.record import TraceRequest
 from tests import warm
 from tests.live import EMULATED, START_S, live
 

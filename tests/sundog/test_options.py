@@ -11,7 +11,7 @@ import click
 import click.testing
 import pytest
 
-from actors.config import ConfigError, EngineConfig, SchedulerConfig
+from sundog.actors.config import ConfigError, EngineConfig, SchedulerConfig
 from sundog.cli import COMMANDS, cli
 from sundog.options.engine import EngineOptions
 from sundog.options.row import ENGINE, SCHEDULER, OneOf, OptionRow, Real, Switch, Whole, rows
@@ -231,7 +231,7 @@ def test_a_sweep_tries_policies_whose_parameters_are_texts(tmp_path: Path) -> No
     """With commas, spaces and all; through the command line, in processes of its own."""
     (tmp_path / "mine.py").write_text(
         "from dataclasses import dataclass\n"
-        "from actors.core.policies import Policy\n"
+        "from sundog.actors.core.policies import Policy\n"
         "@dataclass(frozen=True)\n"
         "class Mine(Policy):\n"
         "    label: str = ''\n"

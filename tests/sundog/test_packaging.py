@@ -14,10 +14,10 @@ from subprocess import PIPE
 
 import pytest
 
-from runtime.native import build
 from sundog import fast
 from sundog.cli import COMMANDS
 from sundog.ends import EXTRAS, how_to_install
+from sundog.runtime.native import build
 from tests.patience import START_S
 from tests.test_layers import OURS, STANDARD, imports, sources
 
@@ -60,7 +60,8 @@ def data_files() -> set[str]:
     """Every file of the source that is read at run time."""
     folders = [ROOT / name for name in ("actors", "runtime", "sim", "sundog")]
     found = [path for folder in folders for path in folder.rglob("*") if path.suffix in DATA]
-    return {str(path.relative_to(ROOT)) for path in found}
+    inside = {str(path.relative_to(ROOT)) for path in found}
+    return {name if name.startswith("sundog/") else f"sundog/{name}" for name in inside}
 
 
 @pytest.mark.long(reason="builds and installs a wheel")
@@ -93,11 +94,11 @@ def test_with_a_compiler_a_wheel_holds_the_compiled_simulator(tmp_path: Path) ->
     """Built as users do, in isolation: every module, their library, and all that the plain one holds."""
     names = set(wheel(tmp_path, None, isolated=True).namelist())
     libraries = [name for name in names if name.endswith(".so")]
-    kernels = [name for name in libraries if name.startswith("runtime/native/")]
+    kernels = [name for name in libraries if name.startswith("sundog/runtime/native/")]
     assert len(libraries) - len(kernels) == len(fast.MODULES) + 1
     if shutil.which("g++"):
         best = build.variants_of(build.cpu_flags())[:1]
-        assert kernels == [f"runtime/native/{build.library_name(variant)}" for variant in best]
+        assert kernels == [f"sundog/runtime/native/{build.library_name(variant)}" for variant in best]
     assert not data_files() - names and set(fast.MODULES) <= names
     assert not any(name.endswith(fast.WHY_PLAIN) for name in names)
 
@@ -318,7 +319,7 @@ def test_a_missing_extra_is_named(missing: str, arguments: list[str], extra: str
 
 def test_what_no_extra_brings_is_a_bug() -> None:
     """A module that is missing for another reason."""
-    assert how_to_install(ModuleNotFoundError(name="actors.nothing")) is None
+    assert how_to_install(ModuleNotFoundError(name="sundog.actors.nothing")) is None
 
 
 def test_the_lock_pins_plain_versions_of_all_that_is_asked_for() -> None:

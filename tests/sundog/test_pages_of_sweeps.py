@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from sim.show.progress import runs_progress
+from sundog.sim.show.progress import runs_progress
 from tests import warm
 
 SPEC = """

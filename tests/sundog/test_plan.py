@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from sim.figures.named import Objective
-from sim.figures.sweep.losing import most_above
 from sundog.options.engine import EngineOptions
 from sundog.options.simulation import LoadOptions, ReadingOptions, TargetOptions, TermsOptions
 from sundog.planning.search import Candidate, Search, capacity_search, intervals
 from sundog.planning.trial import FleetTrial, TrialResult, TrialRunner
+from sundog.sim.figures.named import Objective
+from sundog.sim.figures.sweep.losing import most_above
 from sundog.sweeps.cell import Plan
 from sundog.sweeps.source import workload_of
 from tests import warm

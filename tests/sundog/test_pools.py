@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import sundog
-from sim.trace.jsonl_rows import write_trace
-from sim.trace.record import TraceRequest
+from sundog.sim.trace.jsonl_rows import write_trace
+from sundog.sim.trace.record import TraceRequest
 from tests import warm
 
 PREFILL, DECODE = "prefill=h100:tp1x2", "decode=b200:tp2x1:max_num_seqs=32"

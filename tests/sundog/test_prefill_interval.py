@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from sim.trace.jsonl_rows import write_trace
-from sim.trace.record import TraceRequest
+from sundog.sim.trace.jsonl_rows import write_trace
+from sundog.sim.trace.record import TraceRequest
 from tests import warm
 
 

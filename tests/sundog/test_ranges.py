@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sim.figures.validate.records import find_servers
+from sundog.sim.figures.validate.records import find_servers
 from tests.sundog.test_runs import sundog
 
 SHAPES = Path("sim/hardware/models")

@@ -231,9 +231,8 @@ def test_what_reads_a_journal_names_the_option_where_there_is_none(tmp_path: Pat
 
 def test_a_run_too_long_for_a_journal_says_so(tmp_path: Path) -> None:
     """In one line that names the option; a run that was told to keep its journal, or none, says nothing."""
-    shorter = (
-        "import sim.record.run_output as r; r.MOST_JOURNALLED = 10; from sundog.__main__ import main; main()"
-    )
+    lowered = "import sundog.sim.record.run_output as r; r.MOST_JOURNALLED = 10"
+    shorter = f"{lowered}; from sundog.__main__ import main; main()"
     said = {}
     for option in ("", "--journal", "--no-journal"):
         folder = tmp_path / f"run{option}"

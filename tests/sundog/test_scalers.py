@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import sundog
-from sim.trace.jsonl_rows import write_trace
-from sim.trace.record import TraceRequest
+from sundog.sim.trace.jsonl_rows import write_trace
+from sundog.sim.trace.record import TraceRequest
 from tests import warm
 from tests.test_layers import ROOT
 
@@ -94,7 +94,7 @@ def test_a_scaler_that_cannot_be_is_refused_in_one_line(
 
 def test_a_scaler_that_fails_ends_the_run_by_its_name(trace: str, tmp_path: Path) -> None:
     (file := tmp_path / "mine.py").write_text(
-        "from actors.core.scalers import ScaledFleet, Scaler\n\n"
+        "from sundog.actors.core.scalers import ScaledFleet, Scaler\n\n"
         "class Mine(Scaler):\n    def want(self, fleet: ScaledFleet) -> int:\n        return 1 // 0\n"
     )
     done = run(trace, *SCALES, "--scaler", f"{file}:Mine")
@@ -149,7 +149,7 @@ def test_every_scaler_lets_a_fleet_shrink_when_nothing_comes(scaler: str, hours:
 def test_releasing_replicas_orders_none(replicas: int, tmp_path: Path) -> None:
     """Four are wanted until 600 s, then three: three starts, whatever --replicas is."""
     (file := tmp_path / "step.py").write_text(
-        "from actors.core.scalers import ScaledFleet, Scaler\n\n"
+        "from sundog.actors.core.scalers import ScaledFleet, Scaler\n\n"
         "class Step(Scaler):\n    def want(self, fleet: ScaledFleet) -> int:\n"
         "        return 4 if fleet.now_s < 600 else 3\n"
     )
@@ -175,7 +175,7 @@ def test_a_fleet_that_idles_for_days_is_asked_as_often() -> None:
 def test_a_window_of_ones_own_is_an_attribute(trace: str, tmp_path: Path) -> None:
     """It is over what `want` answered; one that is no number of seconds is refused by its name."""
     (file := tmp_path / "mine.py").write_text(
-        "from actors.core.scalers import ScaledFleet, Scaler\n\n"
+        "from sundog.actors.core.scalers import ScaledFleet, Scaler\n\n"
         "class Mine(Scaler):\n    def __init__(self, down_s: float = 3.0) -> None:\n"
         "        self.down_s = down_s\n\n"
         "    def want(self, fleet: ScaledFleet) -> int:\n"

@@ -7,13 +7,13 @@ from statistics import median
 
 import pytest
 
-from sim.backend import CostBackend
-from sim.cost.work import StepWork
 from sundog.builds.emulated import emulated
 from sundog.builds.simulated import Simulated
 from sundog.options.engine import EngineOptions
 from sundog.options.serving import EmulatedServing
 from sundog.options.simulation import CostOptions, TargetOptions
+from sundog.sim.backend import CostBackend
+from sundog.sim.cost.work import StepWork
 from tests.live import EMULATED, Stream, live
 from tests.sundog.test_runs import refused, sundog
 

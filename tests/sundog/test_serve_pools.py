@@ -58,7 +58,7 @@ def test_two_processes_answer_as_one_does(server: Live) -> None:
 
 RESTLESS = """
 from typing import ClassVar
-from actors.core.routers import RouterPolicy
+from sundog.actors.core.routers import RouterPolicy
 
 class Restless(RouterPolicy):
     follows_steps: ClassVar[bool] = True

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.serve import EMBEDDED_MODEL
-from sim.emulation.answers import TEXTS
+from sundog.runtime.serve import EMBEDDED_MODEL
+from sundog.sim.emulation.answers import TEXTS
 from tests.live import EMULATED, Live, Stream, live
 from tests.sundog.test_options import sundog
 

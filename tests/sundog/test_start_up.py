@@ -12,7 +12,7 @@ SAYS = (
     "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
     "print(json.dumps(sorted(sys.modules)), file=sys.stderr)\n"
 )
-OURS = {"actors", "sim", "sundog"}
+OURS = {"sundog"}
 OTHERS = {
     "click",  # the command line
     "numpy",  # figures and cost models
@@ -28,7 +28,14 @@ OTHERS = {
     "xxhash",
     "mypy_extensions",
 }
-NOT_OURS = ("sim.emulation", "sim.explain", "sim.schedule", "sim.figures.sweep", "actors.api", "actors.http")
+NOT_OURS = (
+    "sundog.sim.emulation",
+    "sundog.sim.explain",
+    "sundog.sim.schedule",
+    "sundog.sim.figures.sweep",
+    "sundog.actors.api",
+    "sundog.actors.http",
+)
 """Rooms that a replay does not enter."""
 UNUSED = {
     "numpy.random",

@@ -22,7 +22,7 @@ KILLER = """
 import os, signal
 from dataclasses import dataclass
 from tests import warm
-from actors.core.policies import Policy
+from sundog.actors.core.policies import Policy
 @dataclass(frozen=True)
 class Killer(Policy):
     def rank(self, request, view):
@@ -288,7 +288,7 @@ def test_two_sweeps_at_once_do_not_share_a_folder(tmp_path: Path) -> None:
     assert first.returncode == 143 and "the same command goes on" in told and "Traceback" not in told
 
 
-@pytest.mark.parametrize("module", ["sundog.cli", "sundog.commands.sweep", "sim.figures.sweep"])
+@pytest.mark.parametrize("module", ["sundog.cli", "sundog.commands.sweep", "sundog.sim.figures.sweep"])
 def test_sigterm_ends_a_sweep_in_one_line_from_its_first_instant(module: str) -> None:
     """While the command line is imported, while the command is, and before its first run."""
     command = [sys.executable, "-c", AT_IMPORT, module, "sundog", "sweep", TRACE, "--vary", "policy=fcfs,vtc"]

@@ -98,9 +98,9 @@ def children_of(begun: "subprocess.Popen[str]") -> list[psutil.Process]:
 def test_a_node_that_does_not_see_the_folder_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its runs fail, by the node's name and the folder's; nothing is kept where nobody looks for it."""
     pytest.importorskip("ray")
-    from sim.figures.sweep.cells import FailedRun
     from sundog.options.engine import EngineOptions
     from sundog.options.simulation import LoadOptions, TargetOptions, TermsOptions
+    from sundog.sim.figures.sweep.cells import FailedRun
     from sundog.sweeps.cell import CellRunner, Plan
     from sundog.sweeps.experiment import RemoteRunner
     from sundog.sweeps.sweep_folder import SweepFolder

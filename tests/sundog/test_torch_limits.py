@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.config import ConfigError
+from sundog.actors.config import ConfigError
 from sundog.builds import torch_limits
 from sundog.builds.engine_process import ServeOrders
 from sundog.builds.torch_limits import check_placement
@@ -61,12 +61,12 @@ def test_threads_that_cannot_be_had_are_refused(
     serving: RealServing, engine: EngineOptions, refusal: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before a process begins."""
-    monkeypatch.setattr("runtime.host.own_cores.own_cores", lambda: [0, 1, 2, 3])
+    monkeypatch.setattr("sundog.runtime.host.own_cores.own_cores", lambda: [0, 1, 2, 3])
     with pytest.raises(ConfigError, match=refusal):
         check_placement(serving, engine)
 
 
 def test_as_many_threads_as_cores_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each replica its part."""
-    monkeypatch.setattr("runtime.host.own_cores.own_cores", lambda: [0, 1, 2, 3])
+    monkeypatch.setattr("sundog.runtime.host.own_cores.own_cores", lambda: [0, 1, 2, 3])
     check_placement(RealServing(num_threads=2), EngineOptions(replicas=2))

@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from sim.cost.tables.products import Products
-from sim.cost.work import Coverage
-from sim.hardware.gpu import load_gpu
+from sundog.sim.cost.tables.products import Products
+from sundog.sim.cost.work import Coverage
+from sundog.sim.hardware.gpu import load_gpu
 from tools.distil.blocks import distil_blocks, is_kept
 from tools.distil.experts import distil_exchange, distil_experts, shortened
 from tools.distil.latents import CACHES, STAND_IN, distil_delta, distil_latents, distil_sparse, distil_windows

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim.cost.calibrated import nonnegative_least_squares
-from sim.cost.tables.interpolate import log_interp
-from sim.cost.tables.products import Products
-from sim.cost.work import seen_pairs
+from sundog.sim.cost.calibrated import nonnegative_least_squares
+from sundog.sim.cost.tables.interpolate import log_interp
+from sundog.sim.cost.tables.products import Products
+from sundog.sim.cost.work import seen_pairs
 from tools.distil.experts import Arrays, shortened
 
 OVER, MOST_TOKENS = 1.5, 16_384

@@ -17,15 +17,15 @@ from pathlib import Path
 
 import numpy as np
 
-from sim.cost.tables import experts as experts_room
-from sim.cost.tables.experts import measured_experts, slowest_curve
-from sim.cost.tables.interpolate import has_tables, load, log_interp
-from sim.cost.tables.kinds import Surface, kinds_of
-from sim.cost.tables.products import Products
-from sim.cost.work import Coverage
-from sim.hardware.formats import WeightFormat
-from sim.hardware.gpu import known_gpus, load_gpu
-from sim.hardware.quantization import BLOCK_FP8, FP8, MXFP4
+from sundog.sim.cost.tables import experts as experts_room
+from sundog.sim.cost.tables.experts import measured_experts, slowest_curve
+from sundog.sim.cost.tables.interpolate import has_tables, load, log_interp
+from sundog.sim.cost.tables.kinds import Surface, kinds_of
+from sundog.sim.cost.tables.products import Products
+from sundog.sim.cost.work import Coverage
+from sundog.sim.hardware.formats import WeightFormat
+from sundog.sim.hardware.gpu import known_gpus, load_gpu
+from sundog.sim.hardware.quantization import BLOCK_FP8, FP8, MXFP4
 from tools.distil.latents import DENSE, module_medians
 
 FORMS = {"16 bits": None, "fp8": FP8, "block fp8": BLOCK_FP8, "mxfp4": MXFP4}

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.cost.calibrated import nonnegative_least_squares
+from sundog.sim.cost.calibrated import nonnegative_least_squares
 from tools.distil.aiconfigurator import DATA
 
 SHAPES = {

@@ -4,15 +4,15 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
-from actors.api.answers.logprobs import Json, Logprobs, TokenTexts, prompt_logprobs
-from actors.api.answers.reasoning import ThoughtCount
-from actors.api.bodies.sampling import UsageWanted
-from actors.api.errors import refusal
-from actors.api.in_flight import LLM
-from actors.front.codec import ThoughtMarks
-from actors.kernel.actor import ActorDied
-from actors.kernel.stream import Delta, DeltaStream
-from actors.messages import Accepted, Cancel, Generate, Refused
+from sundog.actors.api.answers.logprobs import Json, Logprobs, TokenTexts, prompt_logprobs
+from sundog.actors.api.answers.reasoning import ThoughtCount
+from sundog.actors.api.bodies.sampling import UsageWanted
+from sundog.actors.api.errors import refusal
+from sundog.actors.api.in_flight import LLM
+from sundog.actors.front.codec import ThoughtMarks
+from sundog.actors.kernel.actor import ActorDied
+from sundog.actors.kernel.stream import Delta, DeltaStream
+from sundog.actors.messages import Accepted, Cancel, Generate, Refused
 
 
 class AskedPrompt:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Protocol
 
-from actors.core.params.logprobs import TokenLogprobs
+from sundog.actors.core.params.logprobs import TokenLogprobs
 
 CONTEXT_TOKENS = 4
 """A character of UTF-8 has at most four bytes."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import jiter
 
-from actors.api.answers.parts import (
+from sundog.actors.api.answers.parts import (
     CalledPart,
     Chunk,
     EndedPart,
@@ -15,7 +15,7 @@ from actors.api.answers.parts import (
     parts_of,
     sse,
 )
-from actors.api.bodies.parsing import Json
+from sundog.actors.api.bodies.parsing import Json
 
 REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "stop": "end_turn", "abort": "end_turn"}
 

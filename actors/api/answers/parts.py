@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from actors.api.answers.choices import AnswerChoice
-from actors.api.answers.sse import EventWriter
-from actors.api.answers.tool_calls import ORDER
-from actors.api.bodies.parsing import Json
-from actors.kernel.stream import Delta
+from sundog.actors.api.answers.choices import AnswerChoice
+from sundog.actors.api.answers.sse import EventWriter
+from sundog.actors.api.answers.tool_calls import ORDER
+from sundog.actors.api.bodies.parsing import Json
+from sundog.actors.kernel.stream import Delta
 
 Chunk = Json
 """A chat completion or a chunk of one, as JSON."""

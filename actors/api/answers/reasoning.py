@@ -3,8 +3,8 @@
 Law: whatever way the text is cut into deltas, what is reasoning and what is content are the same.
 """
 
-from actors.front.codec import BEGIN, CALL, END, ThoughtMarks
-from actors.kernel.stream import Delta
+from sundog.actors.front.codec import BEGIN, CALL, END, ThoughtMarks
+from sundog.actors.kernel.stream import Delta
 
 
 def starts_thinking(parser: str, may_think: bool) -> bool:

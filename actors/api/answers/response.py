@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from actors.api.answers.parts import (
+from sundog.actors.api.answers.parts import (
     CalledPart,
     Chunk,
     EndedPart,
@@ -13,9 +13,9 @@ from actors.api.answers.parts import (
     parts_of,
     sse,
 )
-from actors.api.bodies.parsing import Json
-from actors.api.bodies.responses import Format, Function, ResponseBody
-from actors.core.params.sampling import Sampling
+from sundog.actors.api.bodies.parsing import Json
+from sundog.actors.api.bodies.responses import Format, Function, ResponseBody
+from sundog.actors.core.params.sampling import Sampling
 
 ABSENT: Json = dict.fromkeys(
     ("prompt", "kv_transfer_params", "ec_transfer_params", "input_messages", "output_messages")

@@ -10,13 +10,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from actors.api.answers.choices import ChoiceView
-from actors.api.answers.reasoning import ThoughtParser, starts_thinking
-from actors.api.answers.tool_calls import FORMATS, LISTED, ORDER, CallFormat, CallParser, CallPart, ParsedText
-from actors.api.bodies.structured import ToolChoice
-from actors.api.context import AnswerFormats
-from actors.api.errors import invalid
-from actors.kernel.stream import Delta
+from sundog.actors.api.answers.choices import ChoiceView
+from sundog.actors.api.answers.reasoning import ThoughtParser, starts_thinking
+from sundog.actors.api.answers.tool_calls import (
+    FORMATS,
+    LISTED,
+    ORDER,
+    CallFormat,
+    CallParser,
+    CallPart,
+    ParsedText,
+)
+from sundog.actors.api.bodies.structured import ToolChoice
+from sundog.actors.api.context import AnswerFormats
+from sundog.actors.api.errors import invalid
+from sundog.actors.kernel.stream import Delta
 
 Json = dict[str, object]
 Whole = Sequence[tuple[ChoiceView, Delta]]

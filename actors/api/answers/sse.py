@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from json.encoder import encode_basestring_ascii
 from typing import Protocol
 
-from actors.api.answers.choices import AnswerChoice, AnswerChoices, ChoiceView, usage_object
-from actors.api.answers.shapes import Json, ResponseShape
-from actors.api.errors import BROKEN, ApiError, ErrorShape
-from actors.front.foreign import OWN_EXITS
-from actors.kernel.stream import Delta
+from sundog.actors.api.answers.choices import AnswerChoice, AnswerChoices, ChoiceView, usage_object
+from sundog.actors.api.answers.shapes import Json, ResponseShape
+from sundog.actors.api.errors import BROKEN, ApiError, ErrorShape
+from sundog.actors.front.foreign import OWN_EXITS
+from sundog.actors.kernel.stream import Delta
 
 log = logging.getLogger("sundog.api")
 

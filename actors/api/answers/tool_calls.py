@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import jiter
 
-from actors.api.answers.reasoning import overlap
+from sundog.actors.api.answers.reasoning import overlap
 
 NAME = "name"
 ARGUMENTS = ("arguments", "parameters")

@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, JsonValue, PlainValidator, WithJsonSchema
 
-from actors.api.bodies.extras import not_supported
-from actors.api.bodies.parsing import (
+from sundog.actors.api.bodies.extras import not_supported
+from sundog.actors.api.bodies.parsing import (
     MANY_MESSAGES,
     MAX_MESSAGES,
     MAX_PARTS,
@@ -20,8 +20,8 @@ from actors.api.bodies.parsing import (
     NumTokensFrom1,
     off_the_loop,
 )
-from actors.api.bodies.sampling import NumLogprobs, SamplingBody
-from actors.api.bodies.structured import (
+from sundog.actors.api.bodies.sampling import NumLogprobs, SamplingBody
+from sundog.actors.api.bodies.structured import (
     MAX_TOOLS,
     CalledBody,
     ToolChoice,
@@ -31,10 +31,10 @@ from actors.api.bodies.structured import (
     constraint_of,
     for_template,
 )
-from actors.api.context import ApiContext
-from actors.api.errors import invalid, shown
-from actors.core.params.sampling import Constraint
-from actors.messages import ChatMessage, Reading
+from sundog.actors.api.context import ApiContext
+from sundog.actors.api.errors import invalid, shown
+from sundog.actors.core.params.sampling import Constraint
+from sundog.actors.messages import ChatMessage, Reading
 
 BILLING = "x-anthropic-billing-header"
 """The beginning of the block that accounts for a request: it differs each time, and would spoil prefixes."""

@@ -6,11 +6,11 @@ behaviour; a field that changes nothing is ignored; what only another's server c
 passes on to the chat completion that it stands for is checked there, and an error names it as it does there.
 """
 
-from actors.api.bodies.parsing import BodyT, JsonObject, parse_request
-from actors.api.bodies.structured import RENAMED
-from actors.api.context import ApiContext
-from actors.api.errors import invalid, shown
-from actors.api.requests import ApiRequest
+from sundog.actors.api.bodies.parsing import BodyT, JsonObject, parse_request
+from sundog.actors.api.bodies.structured import RENAMED
+from sundog.actors.api.context import ApiContext
+from sundog.actors.api.errors import invalid, shown
+from sundog.actors.api.requests import ApiRequest
 
 # A field's neutral values: what clients send when they want the ordinary behaviour.
 UNSUPPORTED: dict[str, tuple[object, ...]] = {

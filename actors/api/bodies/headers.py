@@ -8,11 +8,11 @@ from typing import Annotated, Self, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from actors.api.bodies.parsing import Int64, Name, NumTokens, Seconds
-from actors.api.bodies.sampling import TermsBody
-from actors.api.emulation import Headers
-from actors.api.errors import invalid, shown
-from actors.api.limits import KeyHolder
+from sundog.actors.api.bodies.parsing import Int64, Name, NumTokens, Seconds
+from sundog.actors.api.bodies.sampling import TermsBody
+from sundog.actors.api.emulation import Headers
+from sundog.actors.api.errors import invalid, shown
+from sundog.actors.api.limits import KeyHolder
 
 REQUEST_ID = "X-Request-Id"
 PRIORITY = "X-Vllm-Priority"

@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, JsonValue, model_validator
 
-from actors.api.bodies.chat import BILLING, with_one_system
-from actors.api.bodies.parsing import (
+from sundog.actors.api.bodies.chat import BILLING, with_one_system
+from sundog.actors.api.bodies.parsing import (
     MAX_MESSAGES,
     MAX_PARTS,
     MAX_STOPS,
@@ -23,10 +23,10 @@ from actors.api.bodies.parsing import (
     Temperature,
     TopK,
 )
-from actors.api.bodies.sampling import SHARED
-from actors.api.bodies.structured import MAX_TOOLS
-from actors.api.errors import invalid, shown
-from actors.core.params.fields import INT32_MAX
+from sundog.actors.api.bodies.sampling import SHARED
+from sundog.actors.api.bodies.structured import MAX_TOOLS
+from sundog.actors.api.errors import invalid, shown
+from sundog.actors.core.params.fields import INT32_MAX
 
 BLOCKS_ELSEWHERE = (
     "server_tool_use",

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from actors.api.bodies.parsing import Int64, JsonObject, Name
+from sundog.actors.api.bodies.parsing import Int64, JsonObject, Name
 
 
 class AbortBody(JsonObject):

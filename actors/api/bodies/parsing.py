@@ -21,13 +21,13 @@ import jiter
 import trio
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from actors.api.context import ApiContext
-from actors.api.errors import ApiError, shown
-from actors.api.requests import ApiRequest
-from actors.core.params.fields import INT32_MAX, INT64_MAX, INT64_MIN, TEMPERATURE, TOP_K, TOP_P
-from actors.front.bounds import MAX_CHOICES as MAX_CHOICES_OF_PROMPT
-from actors.front.codec import TooManyTokens
-from actors.front.foreign import ForeignFailure, contained
+from sundog.actors.api.context import ApiContext
+from sundog.actors.api.errors import ApiError, shown
+from sundog.actors.api.requests import ApiRequest
+from sundog.actors.core.params.fields import INT32_MAX, INT64_MAX, INT64_MIN, TEMPERATURE, TOP_K, TOP_P
+from sundog.actors.front.bounds import MAX_CHOICES as MAX_CHOICES_OF_PROMPT
+from sundog.actors.front.codec import TooManyTokens
+from sundog.actors.front.foreign import ForeignFailure, contained
 
 Json = dict[str, Any]
 

@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from actors.api.bodies.chat import Effort, with_one_system
-from actors.api.bodies.parsing import (
+from sundog.actors.api.bodies.chat import Effort, with_one_system
+from sundog.actors.api.bodies.parsing import (
     MAX_MESSAGES,
     MAX_PARTS,
     Json,
@@ -19,9 +19,9 @@ from actors.api.bodies.parsing import (
     Probability,
     Temperature,
 )
-from actors.api.bodies.sampling import SAMPLED, NumLogprobs
-from actors.api.bodies.structured import MAX_TOOLS
-from actors.api.errors import invalid, shown
+from sundog.actors.api.bodies.sampling import SAMPLED, NumLogprobs
+from sundog.actors.api.bodies.structured import MAX_TOOLS
+from sundog.actors.api.errors import invalid, shown
 
 LOGPROBS = "message.output_text.logprobs"
 Included = Literal[

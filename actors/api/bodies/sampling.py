@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PlainValidator
 
-from actors.api.bodies.parsing import (
+from sundog.actors.api.bodies.parsing import (
     MAX_CHOICES,
     MAX_LOGPROB_TOKEN_IDS,
     MAX_PATTERN_TOKENS,
@@ -32,12 +32,12 @@ from actors.api.bodies.parsing import (
     TopK,
     without_fraction,
 )
-from actors.api.bodies.structured import ResponseFormat, StructuredOutputs
-from actors.api.errors import invalid
-from actors.config.sampling_defaults import NEUTRAL, SamplingDefaults
-from actors.core.params.fields import INT32_MAX, MIN_P, PENALTY, REPETITION_PENALTY, SEED, THINKING
-from actors.core.params.sampling import Constraint, Repetition, Sampling
-from actors.messages import Reading
+from sundog.actors.api.bodies.structured import ResponseFormat, StructuredOutputs
+from sundog.actors.api.errors import invalid
+from sundog.actors.config.sampling_defaults import NEUTRAL, SamplingDefaults
+from sundog.actors.core.params.fields import INT32_MAX, MIN_P, PENALTY, REPETITION_PENALTY, SEED, THINKING
+from sundog.actors.core.params.sampling import Constraint, Repetition, Sampling
+from sundog.actors.messages import Reading
 
 
 class TermsBody(JsonObject):

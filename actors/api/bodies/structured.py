@@ -14,9 +14,9 @@ from typing import Annotated, Literal
 import jiter
 from pydantic import Field, PlainValidator
 
-from actors.api.bodies.parsing import JsonObject, Name
-from actors.api.errors import invalid, shown
-from actors.core.params.sampling import Constraint, ConstraintKind
+from sundog.actors.api.bodies.parsing import JsonObject, Name
+from sundog.actors.api.errors import invalid, shown
+from sundog.actors.core.params.sampling import Constraint, ConstraintKind
 
 ANY_OBJECT = '{"type":"object"}'
 FORMATS = "text, json_object, json_schema or structural_tag"

@@ -6,13 +6,20 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PlainValidator
 
-from actors.api.bodies.parsing import MAX_PROMPT_TOKENS, MAX_PROMPTS, WHOLE, JsonObject, NumTokens, TokenIds
-from actors.api.bodies.sampling import NumLogprobsOrOff, SamplingBody, TermsBody
-from actors.api.errors import invalid
-from actors.config.vector_sizes import VectorSizes
-from actors.core.params.fields import INT32_MAX
-from actors.core.params.sampling import Pooling, Sampling
-from actors.messages import Reading
+from sundog.actors.api.bodies.parsing import (
+    MAX_PROMPT_TOKENS,
+    MAX_PROMPTS,
+    WHOLE,
+    JsonObject,
+    NumTokens,
+    TokenIds,
+)
+from sundog.actors.api.bodies.sampling import NumLogprobsOrOff, SamplingBody, TermsBody
+from sundog.actors.api.errors import invalid
+from sundog.actors.config.vector_sizes import VectorSizes
+from sundog.actors.core.params.fields import INT32_MAX
+from sundog.actors.core.params.sampling import Pooling, Sampling
+from sundog.actors.messages import Reading
 
 DEFAULT_MAX_TOKENS = 16
 

@@ -6,12 +6,12 @@ from typing import Protocol
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
-from actors.api.emulation import Emulation
-from actors.api.exposition.families import EngineFamilies, KvTransferFamilies, LagFamilies
-from actors.api.exposition.http_metrics import HttpMetrics
-from actors.config import EngineConfig
-from actors.metrics.metrics import Metrics
-from actors.metrics.totals import KvTransferTotals
+from sundog.actors.api.emulation import Emulation
+from sundog.actors.api.exposition.families import EngineFamilies, KvTransferFamilies, LagFamilies
+from sundog.actors.api.exposition.http_metrics import HttpMetrics
+from sundog.actors.config import EngineConfig
+from sundog.actors.metrics.metrics import Metrics
+from sundog.actors.metrics.totals import KvTransferTotals
 
 __all__ = ["Exposition", "OwnExposition", "registry_of"]
 

@@ -12,10 +12,10 @@ from typing import get_args
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from actors.core.batch import Lack
-from actors.metrics.measured import Measured
-from actors.metrics.metrics import Metrics
-from actors.metrics.totals import EngineTotals, Histogram, KvTransferTotals, Lag
+from sundog.actors.core.batch import Lack
+from sundog.actors.metrics.measured import Measured
+from sundog.actors.metrics.metrics import Metrics
+from sundog.actors.metrics.totals import EngineTotals, Histogram, KvTransferTotals, Lag
 
 LABELS = ("model_name", "engine")
 SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")

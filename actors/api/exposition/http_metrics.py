@@ -7,7 +7,7 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, Counter, Histogram, Summary
 from quart import Quart, Response, request
 
-from actors.api.requests import current_request
+from sundog.actors.api.requests import current_request
 
 UNCOUNTED = {"/metrics", "/health", "/load", "/ping", "/version"}
 FINE_S = (

@@ -25,11 +25,11 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from quart import Quart, Response, after_this_request, request
 
-from actors.api.exposition.http_metrics import UNCOUNTED
-from actors.api.requests import current_request
-from actors.config import ConfigError
-from actors.kernel.clock import now_s
-from actors.metrics.measured import Measured
+from sundog.actors.api.exposition.http_metrics import UNCOUNTED
+from sundog.actors.api.requests import current_request
+from sundog.actors.config import ConfigError
+from sundog.actors.kernel.clock import now_s
+from sundog.actors.metrics.measured import Measured
 
 log = logging.getLogger("sundog.api")
 

@@ -10,16 +10,16 @@ import logging
 
 from quart import Blueprint, Response, request
 
-from actors.api.bodies.operators import AbortBody, LoadAdapterBody, UnloadAdapterBody
-from actors.api.bodies.parsing import parse_request
-from actors.api.context import ApiContext
-from actors.api.errors import INVALID_INPUT, ApiError, invalid, shown
-from actors.api.keys import OPERATORS
-from actors.api.requests import current_request
-from actors.api.responses import json_response, text_response
-from actors.core.logged import logged
-from actors.core.params.sampling import Adapter
-from actors.messages import Done, Drain, Freeze, Refused, ResetPrefixCache
+from sundog.actors.api.bodies.operators import AbortBody, LoadAdapterBody, UnloadAdapterBody
+from sundog.actors.api.bodies.parsing import parse_request
+from sundog.actors.api.context import ApiContext
+from sundog.actors.api.errors import INVALID_INPUT, ApiError, invalid, shown
+from sundog.actors.api.keys import OPERATORS
+from sundog.actors.api.requests import current_request
+from sundog.actors.api.responses import json_response, text_response
+from sundog.actors.core.logged import logged
+from sundog.actors.core.params.sampling import Adapter
+from sundog.actors.messages import Done, Drain, Freeze, Refused, ResetPrefixCache
 
 PAUSE_MODES = ("abort", "wait", "keep")
 FLAGS = {"true": True, "1": True, "false": False, "0": False}

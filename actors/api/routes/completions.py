@@ -5,20 +5,20 @@ from functools import partial
 
 from quart import Blueprint, Response
 
-from actors.api.answers.choices import AnswerChoices, Wanted
-from actors.api.answers.parts import Shaped
-from actors.api.answers.shapes import COMPLETION, ChatShape, Json, ToolShape, text_format
-from actors.api.bodies.chat import ChatBody, read_conversation
-from actors.api.bodies.extras import read_body
-from actors.api.bodies.structured import or_calls
-from actors.api.bodies.texts import CompletionBody
-from actors.api.context import ApiContext
-from actors.api.left_out import noted
-from actors.api.requests import ApiRequest, current_request
-from actors.api.responses import Feed, fed_response, json_response
-from actors.api.routes.generate import PendingAnswer
-from actors.core.params.sampling import Sampling
-from actors.kernel.clock import run_blocking
+from sundog.actors.api.answers.choices import AnswerChoices, Wanted
+from sundog.actors.api.answers.parts import Shaped
+from sundog.actors.api.answers.shapes import COMPLETION, ChatShape, Json, ToolShape, text_format
+from sundog.actors.api.bodies.chat import ChatBody, read_conversation
+from sundog.actors.api.bodies.extras import read_body
+from sundog.actors.api.bodies.structured import or_calls
+from sundog.actors.api.bodies.texts import CompletionBody
+from sundog.actors.api.context import ApiContext
+from sundog.actors.api.left_out import noted
+from sundog.actors.api.requests import ApiRequest, current_request
+from sundog.actors.api.responses import Feed, fed_response, json_response
+from sundog.actors.api.routes.generate import PendingAnswer
+from sundog.actors.core.params.sampling import Sampling
+from sundog.actors.kernel.clock import run_blocking
 
 
 def completions_routes(context: ApiContext) -> Blueprint:

@@ -6,24 +6,24 @@ from dataclasses import asdict, dataclass
 
 from quart import Response
 
-from actors.api.answers.choices import AnswerChoice, AnswerChoices, ChoiceView, Wanted, start_choices
-from actors.api.answers.parts import Shaped, TranslatingWriter
-from actors.api.answers.shapes import Json, ResponseShape
-from actors.api.answers.sse import ChunkWriter, Events
-from actors.api.bodies.extras import not_supported
-from actors.api.bodies.headers import RequestTerms, request_id_of
-from actors.api.bodies.sampling import SamplingBody, TermsBody
-from actors.api.context import ApiContext
-from actors.api.emulation import FIELD, no_fault
-from actors.api.errors import BROKEN, ApiError, invalid, retry_after, unavailable
-from actors.api.limits import KeyHolder, LimitReached, Release
-from actors.api.requests import ApiRequest
-from actors.api.responses import Feed, fed_response, json_response
-from actors.core.params.sampling import Adapter, Sampling
-from actors.kernel.clock import now_s, sleep_until
-from actors.kernel.stream import Delta, joined
-from actors.messages import CheckHealth, Generate, Reading
-from actors.messages.client import Prompt
+from sundog.actors.api.answers.choices import AnswerChoice, AnswerChoices, ChoiceView, Wanted, start_choices
+from sundog.actors.api.answers.parts import Shaped, TranslatingWriter
+from sundog.actors.api.answers.shapes import Json, ResponseShape
+from sundog.actors.api.answers.sse import ChunkWriter, Events
+from sundog.actors.api.bodies.extras import not_supported
+from sundog.actors.api.bodies.headers import RequestTerms, request_id_of
+from sundog.actors.api.bodies.sampling import SamplingBody, TermsBody
+from sundog.actors.api.context import ApiContext
+from sundog.actors.api.emulation import FIELD, no_fault
+from sundog.actors.api.errors import BROKEN, ApiError, invalid, retry_after, unavailable
+from sundog.actors.api.limits import KeyHolder, LimitReached, Release
+from sundog.actors.api.requests import ApiRequest
+from sundog.actors.api.responses import Feed, fed_response, json_response
+from sundog.actors.core.params.sampling import Adapter, Sampling
+from sundog.actors.kernel.clock import now_s, sleep_until
+from sundog.actors.kernel.stream import Delta, joined
+from sundog.actors.messages import CheckHealth, Generate, Reading
+from sundog.actors.messages.client import Prompt
 
 STORED = "resp_"
 """The beginning of the ids of responses, to which clients may come back."""

@@ -9,13 +9,13 @@ from dataclasses import asdict
 
 from quart import Blueprint, Response, request
 
-from actors.api.answers.shapes import Json
-from actors.api.context import ApiContext, ServedModel, server_version
-from actors.api.errors import retry_after
-from actors.api.exposition import Exposition
-from actors.api.in_flight import RETRY_AFTER_S
-from actors.api.responses import json_response, text_response
-from actors.messages import CheckHealth, Health
+from sundog.actors.api.answers.shapes import Json
+from sundog.actors.api.context import ApiContext, ServedModel, server_version
+from sundog.actors.api.errors import retry_after
+from sundog.actors.api.exposition import Exposition
+from sundog.actors.api.in_flight import RETRY_AFTER_S
+from sundog.actors.api.responses import json_response, text_response
+from sundog.actors.messages import CheckHealth, Health
 
 
 def operations_routes(context: ApiContext) -> Blueprint:

@@ -10,16 +10,16 @@ from string import Template
 import trio
 from quart import Blueprint, Response, request
 
-from actors.api.context import ApiContext, server_version
-from actors.api.errors import ApiError
-from actors.api.in_flight import AnswersInFlight
-from actors.api.keys import LIVE
-from actors.api.limits import KeyHolder
-from actors.api.live import EVERY_S, LiveEvents
-from actors.api.openapi import document
-from actors.api.own_rows import with_own_rows
-from actors.api.requests import current_request
-from actors.api.responses import event_stream_response, json_response, text_response
+from sundog.actors.api.context import ApiContext, server_version
+from sundog.actors.api.errors import ApiError
+from sundog.actors.api.in_flight import AnswersInFlight
+from sundog.actors.api.keys import LIVE
+from sundog.actors.api.limits import KeyHolder
+from sundog.actors.api.live import EVERY_S, LiveEvents
+from sundog.actors.api.openapi import document
+from sundog.actors.api.own_rows import with_own_rows
+from sundog.actors.api.requests import current_request
+from sundog.actors.api.responses import event_stream_response, json_response, text_response
 
 HTML = "text/html; charset=utf-8"
 
@@ -28,7 +28,7 @@ def documents_routes(context: ApiContext) -> Blueprint:
     """The two routes; the page draws what the document says."""
     routes = Blueprint("documents", __name__)
     described = document(server_version(), has_key=context.has_key)
-    page = (files("actors.api") / "pages" / "docs.html").read_bytes()
+    page = (files("sundog.actors.api") / "pages" / "docs.html").read_bytes()
 
     @routes.get("/openapi.json")
     async def show_document() -> Response:
@@ -44,7 +44,7 @@ def documents_routes(context: ApiContext) -> Blueprint:
 def dashboard_routes(context: ApiContext) -> Blueprint:
     """The page, and the events that it reads."""
     routes = Blueprint("dashboard", __name__)
-    page = (files("actors.api") / "pages" / "dashboard.html").read_bytes()
+    page = (files("sundog.actors.api") / "pages" / "dashboard.html").read_bytes()
 
     @routes.get("/dashboard")
     async def show_page() -> Response:
@@ -101,7 +101,7 @@ LINKS = {
 def welcome_routes(context: ApiContext) -> Blueprint:
     """A page for browsers, the same as JSON for everything else."""
     routes = Blueprint("welcome", __name__)
-    page = Template((files("actors.api") / "pages" / "welcome.html").read_text(encoding="utf-8"))
+    page = Template((files("sundog.actors.api") / "pages" / "welcome.html").read_text(encoding="utf-8"))
     links = "\n".join(f'<li><a href="{path}">{path}</a>: {what}</li>' for path, what in LINKS.items())
     model = context.model
 

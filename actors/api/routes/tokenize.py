@@ -10,16 +10,16 @@ from typing import TypeVar
 
 from quart import Blueprint, Response
 
-from actors.api.bodies.chat import DetokenizeBody, TokenizeBody, read_conversation
-from actors.api.bodies.extras import read_body
-from actors.api.bodies.parsing import in_a_thread
-from actors.api.context import ApiContext
-from actors.api.errors import ApiError, invalid
-from actors.api.requests import ApiRequest, current_request
-from actors.api.responses import json_response, text_response
-from actors.api.routes.generate import count_answer
-from actors.front.codec import TextCodec, TooManyTokens
-from actors.front.foreign import ForeignFailure, contained
+from sundog.actors.api.bodies.chat import DetokenizeBody, TokenizeBody, read_conversation
+from sundog.actors.api.bodies.extras import read_body
+from sundog.actors.api.bodies.parsing import in_a_thread
+from sundog.actors.api.context import ApiContext
+from sundog.actors.api.errors import ApiError, invalid
+from sundog.actors.api.requests import ApiRequest, current_request
+from sundog.actors.api.responses import json_response, text_response
+from sundog.actors.api.routes.generate import count_answer
+from sundog.actors.front.codec import TextCodec, TooManyTokens
+from sundog.actors.front.foreign import ForeignFailure, contained
 
 T = TypeVar("T")
 

@@ -10,23 +10,23 @@ from typing import TypeVar
 
 from quart import Blueprint, Response
 
-from actors.api.answers.message import MessageEvents, whole_message
-from actors.api.answers.response import ResponseEvents, ResponseObject, repeated, whole_response
-from actors.api.bodies.chat import ChatBody, read_conversation
-from actors.api.bodies.extras import read_body
-from actors.api.bodies.messages import MessagesBody, PromptBody
-from actors.api.bodies.parsing import MANY_MESSAGES, THREAD_FROM_BYTES, Json, off_the_loop, validate
-from actors.api.bodies.responses import ResponseBody
-from actors.api.context import ApiContext
-from actors.api.errors import ApiError, invalid
-from actors.api.left_out import noted
-from actors.api.requests import current_request
-from actors.api.responses import fed_response, json_response
-from actors.api.routes.completions import ChatAnswer
-from actors.api.routes.generate import STORED
-from actors.api.routes.tokenize import apart
-from actors.api.stored import StoredResponse, StoredResponses, size_of
-from actors.messages import Cancel
+from sundog.actors.api.answers.message import MessageEvents, whole_message
+from sundog.actors.api.answers.response import ResponseEvents, ResponseObject, repeated, whole_response
+from sundog.actors.api.bodies.chat import ChatBody, read_conversation
+from sundog.actors.api.bodies.extras import read_body
+from sundog.actors.api.bodies.messages import MessagesBody, PromptBody
+from sundog.actors.api.bodies.parsing import MANY_MESSAGES, THREAD_FROM_BYTES, Json, off_the_loop, validate
+from sundog.actors.api.bodies.responses import ResponseBody
+from sundog.actors.api.context import ApiContext
+from sundog.actors.api.errors import ApiError, invalid
+from sundog.actors.api.left_out import noted
+from sundog.actors.api.requests import current_request
+from sundog.actors.api.responses import fed_response, json_response
+from sundog.actors.api.routes.completions import ChatAnswer
+from sundog.actors.api.routes.generate import STORED
+from sundog.actors.api.routes.tokenize import apart
+from sundog.actors.api.stored import StoredResponse, StoredResponses, size_of
+from sundog.actors.messages import Cancel
 
 FIELD = re.compile(r"^\w+")
 

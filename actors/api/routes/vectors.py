@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 from quart import Blueprint, Response
 
-from actors.api.bodies.extras import read_body
-from actors.api.bodies.parsing import Json
-from actors.api.bodies.texts import RAW, RERANKS, SCORES, EmbeddingBody, RerankBody, ScoreBody
-from actors.api.context import ApiContext
-from actors.api.requests import ApiRequest, current_request
-from actors.api.responses import json_response
-from actors.api.routes.generate import ask, whole_choice
+from sundog.actors.api.bodies.extras import read_body
+from sundog.actors.api.bodies.parsing import Json
+from sundog.actors.api.bodies.texts import RAW, RERANKS, SCORES, EmbeddingBody, RerankBody, ScoreBody
+from sundog.actors.api.context import ApiContext
+from sundog.actors.api.requests import ApiRequest, current_request
+from sundog.actors.api.responses import json_response
+from sundog.actors.api.routes.generate import ask, whole_choice
 
 
 def embeddings_routes(context: ApiContext) -> Blueprint:

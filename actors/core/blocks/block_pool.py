@@ -26,8 +26,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-from actors.core.blocks.kv_events import KvChanges
-from actors.core.blocks.runs import BlockRun, FreeRuns, Key, OwnKey
+from sundog.actors.core.blocks.kv_events import KvChanges
+from sundog.actors.core.blocks.runs import BlockRun, FreeRuns, Key, OwnKey
 
 NULL = 0
 

@@ -12,8 +12,8 @@ the end of each is known when it is asked for.
 from collections import Counter, OrderedDict, deque
 from collections.abc import Sequence
 
-from actors.core.blocks.runs import Key
-from actors.core.config import HostMemory
+from sundog.actors.core.blocks.runs import Key
+from sundog.actors.core.config import HostMemory
 
 
 class HostTier:

@@ -8,14 +8,14 @@ so that a request admitted in the same step may already share them.
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from actors.core.batch import Batch
-from actors.core.blocks.block_pool import BlockPool
-from actors.core.blocks.host_tier import HostTier
-from actors.core.blocks.kv_events import KvBlocks, KvChanges, KvEvents
-from actors.core.blocks.runs import BlockRun, Key, OwnKey
-from actors.core.config import SchedulerConfig
-from actors.core.params.sampling import Adapter
-from actors.core.request import Request, Status
+from sundog.actors.core.batch import Batch
+from sundog.actors.core.blocks.block_pool import BlockPool
+from sundog.actors.core.blocks.host_tier import HostTier
+from sundog.actors.core.blocks.kv_events import KvBlocks, KvChanges, KvEvents
+from sundog.actors.core.blocks.runs import BlockRun, Key, OwnKey
+from sundog.actors.core.config import SchedulerConfig
+from sundog.actors.core.params.sampling import Adapter
+from sundog.actors.core.request import Request, Status
 
 BlockHasher = Callable[[Key | None, tuple[int, ...], str | None, Adapter | None], Key]
 """Key of a full block from its parent's key (None for the first), its tokens and the cache salt."""

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from actors.core.blocks.runs import OwnKey
-from actors.core.params.sampling import Adapter
+from sundog.actors.core.blocks.runs import OwnKey
+from sundog.actors.core.params.sampling import Adapter
 
 
 @dataclass(slots=True)

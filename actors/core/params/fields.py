@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from actors.core.params.sampling import Sampling
+from sundog.actors.core.params.sampling import Sampling
 
 INT32_MAX = 2**31 - 1
 INT64_MIN = -(2**63)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from actors.core.policies.orders import (
+from sundog.actors.core.policies.orders import (
     EarliestDeadline,
     Fcfs,
     LongestPrefixMatch,
@@ -13,9 +13,9 @@ from actors.core.policies.orders import (
     ShortestRemaining,
     VirtualTokenCounter,
 )
-from actors.core.queue.policy import Policy, Rank, Refusal, class_name, has_urgency
-from actors.core.queue.view import View
-from actors.core.request import Request
+from sundog.actors.core.queue.policy import Policy, Rank, Refusal, class_name, has_urgency
+from sundog.actors.core.queue.view import View
+from sundog.actors.core.request import Request
 
 __all__ = [
     "POLICIES",

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, cast
 
-from actors.core.queue.policy import Rank, RankValue, Refusal
+from sundog.actors.core.queue.policy import Rank, RankValue, Refusal
 
 MOST_OF_A_REASON: Final = 1000
 """The most characters of a reason."""

@@ -10,9 +10,9 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Final, Generic, Self, TypeVar, cast
 
-from actors.core.config import ConfigError
-from actors.core.policies import POLICIES
-from actors.core.policies.answers import (
+from sundog.actors.core.config import ConfigError
+from sundog.actors.core.policies import POLICIES
+from sundog.actors.core.policies.answers import (
     NUMBER,
     NUMBERS,
     Data,
@@ -30,10 +30,10 @@ from actors.core.policies.answers import (
     printed,
     raised,
 )
-from actors.core.policies.shown import PolicyView, RequestView, RequestViews, shown
-from actors.core.queue.policy import Policy, Rank, RankValue, Refusal, defines
-from actors.core.queue.view import View
-from actors.core.request import Request
+from sundog.actors.core.policies.shown import PolicyView, RequestView, RequestViews, shown
+from sundog.actors.core.queue.policy import Policy, Rank, RankValue, Refusal, defines
+from sundog.actors.core.queue.view import View
+from sundog.actors.core.request import Request
 
 P = TypeVar("P")
 Answer = TypeVar("Answer")

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from math import inf
 from typing import ClassVar
 
-from actors.core.queue.policy import Policy
-from actors.core.queue.view import View
-from actors.core.request import Request
+from sundog.actors.core.queue.policy import Policy
+from sundog.actors.core.queue.view import View
+from sundog.actors.core.request import Request
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
 from operator import attrgetter
 from typing import Any
 
-from actors.core.queue.view import View
-from actors.core.request import Request, Status, Submit
+from sundog.actors.core.queue.view import View
+from sundog.actors.core.request import Request, Status, Submit
 
 
 class ReadOnly:

@@ -22,8 +22,8 @@ import heapq
 from collections.abc import Sequence
 from typing import Final
 
-from actors.core.queue.tenant_service import TenantService
-from actors.core.request import Request
+from sundog.actors.core.queue.tenant_service import TenantService
+from sundog.actors.core.request import Request
 
 Calendar = dict[int, list[Request]]
 PLENTY: Final = 256

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import ClassVar, Final, NamedTuple, Protocol, Self
 
-from actors.core.queue.view import View
-from actors.core.request import Request
+from sundog.actors.core.queue.view import View
+from sundog.actors.core.request import Request
 
 NEVER: Final = 1 << 62
 """A number that no step has."""

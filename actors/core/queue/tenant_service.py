@@ -13,7 +13,7 @@ numbers, so that the order of adding cannot change a sum.
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from actors.core.request import Request
+from sundog.actors.core.request import Request
 
 Tenant = str | None
 

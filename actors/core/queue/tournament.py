@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from math import inf
 from typing import Final
 
-from actors.core.queue.policy import RankValue
-from actors.core.request import Request
+from sundog.actors.core.queue.policy import RankValue
+from sundog.actors.core.request import Request
 
 DOUBT: Final = 2.0**-48
 """Two ranks may be rounded to the wrong order where they differ by less than this part of their terms."""

@@ -5,11 +5,11 @@ from math import inf
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from actors.core.chance import drawn
-from actors.core.config import SchedulerConfig
-from actors.core.queue.lockstep import Lockstep
-from actors.core.queue.step_times import StepTimes
-from actors.core.request import Request, Status
+from sundog.actors.core.chance import drawn
+from sundog.actors.core.config import SchedulerConfig
+from sundog.actors.core.queue.lockstep import Lockstep
+from sundog.actors.core.queue.step_times import StepTimes
+from sundog.actors.core.request import Request, Status
 
 
 class Queue(Protocol):

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from math import inf
 from typing import Final
 
-from actors.core.queue.policy import NEVER, Policy, Rank, RankValue, defines, gives_keys
-from actors.core.queue.tenant_service import TenantService
-from actors.core.queue.tournament import Place, Tournament, Turns
-from actors.core.queue.view import View
-from actors.core.request import Request
+from sundog.actors.core.queue.policy import NEVER, Policy, Rank, RankValue, defines, gives_keys
+from sundog.actors.core.queue.tenant_service import TenantService
+from sundog.actors.core.queue.tournament import Place, Tournament, Turns
+from sundog.actors.core.queue.view import View
+from sundog.actors.core.request import Request
 
 Line = list[tuple[int, Request]]
 """A heap; a request that left is skipped when it comes first."""

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from actors.core.queue.policy import Refusal
-from actors.core.request import Submit
-from actors.core.routers.policy import Fleet, RouterPolicy, Unfinished
-from actors.core.routers.rules import (
+from sundog.actors.core.queue.policy import Refusal
+from sundog.actors.core.request import Submit
+from sundog.actors.core.routers.policy import Fleet, RouterPolicy, Unfinished
+from sundog.actors.core.routers.rules import (
     DataParallel,
     LeastRequests,
     LeastTokens,

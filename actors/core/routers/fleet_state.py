@@ -7,9 +7,9 @@ and `num_tokens` of a replica are those of the requests that were sent there and
 from collections.abc import Callable, Iterable
 from typing import Literal
 
-from actors.core.batch import Batch
-from actors.core.request import Submit
-from actors.core.routers.prefix_index import Key, PrefixIndex
+from sundog.actors.core.batch import Batch
+from sundog.actors.core.request import Submit
+from sundog.actors.core.routers.prefix_index import Key, PrefixIndex
 
 Role = Literal["both", "prefill", "decode"]
 """The part of a request that a replica does: the whole, its prompt, or its answer."""

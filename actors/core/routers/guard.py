@@ -3,13 +3,13 @@
 import copy
 import operator
 
-from actors.core.policies.answers import WrongAnswer, exact_refusal, exact_score, printed
-from actors.core.policies.guard import ANY, Guard
-from actors.core.policies.shown import ReadOnlySubmit
-from actors.core.queue.policy import Refusal
-from actors.core.request import Submit
-from actors.core.routers import ROUTERS
-from actors.core.routers.policy import Fleet, RouterPolicy, Unfinished
+from sundog.actors.core.policies.answers import WrongAnswer, exact_refusal, exact_score, printed
+from sundog.actors.core.policies.guard import ANY, Guard
+from sundog.actors.core.policies.shown import ReadOnlySubmit
+from sundog.actors.core.queue.policy import Refusal
+from sundog.actors.core.request import Submit
+from sundog.actors.core.routers import ROUTERS
+from sundog.actors.core.routers.policy import Fleet, RouterPolicy, Unfinished
 
 
 class GuardedRouter(Guard[RouterPolicy], RouterPolicy):

@@ -7,11 +7,11 @@ Router knows in every world, and is asked once for each request (once for all ch
 from collections.abc import Iterable
 from typing import Any, ClassVar, Literal, NamedTuple, cast
 
-from actors.core.chance import drawn
-from actors.core.policies.shown import ReadOnlySubmit
-from actors.core.queue.policy import Refusal
-from actors.core.request import Submit
-from actors.core.routers.fleet_state import Counts, FleetState, Role
+from sundog.actors.core.chance import drawn
+from sundog.actors.core.policies.shown import ReadOnlySubmit
+from sundog.actors.core.queue.policy import Refusal
+from sundog.actors.core.request import Submit
+from sundog.actors.core.routers.fleet_state import Counts, FleetState, Role
 
 IndexName = Literal["none", "own", "events"]
 INDEXES = ("none", "own", "events")

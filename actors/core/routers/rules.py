@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from math import ceil, inf
 from typing import ClassVar
 
-from actors.core.request import Submit
-from actors.core.routers.policy import INDEXES, Fleet, IndexName, RouterPolicy
+from sundog.actors.core.request import Submit
+from sundog.actors.core.routers.policy import INDEXES, Fleet, IndexName, RouterPolicy
 
 
 @dataclass(frozen=True)

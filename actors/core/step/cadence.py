@@ -7,7 +7,7 @@ while nothing decodes, nor after a step that could not admit all that waits: the
 
 from collections.abc import Mapping
 
-from actors.core.request import Request, Status
+from sundog.actors.core.request import Request, Status
 
 
 class PrefillCadence:

@@ -4,11 +4,11 @@ A batch may stand for a run of decode steps in which nothing but lengths changes
 that its steps would have left one by one: the same blocks in the same order.
 """
 
-from actors.core.batch import Admission, Batch, Blocked, Chunk
-from actors.core.policies.guard import GuardedPolicy
-from actors.core.queue.lockstep import InFlight
-from actors.core.request import Request
-from actors.core.step.state import SchedulerState
+from sundog.actors.core.batch import Admission, Batch, Blocked, Chunk
+from sundog.actors.core.policies.guard import GuardedPolicy
+from sundog.actors.core.queue.lockstep import InFlight
+from sundog.actors.core.request import Request
+from sundog.actors.core.step.state import SchedulerState
 
 
 class Draft:

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from actors.core.batch import Lack
-from actors.core.request import Request
-from actors.core.step.commit import Draft
-from actors.core.step.state import SchedulerState
-from actors.core.step.states import aligned_tokens
+from sundog.actors.core.batch import Lack
+from sundog.actors.core.request import Request
+from sundog.actors.core.step.commit import Draft
+from sundog.actors.core.step.state import SchedulerState
+from sundog.actors.core.step.states import aligned_tokens
 
 
 @dataclass(slots=True)

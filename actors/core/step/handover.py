@@ -15,8 +15,8 @@ Law: every block here is held by one request that is `handed`, or that is fetchi
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
-from actors.core.blocks.kv_cache import KVCache
-from actors.core.request import Request
+from sundog.actors.core.blocks.kv_cache import KVCache
+from sundog.actors.core.request import Request
 
 
 class KvHandovers:

@@ -8,10 +8,10 @@ that requests whose loads are done never wait for each other's blocks.
 
 from dataclasses import dataclass
 
-from actors.core.blocks.runs import Key
-from actors.core.request import Request
-from actors.core.step.demand import Demand
-from actors.core.step.state import SchedulerState
+from sundog.actors.core.blocks.runs import Key
+from sundog.actors.core.request import Request
+from sundog.actors.core.step.demand import Demand
+from sundog.actors.core.step.state import SchedulerState
 
 
 @dataclass(slots=True)

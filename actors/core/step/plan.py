@@ -18,13 +18,13 @@ or budget might not suffice for all, the lockstep is dissolved and the same loop
 from collections.abc import Iterable
 from typing import Literal
 
-from actors.core.batch import Batch, Blocked, Lack
-from actors.core.request import Request, Status
-from actors.core.step.commit import Draft, admission_order, commit
-from actors.core.step.demand import Demand, demand_of
-from actors.core.step.loads import find_load
-from actors.core.step.state import SchedulerState
-from actors.core.step.states import aligned_tokens
+from sundog.actors.core.batch import Batch, Blocked, Lack
+from sundog.actors.core.request import Request, Status
+from sundog.actors.core.step.commit import Draft, admission_order, commit
+from sundog.actors.core.step.demand import Demand, demand_of
+from sundog.actors.core.step.loads import find_load
+from sundog.actors.core.step.state import SchedulerState
+from sundog.actors.core.step.states import aligned_tokens
 
 
 def plan(state: SchedulerState, *, may_run: bool = True) -> tuple[Batch, Blocked | None]:

@@ -9,14 +9,14 @@ message from outside could end.
 from collections.abc import Mapping
 from typing import Final
 
-from actors.core.batch import Batch, Blocked
-from actors.core.config import ConfigError
-from actors.core.policies import name_of
-from actors.core.policies.guard import GuardedPolicy
-from actors.core.queue.lockstep import Lockstep
-from actors.core.queue.view import Blocks
-from actors.core.request import Request
-from actors.core.step.state import SchedulerState
+from sundog.actors.core.batch import Batch, Blocked
+from sundog.actors.core.config import ConfigError
+from sundog.actors.core.policies import name_of
+from sundog.actors.core.policies.guard import GuardedPolicy
+from sundog.actors.core.queue.lockstep import Lockstep
+from sundog.actors.core.queue.view import Blocks
+from sundog.actors.core.request import Request
+from sundog.actors.core.step.state import SchedulerState
 
 MAX_EMPTY_STEPS: Final = 50
 """The number of steps in a row without a computed token that are no stall yet, as in the golden logs."""

@@ -10,19 +10,19 @@ handed from one scheduler to another (`handover.py`).
 
 from dataclasses import replace
 
-from actors.core.batch import Finish, FinishReason
-from actors.core.blocks.kv_cache import KVCache
-from actors.core.config import SchedulerConfig
-from actors.core.policies.guard import GuardedPolicy
-from actors.core.policies.orders import least_recompute
-from actors.core.queue.lockstep import Lockstep
-from actors.core.queue.policy import Policy, Refusal, defines
-from actors.core.queue.step_times import StepTimes
-from actors.core.queue.view import View
-from actors.core.queue.waiting import WaitingQueue
-from actors.core.request import Begun, Request, Status, Submit
-from actors.core.step.cadence import PrefillCadence
-from actors.core.step.handover import KvHandovers
+from sundog.actors.core.batch import Finish, FinishReason
+from sundog.actors.core.blocks.kv_cache import KVCache
+from sundog.actors.core.config import SchedulerConfig
+from sundog.actors.core.policies.guard import GuardedPolicy
+from sundog.actors.core.policies.orders import least_recompute
+from sundog.actors.core.queue.lockstep import Lockstep
+from sundog.actors.core.queue.policy import Policy, Refusal, defines
+from sundog.actors.core.queue.step_times import StepTimes
+from sundog.actors.core.queue.view import View
+from sundog.actors.core.queue.waiting import WaitingQueue
+from sundog.actors.core.request import Begun, Request, Status, Submit
+from sundog.actors.core.step.cadence import PrefillCadence
+from sundog.actors.core.step.handover import KvHandovers
 
 
 class SchedulerState:

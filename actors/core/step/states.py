@@ -5,8 +5,8 @@ full block first, and the rest in a step of its own; the second request that beg
 they part, so that the third finds a state there.
 """
 
-from actors.core.config import SchedulerConfig
-from actors.core.request import Request
+from sundog.actors.core.config import SchedulerConfig
+from sundog.actors.core.request import Request
 
 
 def aligned_tokens(config: SchedulerConfig, request: Request, start: int, num_tokens: int) -> int:

@@ -13,12 +13,12 @@ without drafts, only in fewer steps.
 from collections import Counter
 from dataclasses import replace
 
-from actors.core.batch import Finish, StepResult
-from actors.core.policies.guard import ask_each
-from actors.core.queue.lockstep import InFlight
-from actors.core.request import Request, Status
-from actors.core.step.commit import admission_order
-from actors.core.step.state import SchedulerState
+from sundog.actors.core.batch import Finish, StepResult
+from sundog.actors.core.policies.guard import ask_each
+from sundog.actors.core.queue.lockstep import InFlight
+from sundog.actors.core.request import Request, Status
+from sundog.actors.core.step.commit import admission_order
+from sundog.actors.core.step.state import SchedulerState
 
 Counts = tuple[tuple[str, int], ...]
 """Requests, each with a number of drafts."""

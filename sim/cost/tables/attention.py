@@ -28,9 +28,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.cost.tables.interpolate import Floats, Lines, Points, distinct, log_interp, nearest
-from sim.cost.work import Coverage
-from sim.hardware.gpu import Gpu
+from sundog.sim.cost.tables.interpolate import Floats, Lines, Points, distinct, log_interp, nearest
+from sundog.sim.cost.work import Coverage
+from sundog.sim.hardware.gpu import Gpu
 
 KV_BYTES = {"bfloat16": 2, "float16": 2, "float8": 1}
 STREAMED = 0.95

@@ -17,10 +17,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from sim.cost.tables.interpolate import Floats, Points, has_tables, load, log_interp, rising
-from sim.cost.work import Coverage
-from sim.hardware.formats import WeightFormat
-from sim.hardware.gpu import Gpu
+from sundog.sim.cost.tables.interpolate import Floats, Points, has_tables, load, log_interp, rising
+from sundog.sim.cost.work import Coverage
+from sundog.sim.hardware.formats import WeightFormat
+from sundog.sim.hardware.gpu import Gpu
 
 SIXTEEN_BITS: Final = "16 bits"
 SAME_BYTES: Final = {"fp8": "block fp8", "block fp8": "fp8"}

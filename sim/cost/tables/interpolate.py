@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-FOLDER = files("sim.cost.tables") / "data"
+FOLDER = files("sundog.sim.cost.tables") / "data"
 
 
 def has_tables(gpu: str) -> bool:
-    """True if there are tables of the GPU of this name (as `sim.hardware` calls its file)."""
+    """True if there are tables of the GPU of this name (as `sundog.sim.hardware` calls its file)."""
     return (FOLDER / f"{gpu}.npz").is_file()
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from sim.cost.tables.interpolate import Floats, Lines, Points, distinct, has_tables, load, log_interp
-from sim.cost.work import Coverage, seen_pairs
-from sim.hardware.attention import GatedDelta, Heads, Latent
-from sim.hardware.formats import DTYPE_BYTES
+from sundog.sim.cost.tables.interpolate import Floats, Lines, Points, distinct, has_tables, load, log_interp
+from sundog.sim.cost.work import Coverage, seen_pairs
+from sundog.sim.hardware.attention import GatedDelta, Heads, Latent
+from sundog.sim.hardware.formats import DTYPE_BYTES
 
 Chunks = tuple[tuple[int, int], ...]
 CACHES = {"bfloat16": "", "float16": "", "float8": "_fp8"}

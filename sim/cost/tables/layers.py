@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from actors.core.config import ConfigError
-from sim.cost.tables.attention import ContextAttention, GenerationAttention, MixedAttention
-from sim.cost.tables.experts import ExpertsOnRank, ExpertTables, has_experts_in
-from sim.cost.tables.interpolate import Floats, Lines, has_tables, load, log_interp
-from sim.cost.tables.kinds import (
+from sundog.actors.core.config import ConfigError
+from sundog.sim.cost.tables.attention import ContextAttention, GenerationAttention, MixedAttention
+from sundog.sim.cost.tables.experts import ExpertsOnRank, ExpertTables, has_experts_in
+from sundog.sim.cost.tables.interpolate import Floats, Lines, has_tables, load, log_interp
+from sundog.sim.cost.tables.kinds import (
     DeltaAttention,
     KindOfAttention,
     LatentAttention,
@@ -19,12 +19,12 @@ from sim.cost.tables.kinds import (
     has_window,
     kinds_of,
 )
-from sim.cost.tables.products import AllReduce, ExpertExchange, Products
-from sim.cost.work import L2, Coverage, StepWork
-from sim.hardware.attention import GatedDelta, Heads, Latent
-from sim.hardware.formats import DTYPE_BYTES, WeightFormat
-from sim.hardware.gpu import Gpu
-from sim.hardware.shape import Experts, Layer, ModelShape
+from sundog.sim.cost.tables.products import AllReduce, ExpertExchange, Products
+from sundog.sim.cost.work import L2, Coverage, StepWork
+from sundog.sim.hardware.attention import GatedDelta, Heads, Latent
+from sundog.sim.hardware.formats import DTYPE_BYTES, WeightFormat
+from sundog.sim.hardware.gpu import Gpu
+from sundog.sim.hardware.shape import Experts, Layer, ModelShape
 
 SMALL_KERNEL_S = 2.5e-6
 NUM_SMALL_KERNELS = 4

@@ -12,18 +12,18 @@ import math
 
 import numpy as np
 
-from actors.config.generation import GREEDY
-from actors.core.engine_version import NEWEST
-from sim.cost.overhead import MOST_TOKENS, graph_sizes
-from sim.cost.sampler import Sampler
-from sim.cost.tables.interpolate import has_tables, load, log_interp
-from sim.cost.tables.layers import LayerTables, TablesOfGpu, check_layers, unlike_layer
-from sim.cost.tables.left_out import left_out_error
-from sim.cost.tables.products import AllReduce, Collective, ExpertExchange, tables_of_link
-from sim.cost.work import CostModel, Coverage, Seconds, StepWork
-from sim.hardware.gpu import Gpu
-from sim.hardware.memory import check_parallel
-from sim.hardware.shape import ModelShape
+from sundog.actors.config.generation import GREEDY
+from sundog.actors.core.engine_version import NEWEST
+from sundog.sim.cost.overhead import MOST_TOKENS, graph_sizes
+from sundog.sim.cost.sampler import Sampler
+from sundog.sim.cost.tables.interpolate import has_tables, load, log_interp
+from sundog.sim.cost.tables.layers import LayerTables, TablesOfGpu, check_layers, unlike_layer
+from sundog.sim.cost.tables.left_out import left_out_error
+from sundog.sim.cost.tables.products import AllReduce, Collective, ExpertExchange, tables_of_link
+from sundog.sim.cost.work import CostModel, Coverage, Seconds, StepWork
+from sundog.sim.hardware.gpu import Gpu
+from sundog.sim.hardware.memory import check_parallel
+from sundog.sim.hardware.shape import ModelShape
 
 
 def unlike_tables(model: ModelShape, name: str) -> str | None:

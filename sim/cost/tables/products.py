@@ -4,10 +4,19 @@ from typing import Any
 
 import numpy as np
 
-from sim.cost.tables.interpolate import Floats, Lines, Points, around, distinct, log_interp, nearest, rising
-from sim.cost.work import Coverage
-from sim.hardware.formats import DTYPE_BYTES, WeightFormat
-from sim.hardware.gpu import Gpu
+from sundog.sim.cost.tables.interpolate import (
+    Floats,
+    Lines,
+    Points,
+    around,
+    distinct,
+    log_interp,
+    nearest,
+    rising,
+)
+from sundog.sim.cost.work import Coverage
+from sundog.sim.hardware.formats import DTYPE_BYTES, WeightFormat
+from sundog.sim.hardware.gpu import Gpu
 
 WEIGHT_BYTES = 2
 STREAMED = 0.95

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim.figures.intervals import Interval, drawn_interval, mean_interval
+from sundog.sim.figures.intervals import Interval, drawn_interval, mean_interval
 
 Settings = dict[str, Any]
 Job = tuple[Settings, int]

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from sim.figures.named import Objective
-from sim.record.recorder import Recorder
-from sim.record.rows import Floats, Rows, latencies
-from sim.trace.record import TraceRequest
+from sundog.sim.figures.named import Objective
+from sundog.sim.record.recorder import Recorder
+from sundog.sim.record.rows import Floats, Rows, latencies
+from sundog.sim.trace.record import TraceRequest
 
 EVERY = 100
 """The number of arrivals and ends from one look at all requests to the next."""
@@ -31,9 +31,9 @@ def loses(
     """Return a question whether what is known of the requests makes an objective impossible.
 
     It is exact: a run that is stopped would have missed it at the end. What ended without an answer has
-    missed every objective (`sim.figures.verdict`). Mean latencies are lost when their sum so far is more than
-    all requests may take together. A request that waits counts with the time that it has
-    waited. The question looks at all requests when it is asked for the `every`th time.
+    missed every objective (`sundog.sim.figures.verdict`). Mean latencies are lost when their sum so far is
+    more than all requests may take together. A request that waits counts with the time that it has waited.
+    The question looks at all requests when it is asked for the `every`th time.
     """
     tenants = [row.tenant for row in requests]
     counts = [

@@ -24,23 +24,23 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.figures.engine import Replicas
-from sim.figures.intervals import FEWEST, drifts, find_warm_up
-from sim.figures.load import saturation
-from sim.figures.metrics import paid_terms, scaling_of
-from sim.figures.named import LATENCIES, NAMES, PERCENT, PROGRAM, TENANT, WHOLE, Metric
-from sim.figures.sweep.cells import FailedRun, Job, Measures
-from sim.figures.tenants import tenants_of
-from sim.figures.totals import Paid, RequestTotals, RunTerms, part_of, percentiles
-from sim.figures.verdict import all_held, verdicts
-from sim.fleet.figures import MissedAlone, ScalingFigures
-from sim.record.columns import StepColumns
-from sim.record.recorder import Recorder
-from sim.record.rows import USED, Floats, Ints, Rows, group_column, latencies
-from sim.record.run_directory import open_run
-from sim.record.run_writer import rows_of
-from sim.trace.programs import Programs
-from sim.trace.record import TraceRequest
+from sundog.sim.figures.engine import Replicas
+from sundog.sim.figures.intervals import FEWEST, drifts, find_warm_up
+from sundog.sim.figures.load import saturation
+from sundog.sim.figures.metrics import paid_terms, scaling_of
+from sundog.sim.figures.named import LATENCIES, NAMES, PERCENT, PROGRAM, TENANT, WHOLE, Metric
+from sundog.sim.figures.sweep.cells import FailedRun, Job, Measures
+from sundog.sim.figures.tenants import tenants_of
+from sundog.sim.figures.totals import Paid, RequestTotals, RunTerms, part_of, percentiles
+from sundog.sim.figures.verdict import all_held, verdicts
+from sundog.sim.fleet.figures import MissedAlone, ScalingFigures
+from sundog.sim.record.columns import StepColumns
+from sundog.sim.record.recorder import Recorder
+from sundog.sim.record.rows import USED, Floats, Ints, Rows, group_column, latencies
+from sundog.sim.record.run_directory import open_run
+from sundog.sim.record.run_writer import rows_of
+from sundog.sim.trace.programs import Programs
+from sundog.sim.trace.record import TraceRequest
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -4,9 +4,9 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sim.figures.intervals import Interval, to_the_best
-from sim.figures.named import Metric
-from sim.figures.sweep.cells import Cell, Settings
+from sundog.sim.figures.intervals import Interval, to_the_best
+from sundog.sim.figures.named import Metric
+from sundog.sim.figures.sweep.cells import Cell, Settings
 
 
 class RankedCell(NamedTuple):

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim.figures.validate.measured import THROUGHPUT, MeasuredServer, Stage
-from sim.figures.validate.predict import Prediction
+from sundog.sim.figures.validate.measured import THROUGHPUT, MeasuredServer, Stage
+from sundog.sim.figures.validate.predict import Prediction
 
 SHOWN = ("ttft mean", "tpot mean", "e2e mean", "ttft p99", THROUGHPUT)
 MEANS = SHOWN[:3]

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from actors.core.engine_version import is_async
-from sim.figures.validate.measured import (
+from sundog.actors.core.engine_version import is_async
+from sundog.sim.figures.validate.measured import (
     Figures,
     MeasuredError,
     MeasuredServer,
@@ -19,8 +19,8 @@ from sim.figures.validate.measured import (
     figures_of,
     model_of,
 )
-from sim.files.lines import JsonLines, parse_object, read_lines
-from sim.trace.record import TraceRequest
+from sundog.sim.files.lines import JsonLines, parse_object, read_lines
+from sundog.sim.trace.record import TraceRequest
 
 INSTANTS = ("queued_ts", "first_token_ts", "last_token_ts")
 COUNTS = ("input_toks", "output_toks")

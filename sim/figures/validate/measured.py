@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
-from actors.config.speculative import SpeculativeConfig, parse_speculative_config
-from actors.core.config import ConfigError
-from actors.core.engine_version import NEWEST
-from sim.figures.distribution import distribution
-from sim.trace.record import TraceRequest
-from sim.workload import stream
+from sundog.actors.config.speculative import SpeculativeConfig, parse_speculative_config
+from sundog.actors.core.config import ConfigError
+from sundog.actors.core.engine_version import NEWEST
+from sundog.sim.figures.distribution import distribution
+from sundog.sim.trace.record import TraceRequest
+from sundog.sim.workload import stream
 
 NOT_MODELLED = (
     "compilation_config",

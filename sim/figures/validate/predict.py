@@ -10,29 +10,29 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.config import EngineConfig
-from actors.config.generation import GREEDY
-from actors.core.config import ConfigError, SchedulerConfig
-from actors.core.engine_version import decisions_of, weighs_kv
-from actors.core.routers.rules import DataParallel, RoundRobin
-from actors.messages import Capacity
-from sim.cost.composed import in_step, scaled
-from sim.cost.doubt import FRONT_END_DOUBT, step_doubt
-from sim.cost.overhead import HostOverhead
-from sim.cost.work import CostModel
-from sim.figures.distribution import distribution
-from sim.figures.load import KNEE, Regime, regime_of, saturation
-from sim.figures.metrics import request_times
-from sim.figures.validate.measured import THROUGHPUT, Figures, Floats, MeasuredServer, Stage
-from sim.hardware.formats import dtype_name, kv_dtype_name
-from sim.hardware.gpu import load_gpu
-from sim.hardware.memory import sharing_ranks
-from sim.hardware.model import draft_of, load_model
-from sim.hardware.quantization import quantised
-from sim.record.recorder import Recorder
-from sim.record.rows import Rows
-from sim.replay import replay
-from sim.target import Target
+from sundog.actors.config import EngineConfig
+from sundog.actors.config.generation import GREEDY
+from sundog.actors.core.config import ConfigError, SchedulerConfig
+from sundog.actors.core.engine_version import decisions_of, weighs_kv
+from sundog.actors.core.routers.rules import DataParallel, RoundRobin
+from sundog.actors.messages import Capacity
+from sundog.sim.cost.composed import in_step, scaled
+from sundog.sim.cost.doubt import FRONT_END_DOUBT, step_doubt
+from sundog.sim.cost.overhead import HostOverhead
+from sundog.sim.cost.work import CostModel
+from sundog.sim.figures.distribution import distribution
+from sundog.sim.figures.load import KNEE, Regime, regime_of, saturation
+from sundog.sim.figures.metrics import request_times
+from sundog.sim.figures.validate.measured import THROUGHPUT, Figures, Floats, MeasuredServer, Stage
+from sundog.sim.hardware.formats import dtype_name, kv_dtype_name
+from sundog.sim.hardware.gpu import load_gpu
+from sundog.sim.hardware.memory import sharing_ranks
+from sundog.sim.hardware.model import draft_of, load_model
+from sundog.sim.hardware.quantization import quantised
+from sundog.sim.record.recorder import Recorder
+from sundog.sim.record.rows import Rows
+from sundog.sim.replay import replay
+from sundog.sim.target import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ def span(runs: Sequence[Figures]) -> tuple[Figures, Figures]:
 class Prediction:
     """Seconds by the names of `Stage.figures`, and the distance to saturation.
 
-    `saturation` is the load over what the server can serve (`sim.figures.load`);
+    `saturation` is the load over what the server can serve (`sundog.sim.figures.load`);
     from 1 on the queue grows as long as the load lasts; `highest_saturation` is that with steps
     longer by `doubt`. `low` and `high` bound the same figures, with steps shorter and longer by
     `doubt` and by what chance does to that many requests.

@@ -21,10 +21,10 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from actors.core.engine_version import NEWEST, is_async
-from sim.cost.profile import read_profile
-from sim.figures.validate.logs import read_log
-from sim.figures.validate.measured import (
+from sundog.actors.core.engine_version import NEWEST, is_async
+from sundog.sim.cost.profile import read_profile
+from sundog.sim.figures.validate.logs import read_log
+from sundog.sim.figures.validate.measured import (
     THROUGHPUT,
     Figures,
     MeasuredError,
@@ -37,15 +37,15 @@ from sim.figures.validate.measured import (
     figures_of,
     model_of,
 )
-from sim.files.run_files import KEPT_TRACE, SUMMARY
-from sim.files.toml import checked, read_toml
-from sim.hardware.gpu import load_gpu
-from sim.hardware.model import load_model
-from sim.record.run_directory import Run, open_run
-from sim.target import Target
-from sim.trace.read import read_trace
-from sim.trace.record import TraceRequest
-from sim.workload.read import read_spec
+from sundog.sim.files.run_files import KEPT_TRACE, SUMMARY
+from sundog.sim.files.toml import checked, read_toml
+from sundog.sim.hardware.gpu import load_gpu
+from sundog.sim.hardware.model import load_model
+from sundog.sim.record.run_directory import Run, open_run
+from sundog.sim.target import Target
+from sundog.sim.trace.read import read_trace
+from sundog.sim.trace.record import TraceRequest
+from sundog.sim.workload.read import read_spec
 
 COLUMNS = ("arrival_s", "first_token_s", "finish_s", "num_output_tokens")
 

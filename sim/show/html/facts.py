@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim.files.run_files import JOURNAL
-from sim.record.rows import finished
-from sim.record.run_directory import Run
+from sundog.sim.files.run_files import JOURNAL
+from sundog.sim.record.rows import finished
+from sundog.sim.record.run_directory import Run
 
 WORST = 10
 
@@ -181,8 +181,8 @@ def _causes(run: Run, request_ids: Sequence[str]) -> dict[str, str]:
     """Return why these requests waited for the first time, the longest reason first."""
     if not (request_ids and (run.path / JOURNAL).exists()):
         return {}
-    from sim.explain.findings import first_wait
-    from sim.explain.load import load
+    from sundog.sim.explain.findings import first_wait
+    from sundog.sim.explain.load import load
 
     history, causes = load(run.path), dict[str, str]()
     for name in request_ids:

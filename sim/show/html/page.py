@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.core.config import ConfigError
-from sim.explain.history import History
-from sim.explain.instants import Instants, Json
-from sim.figures.verdict import finite_percentiles, judged
-from sim.files.run_files import write_whole
-from sim.record.rows import finished
-from sim.record.run_directory import Run
-from sim.show.html.facts import figures, replicas, settings, tenants, worst
+from sundog.actors.core.config import ConfigError
+from sundog.sim.explain.history import History
+from sundog.sim.explain.instants import Instants, Json
+from sundog.sim.figures.verdict import finite_percentiles, judged
+from sundog.sim.files.run_files import write_whole
+from sundog.sim.record.rows import finished
+from sundog.sim.record.run_directory import Run
+from sundog.sim.show.html.facts import figures, replicas, settings, tenants, worst
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -212,7 +212,7 @@ def render(runs: Sequence[Run]) -> str:
 
     names = _names(runs)
     drawn = [asdict(series(run)) | {"name": name} for run, name in zip(runs, names, strict=True)]
-    here = files("sim.show.html")
+    here = files("sundog.sim.show.html")
     data = {"percents": PERCENTS.tolist(), "runs": drawn}
     page = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
         (here / "page.html.jinja").read_text(encoding="utf-8")
@@ -251,7 +251,7 @@ def _names(runs: Sequence[Run]) -> list[str]:
 
 
 def _asset(name: str) -> str:
-    return files("sim.show.html").joinpath(name).read_text(encoding="utf-8")
+    return files("sundog.sim.show.html").joinpath(name).read_text(encoding="utf-8")
 
 
 PLACE = "<!-- recorded -->"
@@ -278,7 +278,7 @@ def replayed_page(history: History, name: str, num_instants: int, from_s: float,
     ]
     # No time stamp inside, so that equal runs are equal pages.
     packed = base64.b64encode(gzip.compress("\n".join(lines).encode(), mtime=0)).decode()
-    page = (files("actors") / "api" / "pages" / "dashboard.html").read_text(encoding="utf-8")
+    page = (files("sundog.actors.api") / "pages" / "dashboard.html").read_text(encoding="utf-8")
     assert PLACE in page
     return page.replace(PLACE, f'<script id="recorded" type="text/plain">{packed}</script>')
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from sim.explain.phases import RequestPhase, passings, phases
-from sim.explain.walk import OwnStep, Walk, WalkStop, named_in
-from sim.record.journal_rows import Header
-from sim.show import words
+from sundog.sim.explain.phases import RequestPhase, passings, phases
+from sundog.sim.explain.walk import OwnStep, Walk, WalkStop, named_in
+from sundog.sim.record.journal_rows import Header
+from sundog.sim.show import words
 
 NODE_GAP, NODE_TOP, NODE_HEIGHT, LETTER_WIDTH = 14, 26, 28, 7
 MOST_PHASES = 8
@@ -180,7 +180,7 @@ def render(walk: Walk, run: str) -> str:
     """Render a page that needs nothing else; the same walk gives the same bytes."""
     from jinja2 import Environment
 
-    here = files("sim.show.html")
+    here = files("sundog.sim.show.html")
     page = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
         (here / "walk.html.jinja").read_text(encoding="utf-8")
     )

@@ -6,7 +6,7 @@ from tempfile import NamedTemporaryFile
 
 import click
 
-from actors.config import ConfigError
+from sundog.actors.config import ConfigError
 from sundog.ends import writing
 from sundog.options.clients import ServerLoads
 from sundog.options.engine import SIMULATED_ONLY, EngineOptions, MeasuringOptions

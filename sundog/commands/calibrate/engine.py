@@ -17,21 +17,12 @@ from typing import Any
 
 import trio
 
-from actors.config import ConfigError, EngineConfig
-from actors.config.hop_costs import NO_HOPS, HopCosts
-from actors.engine.backend import Backend
-from actors.engine.executor import Executor, Runner
-from actors.kernel.actor import Ref
-from actors.messages import Batch, Capacity, Interrupt, Load
-from runtime.kv_transfer.port import MovesKv
-from runtime.serve import RealModel, torch_backends
-from runtime.worker.hop_probe import measured_hops
-from sim.cost.cost_file import HOST, MEASURED, write_cost
-from sim.cost.profile import ENGINE, HOPS, HostShare, MeasuredEngine
-from sim.figures.fit_engine import BUSY, EngineFitted, Limits, Prober, fit_engine
-from sim.figures.metrics import Summary
-from sim.show.comparison import LATENCIES
-from sim.show.progress import runs_progress
+from sundog.actors.config import ConfigError, EngineConfig
+from sundog.actors.config.hop_costs import NO_HOPS, HopCosts
+from sundog.actors.engine.backend import Backend
+from sundog.actors.engine.executor import Executor, Runner
+from sundog.actors.kernel.actor import Ref
+from sundog.actors.messages import Batch, Capacity, Interrupt, Load
 from sundog.builds.measuring import ClientLoad, Cores, disturbed, predict
 from sundog.builds.simulated import Simulated
 from sundog.builds.torch_limits import as_replicas, check_quantization
@@ -42,6 +33,15 @@ from sundog.options.engine import EngineOptions, MeasuringOptions
 from sundog.options.measured import FIXED
 from sundog.options.row import rows
 from sundog.options.simulation import TargetOptions, TermsOptions
+from sundog.runtime.kv_transfer.port import MovesKv
+from sundog.runtime.serve import RealModel, torch_backends
+from sundog.runtime.worker.hop_probe import measured_hops
+from sundog.sim.cost.cost_file import HOST, MEASURED, write_cost
+from sundog.sim.cost.profile import ENGINE, HOPS, HostShare, MeasuredEngine
+from sundog.sim.figures.fit_engine import BUSY, EngineFitted, Limits, Prober, fit_engine
+from sundog.sim.figures.metrics import Summary
+from sundog.sim.show.comparison import LATENCIES
+from sundog.sim.show.progress import runs_progress
 
 
 def machine(device: str) -> dict[str, object]:

@@ -10,15 +10,7 @@ from itertools import cycle, islice
 
 import numpy as np
 
-from actors.config import ConfigError
-from runtime.load.server import TargetServer
-from sim.figures.fit_requests import Observed
-from sim.figures.metrics import Summary
-from sim.record.client_record import ClientRecord
-from sim.show.progress import runs_progress
-from sim.trace.record import TraceRequest
-from sim.workload.read import read_spec
-from sim.workload.resample import retimed
+from sundog.actors.config import ConfigError
 from sundog.builds.measuring import ClientLoad, as_answered, find
 from sundog.commands.calibrate.loads import MeasuredLoad, means_of
 from sundog.commands.calibrate.served import seen
@@ -26,6 +18,14 @@ from sundog.ends import remark
 from sundog.options.clients import ENDPOINTS, ServerLoads, parse_rates
 from sundog.options.row import refuse
 from sundog.options.simulation import ReadingOptions
+from sundog.runtime.load.server import TargetServer
+from sundog.sim.figures.fit_requests import Observed
+from sundog.sim.figures.metrics import Summary
+from sundog.sim.record.client_record import ClientRecord
+from sundog.sim.show.progress import runs_progress
+from sundog.sim.trace.record import TraceRequest
+from sundog.sim.workload.read import read_spec
+from sundog.sim.workload.resample import retimed
 
 ROUNDS, FEWEST = 5, 4
 """The rounds of each rate, and the fewest requests of each round."""

@@ -8,23 +8,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sim.cost.calibrated import InRange
-from sim.cost.cost_file import DRIFT, HOST, LOADS_ERROR, MEASURED, write_cost
-from sim.cost.overhead import NO_OVERHEAD, WithOverhead
-from sim.figures.fit_requests import Fitted, Observed, fit_requests, read_observed
-from sim.figures.metrics import Summary
-from sim.figures.validate.records import asked_in
-from sim.files.run_files import REQUESTS
-from sim.record.run_directory import open_run
-from sim.show.comparison import ComparedFigure, print_figures
-from sim.show.console import console_for
-from sim.trace.record import TraceRequest
 from sundog.builds.measuring import ClientLoad, predict
 from sundog.builds.simulated import Simulated
 from sundog.commands.calibrate.logs import in_words
 from sundog.ends import remark
 from sundog.options.engine import EngineOptions
 from sundog.options.simulation import TargetOptions, TermsOptions
+from sundog.sim.cost.calibrated import InRange
+from sundog.sim.cost.cost_file import DRIFT, HOST, LOADS_ERROR, MEASURED, write_cost
+from sundog.sim.cost.overhead import NO_OVERHEAD, WithOverhead
+from sundog.sim.figures.fit_requests import Fitted, Observed, fit_requests, read_observed
+from sundog.sim.figures.metrics import Summary
+from sundog.sim.figures.validate.records import asked_in
+from sundog.sim.files.run_files import REQUESTS
+from sundog.sim.record.run_directory import open_run
+from sundog.sim.show.comparison import ComparedFigure, print_figures
+from sundog.sim.show.console import console_for
+from sundog.sim.trace.record import TraceRequest
 
 ROOM = 2**17
 """The blocks of the simulated cache: a server that runs out of its own is no load to calibrate from."""

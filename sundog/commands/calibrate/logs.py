@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 from sundog.ends import remark
 
 if TYPE_CHECKING:
-    from sim.cost.calibrated import Calibrated
+    from sundog.sim.cost.calibrated import Calibrated
 
 
 def from_steps(log: Path, output: Path) -> None:
     """Fit to forward-pass metrics, one step a line."""
-    from sim.cost.cost_file import write_cost
-    from sim.figures.fit_log import fit_steps
+    from sundog.sim.cost.cost_file import write_cost
+    from sundog.sim.figures.fit_log import fit_steps
 
     model, measured, error, num_steps = fit_steps(log)
     write_cost(output, model, f"sundog calibrate {log.resolve().name}", measured)

@@ -12,20 +12,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from actors.config import ConfigError
-from runtime.load.clients import ServerGone
-from runtime.load.server import TargetServer
-from sim.cost.profile import HostShare
-from sim.cost.work import CostModel
-from sim.figures.fit_log import fit_host, logged_works
-from sim.figures.metrics import Summary, summarize_client
-from sim.record.client_record import ClientRecord
-from sim.trace.record import TraceRequest
+from sundog.actors.config import ConfigError
 from sundog.builds.measuring import LOADED, ClientLoad, Cores, as_answered, find, measure
 from sundog.child import STEPS, counters, serving
 from sundog.ends import Stopped
 from sundog.options.engine import EngineOptions, MeasuringOptions
 from sundog.options.row import spelled
+from sundog.runtime.load.clients import ServerGone
+from sundog.runtime.load.server import TargetServer
+from sundog.sim.cost.profile import HostShare
+from sundog.sim.cost.work import CostModel
+from sundog.sim.figures.fit_log import fit_host, logged_works
+from sundog.sim.figures.metrics import Summary, summarize_client
+from sundog.sim.record.client_record import ClientRecord
+from sundog.sim.trace.record import TraceRequest
 
 CLIENTS = (1, 4, 16, 32)
 SHARES, TRIAL = (0.25, 0.65), 0.5

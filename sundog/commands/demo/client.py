@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from runtime.load.conversation import Conversation
-from runtime.load.server_client import ServerClient
+from sundog.runtime.load.conversation import Conversation
+from sundog.runtime.load.server_client import ServerClient
 
 QUESTIONS = (
     "Tell me a story about a dragon named Luna.",

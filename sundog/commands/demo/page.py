@@ -17,28 +17,28 @@ from itertools import chain
 import trio
 from rich.console import Console
 
-from actors.api.context import ServedModel
-from actors.api.serve_graph import serve_graph
-from actors.api.server_options import ServerOptions
-from actors.config import EngineConfig, SchedulerConfig
-from actors.engine.backend import Backend
-from actors.kernel.actor import Actor
-from actors.messages import Capacity, Heard, StepOutput
-from runtime.host.python import module_command
-from runtime.serve import RealModel, torch_backends
-from sim.backend import CostBackend, Pace, Paced
-from sim.client import Recording
-from sim.cost.calibrated import Calibrated, fit
-from sim.oracle import Oracle
-from sim.record.journal import Journal, Past, decisions, observations
-from sim.record.recorder import Recorder
-from sim.replay import replay_on
-from sim.show.console import console_for
-from sim.show.timeline import timeline
+from sundog.actors.api.context import ServedModel
+from sundog.actors.api.serve_graph import serve_graph
+from sundog.actors.api.server_options import ServerOptions
+from sundog.actors.config import EngineConfig, SchedulerConfig
+from sundog.actors.engine.backend import Backend
+from sundog.actors.kernel.actor import Actor
+from sundog.actors.messages import Capacity, Heard, StepOutput
 from sundog.builds.measuring import Cores, disturbed
 from sundog.builds.server import OFTEN
 from sundog.commands.demo.client import NUM_ROUNDS, QUESTIONS, Answer, answers_table, name_of
 from sundog.commands.demo.times import TimesBeside
+from sundog.runtime.host.python import module_command
+from sundog.runtime.serve import RealModel, torch_backends
+from sundog.sim.backend import CostBackend, Pace, Paced
+from sundog.sim.client import Recording
+from sundog.sim.cost.calibrated import Calibrated, fit
+from sundog.sim.oracle import Oracle
+from sundog.sim.record.journal import Journal, Past, decisions, observations
+from sundog.sim.record.recorder import Recorder
+from sundog.sim.replay import replay_on
+from sundog.sim.show.console import console_for
+from sundog.sim.show.timeline import timeline
 
 NUM_BLOCKS = 64
 LIMITS = SchedulerConfig(

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from sim.figures.metrics import request_times
-from sim.record.recorder import Recorder
+from sundog.sim.figures.metrics import request_times
+from sundog.sim.record.recorder import Recorder
 
 Milliseconds = NDArray[np.float64]
 

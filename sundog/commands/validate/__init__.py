@@ -5,12 +5,12 @@ from pathlib import Path
 
 import click
 
-from actors.core.config import ConfigError
+from sundog.actors.core.config import ConfigError
 from sundog.ends import remark, writing
 from sundog.options.row import AnyText, Switch, option
 from sundog.options.takes import command, takes
 
-OWN = Path(__file__).parents[3] / "sim" / "figures" / "validate" / "servers"
+OWN = Path(__file__).parents[2] / "sim" / "figures" / "validate" / "servers"
 """The records that come with Sundog."""
 
 
@@ -36,13 +36,13 @@ def validate(asked: ValidateOptions, source: str | None) -> None:
     are always among them.
     """
     directory = None if source is None else Path(source)
-    from sim.cost.overhead import NO_OVERHEAD, host_overhead
-    from sim.figures.validate.errors import ValidationRow
-    from sim.figures.validate.predict import predict
-    from sim.figures.validate.records import find_servers
-    from sim.files.run_files import write_whole
-    from sim.show.console import console_for
-    from sim.show.validation_table import ShownRefusal, accuracy_page, print_validation, to_json
+    from sundog.sim.cost.overhead import NO_OVERHEAD, host_overhead
+    from sundog.sim.figures.validate.errors import ValidationRow
+    from sundog.sim.figures.validate.predict import predict
+    from sundog.sim.figures.validate.records import find_servers
+    from sundog.sim.files.run_files import write_whole
+    from sundog.sim.show.console import console_for
+    from sundog.sim.show.validation_table import ShownRefusal, accuracy_page, print_validation, to_json
 
     rows, refusals = [], []
     for server in [s for folder in (OWN, directory) if folder for s in find_servers(folder)]:

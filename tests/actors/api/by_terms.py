@@ -1,6 +1,6 @@
 """Policies of one's own that order by what a request brings, for a served test."""
 
-from actors.core.policies import Policy, Request, View
+from sundog.actors.core.policies import Policy, Request, View
 
 
 class ByTerms(Policy):

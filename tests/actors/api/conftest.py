@@ -11,13 +11,13 @@ from typing import Any, overload
 import pytest
 import trio
 
-from actors.api import ServedModel, create_app, serve_http
-from actors.api.address import listen
-from actors.api.crowding import BodiesUnderWay
-from actors.api.keys import ApiKeys
-from actors.config.http import HttpSettings
-from actors.kernel.stream import Delta, DeltaStream
-from actors.messages import Accepted, Cancel, CheckHealth, Generate, Health, Refused
+from sundog.actors.api import ServedModel, create_app, serve_http
+from sundog.actors.api.address import listen
+from sundog.actors.api.crowding import BodiesUnderWay
+from sundog.actors.api.keys import ApiKeys
+from sundog.actors.config.http import HttpSettings
+from sundog.actors.kernel.stream import Delta, DeltaStream
+from sundog.actors.messages import Accepted, Cancel, CheckHealth, Generate, Health, Refused
 from tests.live import EMULATED, Live, live
 from tests.patience import HANGS_S
 

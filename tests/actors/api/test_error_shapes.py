@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
-from actors.api.errors import ApiError, as_openai, as_vllm, invalid
+from sundog.actors.api.errors import ApiError, as_openai, as_vllm, invalid
 from tests.live import EMULATED, Live, live
 
 

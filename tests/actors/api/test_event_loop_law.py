@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import trio
 
-import runtime
-from actors.config.vector_sizes import VectorSizes
+import sundog.runtime
+from sundog.actors.config.vector_sizes import VectorSizes
 from tests.actors.api.conftest import MODEL
 from tests.patience import HANGS_S
 
@@ -201,9 +201,9 @@ def posted(port: int, route: str, body: bytes) -> int:
 async def test_no_body_keeps_the_event_loop_for_50_ms(serving: Any, route: str) -> None:
     """Of any kind, on any route; the server answers each."""
     pytest.importorskip("tokenizers", reason="the serve extra is not installed")
-    from runtime.text.tokenizer import Tokenizer
+    from sundog.runtime.text.tokenizer import Tokenizer
 
-    codec = Tokenizer(Path(runtime.__file__).parent / "assets" / "sundog-tiny")
+    codec = Tokenizer(Path(sundog.runtime.__file__).parent / "assets" / "sundog-tiny")
     kinds = EXTRAS if route in ALL_KINDS else {name: EXTRAS[name] for name in ("numbers", "a text")}
     bodies = {name: make(fields(route)) for name, make in kinds.items()} | WHOLE.get(route, {})
     model = replace(MODEL, vectors=VectorSizes(64)) if route in VECTORS else MODEL

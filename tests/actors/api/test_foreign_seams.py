@@ -10,12 +10,12 @@ from typing import Any
 import httpx
 import pytest
 
-from actors.api.answers.sse import Events
-from actors.core.params.sampling import Constraint, ConstraintKind, Sampling
-from actors.front.codec import Vocabulary
-from actors.graph import open_graph
-from actors.kernel.actor import Ref
-from actors.messages import Accepted, ChatMessage, Generate, Reading, Refused
+from sundog.actors.api.answers.sse import Events
+from sundog.actors.core.params.sampling import Constraint, ConstraintKind, Sampling
+from sundog.actors.front.codec import Vocabulary
+from sundog.actors.graph import open_graph
+from sundog.actors.kernel.actor import Ref
+from sundog.actors.messages import Accepted, ChatMessage, Generate, Reading, Refused
 from tests.actors.fakes import EOS, Bytes, FakeBackend, engine_config, read
 
 

@@ -14,7 +14,7 @@ import pytest
 import trio
 import trio.testing
 
-from actors.config.http import HttpSettings
+from sundog.actors.config.http import HttpSettings
 from tests.actors.api.hypercorns import SOON_S, hypercorns
 from tests.actors.api.wire import CLOSE, GET, JSON, completion
 from tests.patience import HANGS_S

@@ -5,8 +5,8 @@ from typing import Any
 import httpx
 import pytest
 
-from actors.api.context import AnswerFormats
-from actors.api.left_out import HEADER
+from sundog.actors.api.context import AnswerFormats
+from sundog.actors.api.left_out import HEADER
 from tests.actors.api.conftest import Serving, Site
 
 ANSWERS = AnswerFormats("hermes", auto_tools=True)

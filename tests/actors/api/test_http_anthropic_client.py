@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import pytest
 import trio
 
-from actors.messages import ChatMessage
+from sundog.actors.messages import ChatMessage
 
 anthropic = pytest.importorskip("anthropic")
 pytestmark = pytest.mark.wall_clock

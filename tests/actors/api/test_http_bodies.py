@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from actors.api.bodies.chat import ChatBody
-from actors.api.bodies.extras import UNSUPPORTED, check_extras
-from actors.api.bodies.parsing import BodyT, JsonObject, check_content_type, parse, validate
-from actors.api.bodies.texts import CompletionBody
-from actors.api.context import ApiContext, ServedModel
-from actors.api.errors import ApiError
-from actors.api.in_flight import AnswersInFlight
-from actors.config.sampling_defaults import SamplingDefaults
-from actors.core.params.sampling import Sampling
+from sundog.actors.api.bodies.chat import ChatBody
+from sundog.actors.api.bodies.extras import UNSUPPORTED, check_extras
+from sundog.actors.api.bodies.parsing import BodyT, JsonObject, check_content_type, parse, validate
+from sundog.actors.api.bodies.texts import CompletionBody
+from sundog.actors.api.context import ApiContext, ServedModel
+from sundog.actors.api.errors import ApiError
+from sundog.actors.api.in_flight import AnswersInFlight
+from sundog.actors.config.sampling_defaults import SamplingDefaults
+from sundog.actors.core.params.sampling import Sampling
 
 HELLO = [{"role": "user", "content": "hello"}]
 

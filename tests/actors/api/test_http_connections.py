@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import trio
 
-from actors.config.http import HttpSettings
-from actors.kernel.actor import ActorDied
-from actors.messages import Refused
+from sundog.actors.config.http import HttpSettings
+from sundog.actors.kernel.actor import ActorDied
+from sundog.actors.messages import Refused
 from tests.actors.api.wire import CLOSE, GET, completion
 
 pytestmark = pytest.mark.wall_clock

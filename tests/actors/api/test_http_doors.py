@@ -13,9 +13,9 @@ import trustme
 from h2.connection import H2Connection
 from h2.events import ResponseReceived, StreamEnded
 
-from actors.api.server_options import ServerOptions
-from actors.config.http import HttpSettings, Tls
-from actors.core.config import ConfigError
+from sundog.actors.api.server_options import ServerOptions
+from sundog.actors.config.http import HttpSettings, Tls
+from sundog.actors.core.config import ConfigError
 from sundog.options.door import ConnectionOptions
 from tests.actors.api.hypercorns import SOON_S, hypercorns
 from tests.actors.api.wire import GET

@@ -11,13 +11,13 @@ import httpx
 import pytest
 import trio
 
-from actors.api.context import ServedModel
-from actors.api.serve_graph import serve_graph
-from actors.api.server_options import ServerOptions
-from actors.core.batch import Batch
-from actors.front.codec import Vocabulary
-from actors.kernel.actor import Reply
-from actors.messages import Capacity
+from sundog.actors.api.context import ServedModel
+from sundog.actors.api.serve_graph import serve_graph
+from sundog.actors.api.server_options import ServerOptions
+from sundog.actors.core.batch import Batch
+from sundog.actors.front.codec import Vocabulary
+from sundog.actors.kernel.actor import Reply
+from sundog.actors.messages import Capacity
 from tests.actors.fakes import EOS, Bytes, FakeBackend, engine_config
 from tests.patience import HANGS_S
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from actors.messages import Generate, Health, Refused
+from sundog.actors.messages import Generate, Health, Refused
 from tests.actors.api.conftest import Exchange, Serving
 
 pytestmark = pytest.mark.wall_clock

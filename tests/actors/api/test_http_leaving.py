@@ -7,7 +7,7 @@ import pytest
 import trio
 import trio.testing
 
-from actors.config.http import HttpSettings
+from sundog.actors.config.http import HttpSettings
 from tests.actors.api.wire import GET, completion
 from tests.live import Live
 from tests.patience import HANGS_S

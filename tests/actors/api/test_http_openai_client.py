@@ -7,8 +7,8 @@ import openai
 import pytest
 import trio
 
-from actors.api.errors import as_openai
-from actors.messages import ChatMessage, Generate, Refused
+from sundog.actors.api.errors import as_openai
+from sundog.actors.messages import ChatMessage, Generate, Refused
 
 pytestmark = pytest.mark.wall_clock
 

@@ -6,7 +6,7 @@ import openai
 import pytest
 import trio
 
-from actors.messages import ChatMessage
+from sundog.actors.messages import ChatMessage
 from tests.actors.api.test_http_openai_client import MODEL, with_client
 
 pytestmark = pytest.mark.wall_clock

@@ -7,8 +7,8 @@ import pytest
 import trio
 import trio.testing
 
-from actors.api.address import listen
-from actors.core.config import ConfigError
+from sundog.actors.api.address import listen
+from sundog.actors.core.config import ConfigError
 from tests.actors.api.wire import GET, completion
 
 pytestmark = pytest.mark.wall_clock

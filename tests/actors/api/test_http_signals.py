@@ -10,12 +10,12 @@ from contextlib import contextmanager
 import pytest
 import trio
 
-from actors.api.context import ServedModel
-from actors.api.serve_graph import SIGNALS, serve_graph
-from actors.api.server_options import ServerOptions
-from actors.config import EngineConfig
-from actors.front.codec import Vocabulary
-from actors.messages import Batch, Capacity, StepResult
+from sundog.actors.api.context import ServedModel
+from sundog.actors.api.serve_graph import SIGNALS, serve_graph
+from sundog.actors.api.server_options import ServerOptions
+from sundog.actors.config import EngineConfig
+from sundog.actors.front.codec import Vocabulary
+from sundog.actors.messages import Batch, Capacity, StepResult
 from tests.live import EMULATED, Live, live
 from tests.patience import HANGS_S
 

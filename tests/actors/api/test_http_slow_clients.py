@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import trio
 
-from actors.config.http import HttpSettings
-from actors.http.quart_app import Connection
+from sundog.actors.config.http import HttpSettings
+from sundog.actors.http.quart_app import Connection
 from tests.actors.api.wire import GET, JSON, completion
 
 pytestmark = pytest.mark.wall_clock

@@ -10,16 +10,16 @@ import pytest
 import trio
 from werkzeug.datastructures import Headers
 
-from actors.api.crowding import BodiesUnderWay
-from actors.api.errors import ApiError
-from actors.api.own_rows import OTHER
-from actors.api.requests import ApiRequest
-from actors.api.stored import StoredResponse, StoredResponses, size_of
-from actors.core.params.sampling import Sampling
-from actors.front.codec import Vocabulary
-from actors.front.foreign import contained
-from actors.front.prompts import read_prompt
-from actors.messages import PLAIN_READING, ChatMessage, Generate, Reading, Refused
+from sundog.actors.api.crowding import BodiesUnderWay
+from sundog.actors.api.errors import ApiError
+from sundog.actors.api.own_rows import OTHER
+from sundog.actors.api.requests import ApiRequest
+from sundog.actors.api.stored import StoredResponse, StoredResponses, size_of
+from sundog.actors.core.params.sampling import Sampling
+from sundog.actors.front.codec import Vocabulary
+from sundog.actors.front.foreign import contained
+from sundog.actors.front.prompts import read_prompt
+from sundog.actors.messages import PLAIN_READING, ChatMessage, Generate, Reading, Refused
 from tests.actors.fakes import Bytes
 from tests.live import EMULATED, Live, live
 

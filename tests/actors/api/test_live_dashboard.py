@@ -209,7 +209,7 @@ def test_the_page_is_told_of_tenants_refusals_and_targets() -> None:
 
 def test_the_page_names_nothing_that_it_does_not_have() -> None:
     """Each element that its script asks for is there, and whatever can be typed into has a name."""
-    page = (files("actors.api") / "pages" / "dashboard.html").read_text(encoding="utf-8")
+    page = (files("sundog.actors.api") / "pages" / "dashboard.html").read_text(encoding="utf-8")
     there = re.findall(r'\bid="([\w-]+)"', page)
     assert len(there) == len(set(there))
     assert set(re.findall(r'\$\("([\w-]+)"\)', page)) - {"recorded"} <= set(there)

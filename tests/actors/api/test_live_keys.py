@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from actors.api.keys import ApiKeys
-from actors.config import ConfigError
+from sundog.actors.api.keys import ApiKeys
+from sundog.actors.config import ConfigError
 from tests.live import EMULATED, live
 
 FILE = f"""

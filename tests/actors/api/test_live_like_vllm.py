@@ -6,14 +6,14 @@ from typing import Any
 import httpx
 import pytest
 
-from actors.api.answers.reasoning import ThoughtCount, starts_thinking
-from actors.api.bodies.chat import ChatBody
-from actors.api.bodies.messages import MessagesBody
-from actors.api.bodies.parsing import parse, validate
-from actors.api.bodies.responses import ResponseBody
-from actors.api.errors import ApiError
-from actors.front.codec import ThoughtMarks
-from actors.kernel.stream import Delta
+from sundog.actors.api.answers.reasoning import ThoughtCount, starts_thinking
+from sundog.actors.api.bodies.chat import ChatBody
+from sundog.actors.api.bodies.messages import MessagesBody
+from sundog.actors.api.bodies.parsing import parse, validate
+from sundog.actors.api.bodies.responses import ResponseBody
+from sundog.actors.api.errors import ApiError
+from sundog.actors.front.codec import ThoughtMarks
+from sundog.actors.kernel.stream import Delta
 from tests.actors.api.test_live_fields import CHAT, chat, chunks, complete, post, refused
 from tests.live import Live
 

@@ -6,8 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
-from sim.explain.load import load
-from sim.record.journal_rows import Chosen
+from sundog.sim.explain.load import load
+from sundog.sim.record.journal_rows import Chosen
 from tests.live import EMULATED, live
 
 PROMPTS = [f"Once upon a time there was a {name} who lived in a forest far away. " * 6 for name in "abc"]

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from actors.api.bodies.sampling import SamplingBody, ShownBody, TermsBody
-from actors.api.bodies.texts import CompletionBody
-from actors.core.params.fields import SAMPLING_FIELDS
-from actors.core.params.sampling import Sampling
+from sundog.actors.api.bodies.sampling import SamplingBody, ShownBody, TermsBody
+from sundog.actors.api.bodies.texts import CompletionBody
+from sundog.actors.core.params.fields import SAMPLING_FIELDS
+from sundog.actors.core.params.sampling import Sampling
 from tests.actors.api.test_live_fields import complete, post
 from tests.live import Live
 from tests.test_layers import ROOT

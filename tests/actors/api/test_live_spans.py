@@ -200,6 +200,7 @@ def test_where_no_spans_can_be_sent_is_refused_by_name(endpoint: str, words: str
 
 def test_without_an_endpoint_nothing_of_it_is_imported() -> None:
     """Nor does an answer name a trace."""
-    code = "import sys; import actors.api.serve_graph; print([m for m in sys.modules if 'telemetry' in m])"
+    shown = "print([name for name in sys.modules if 'telemetry' in name])"
+    code = f"import sys; import sundog.actors.api.serve_graph; {shown}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -1,7 +1,7 @@
 """Log probabilities as JSON: infinities, token ids, and the pieces of a character."""
 
-from actors.api.answers.logprobs import Logprobs, prompt_logprobs
-from actors.core.params.logprobs import TokenLogprobs
+from sundog.actors.api.answers.logprobs import Logprobs, prompt_logprobs
+from sundog.actors.core.params.logprobs import TokenLogprobs
 from tests.actors.fakes import Bytes
 
 NEVER = float("-inf")

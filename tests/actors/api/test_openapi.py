@@ -7,9 +7,9 @@ import httpx
 import jsonschema
 import pytest
 
-from actors.api import ServedModel, create_app
-from actors.api.bodies.sampling import SAMPLED, SHARED
-from actors.api.openapi import OPERATIONS, document
+from sundog.actors.api import ServedModel, create_app
+from sundog.actors.api.bodies.sampling import SAMPLED, SHARED
+from sundog.actors.api.openapi import OPERATIONS, document
 from tests.live import Live
 
 

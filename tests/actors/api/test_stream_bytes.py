@@ -9,14 +9,14 @@ import trio
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from actors.api.answers.choices import AnswerChoice, AnswerChoices, AskedPrompt, ChoiceView, Wanted
-from actors.api.answers.shapes import COMPLETION, ChatShape, ResponseShape
-from actors.api.answers.sse import SLOT, ChunkWriter, Events
-from actors.api.context import AnswerFormats
-from actors.api.errors import as_vllm
-from actors.core.params.sampling import Sampling
-from actors.kernel.stream import Delta, DeltaStream
-from actors.messages import Generate
+from sundog.actors.api.answers.choices import AnswerChoice, AnswerChoices, AskedPrompt, ChoiceView, Wanted
+from sundog.actors.api.answers.shapes import COMPLETION, ChatShape, ResponseShape
+from sundog.actors.api.answers.sse import SLOT, ChunkWriter, Events
+from sundog.actors.api.context import AnswerFormats
+from sundog.actors.api.errors import as_vllm
+from sundog.actors.core.params.sampling import Sampling
+from sundog.actors.kernel.stream import Delta, DeltaStream
+from sundog.actors.messages import Generate
 from tests.actors.api.wire import completion, post
 from tests.actors.fakes import BytesDecoder
 

@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from actors.api.answers.reasoning import ThoughtParser
-from actors.api.answers.tool_calls import FORMATS, LISTED, CallFormat, CallParser, ParsedText
+from sundog.actors.api.answers.reasoning import ThoughtParser
+from sundog.actors.api.answers.tool_calls import FORMATS, LISTED, CallFormat, CallParser, ParsedText
 
 HERMES, LLAMA, MISTRAL = FORMATS["hermes"], FORMATS["llama3_json"], FORMATS["mistral"]
 Calls = list[tuple[str, str]]

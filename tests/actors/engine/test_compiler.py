@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import trio
 
-from actors.core.params.sampling import Constraint, ConstraintKind, Sampling
-from actors.engine.engine_core import run_engine_core
-from actors.kernel.clock import now_s
-from actors.messages import Abort, EngineRefs, Pull, Refused, Reserved, Submit, Withdraw
+from sundog.actors.core.params.sampling import Constraint, ConstraintKind, Sampling
+from sundog.actors.engine.engine_core import run_engine_core
+from sundog.actors.kernel.clock import now_s
+from sundog.actors.messages import Abort, EngineRefs, Pull, Refused, Reserved, Submit, Withdraw
 from tests.actors.fakes import EOS, FakeBackend, Listener, engine_config
 
 HARD = Constraint(ConstraintKind.REGEX, "a{9}")

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 import trio
 
-from actors.core.batch import Batch, StepResult
-from actors.engine.engine_core import run_engine_core
-from actors.engine.executor import Executor, RankDied, RanksDisagree, Runner
-from actors.kernel.actor import ActorDied, Ref, Reply
-from actors.kernel.clock import now_s
-from actors.messages import Capacity, EngineRefs, Interrupt, Load, Submit
+from sundog.actors.core.batch import Batch, StepResult
+from sundog.actors.engine.engine_core import run_engine_core
+from sundog.actors.engine.executor import Executor, RankDied, RanksDisagree, Runner
+from sundog.actors.kernel.actor import ActorDied, Ref, Reply
+from sundog.actors.kernel.clock import now_s
+from sundog.actors.messages import Capacity, EngineRefs, Interrupt, Load, Submit
 from tests.actors.fakes import EOS, FakeBackend, Listener, engine_config
 
 

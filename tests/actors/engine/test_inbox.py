@@ -2,12 +2,12 @@
 
 import pytest
 
-from actors.core.batch import StepResult
-from actors.core.step.plan import plan
-from actors.core.step.state import SchedulerState
-from actors.core.step.update import update
-from actors.engine.inbox import Inbox
-from actors.messages import Abort, HandOver
+from sundog.actors.core.batch import StepResult
+from sundog.actors.core.step.plan import plan
+from sundog.actors.core.step.state import SchedulerState
+from sundog.actors.core.step.update import update
+from sundog.actors.engine.inbox import Inbox
+from sundog.actors.messages import Abort, HandOver
 from tests.core.requests import scheduler_state, submit
 
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import pytest
 import trio
 
-from actors.front.codec import Vocabulary
-from actors.front.intake import FIRST_GUESS_S
-from actors.graph import open_graph
-from actors.kernel.actor import Ref
-from actors.kernel.stream import Delta
-from actors.messages import Accepted, Cancel, ChatMessage, Generate, Refused, Sampling
+from sundog.actors.front.codec import Vocabulary
+from sundog.actors.front.intake import FIRST_GUESS_S
+from sundog.actors.graph import open_graph
+from sundog.actors.kernel.actor import Ref
+from sundog.actors.kernel.stream import Delta
+from sundog.actors.messages import Accepted, Cancel, ChatMessage, Generate, Refused, Sampling
 from tests.actors.fakes import EOS, STEP_S, Bytes, FakeBackend, Listener, engine_config, read
 
 NUM_BLOCKS = 256

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from actors.front.codec import Vocabulary
-from actors.front.prompts import spellings
-from actors.graph import open_graph
-from actors.messages import Accepted, Generate, Refused, Sampling
+from sundog.actors.front.codec import Vocabulary
+from sundog.actors.front.prompts import spellings
+from sundog.actors.graph import open_graph
+from sundog.actors.messages import Accepted, Generate, Refused, Sampling
 from tests.actors.fakes import FakeBackend, Listener, engine_config, read
 
 INT64_MAX = 2**63 - 1

@@ -3,9 +3,9 @@
 import pytest
 import trio
 
-from actors.core.routers import RoundRobin
-from actors.messages import Accepted, Cancel, Done, Drain, Generate, Refused, Sampling
-from actors.metrics.metrics import Metrics
+from sundog.actors.core.routers import RoundRobin
+from sundog.actors.messages import Accepted, Cancel, Done, Drain, Generate, Refused, Sampling
+from sundog.actors.metrics.metrics import Metrics
 from tests.actors.fakes import STEP_S, read
 from tests.test_fates import BACKOFF, World, ask, health, served
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import trio
 
-from actors.front.bounds import INT64_MAX
-from actors.graph import open_graph
-from actors.messages import Accepted, Cancel, Generate, Refused, Sampling
+from sundog.actors.front.bounds import INT64_MAX
+from sundog.actors.graph import open_graph
+from sundog.actors.messages import Accepted, Cancel, Generate, Refused, Sampling
 from tests.actors.fakes import STEP_S, Bytes, FakeBackend, Listener, engine_config, read
 from tests.actors.front.test_async_llm import NUM_BLOCKS, Graph, graph, text
 

@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from actors.front.codec import Vocabulary
-from actors.front.intake import LONG, SHORT
-from actors.graph import open_graph
-from actors.kernel.actor import Ref
-from actors.messages import Accepted, Cancel, Generate, Refused, Sampling
+from sundog.actors.front.codec import Vocabulary
+from sundog.actors.front.intake import LONG, SHORT
+from sundog.actors.graph import open_graph
+from sundog.actors.kernel.actor import Ref
+from sundog.actors.messages import Accepted, Cancel, Generate, Refused, Sampling
 from tests.actors.fakes import Bytes, FakeBackend, Listener, engine_config, read
 from tests.patience import HANGS_S
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from actors.front.codec import Vocabulary
-from actors.front.prompts import read_prompt
-from actors.messages import ChatMessage, Generate, Refused
-from actors.messages.client import Prompt
-from runtime.serve import EMBEDDED_MODEL
-from runtime.text.tokenizer import Tokenizer
+from sundog.actors.front.codec import Vocabulary
+from sundog.actors.front.prompts import read_prompt
+from sundog.actors.messages import ChatMessage, Generate, Refused
+from sundog.actors.messages.client import Prompt
+from sundog.runtime.serve import EMBEDDED_MODEL
+from sundog.runtime.text.tokenizer import Tokenizer
 
 CODEC = Tokenizer(EMBEDDED_MODEL)
 TEXT = "once upon a time"

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from actors.kernel.actor import Actor
-from actors.messages import Heard, Sampling, StepOutput, Submit
-from actors.metrics.forecast import (
+from sundog.actors.kernel.actor import Actor
+from sundog.actors.messages import Heard, Sampling, StepOutput, Submit
+from sundog.actors.metrics.forecast import (
     LEAST,
     MOST,
     NUM_DRAWS,
@@ -20,18 +20,18 @@ from actors.metrics.forecast import (
     SeenLengths,
     look_ahead,
 )
-from actors.metrics.measured import Measured, Recent
-from actors.metrics.metrics import Metrics
-from actors.metrics.snapshot import waiting_in_order
-from sim.ahead import Ahead
-from sim.cost.calibrated import Calibrated
-from sim.replay import replay
-from sim.trace.record import TraceRequest
-from sim.workload.distributions import LogNormal, Poisson
-from sim.workload.spec import Workload
+from sundog.actors.metrics.measured import Measured, Recent
+from sundog.actors.metrics.metrics import Metrics
+from sundog.actors.metrics.snapshot import waiting_in_order
 from sundog.builds.simulated import Simulated
 from sundog.options.engine import EngineOptions
 from sundog.options.simulation import TargetOptions
+from sundog.sim.ahead import Ahead
+from sundog.sim.cost.calibrated import Calibrated
+from sundog.sim.replay import replay
+from sundog.sim.trace.record import TraceRequest
+from sundog.sim.workload.distributions import LogNormal, Poisson
+from sundog.sim.workload.spec import Workload
 
 SHARES = (0.5, LEAST, MOST)
 

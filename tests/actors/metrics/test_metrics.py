@@ -5,11 +5,11 @@ import logging
 import pytest
 import trio
 
-from actors.api.exposition.families import COUNTERS, GAUGES, HISTOGRAMS
-from actors.messages import Cancel, Generate, Refused
-from actors.metrics.logs import log_request
-from actors.metrics.metrics import Metrics
-from actors.metrics.totals import Histogram, one_two_five
+from sundog.actors.api.exposition.families import COUNTERS, GAUGES, HISTOGRAMS
+from sundog.actors.messages import Cancel, Generate, Refused
+from sundog.actors.metrics.logs import log_request
+from sundog.actors.metrics.metrics import Metrics
+from sundog.actors.metrics.totals import Histogram, one_two_five
 from tests.actors.fakes import read
 from tests.test_fates import ask, served, text
 from tests.test_layers import ROOT

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import trio
 
-from actors.api.live import Live
-from actors.core.policies import ShortestPrompt
-from actors.engine.reports import Roster
-from actors.messages import Cancel, Generate, Sampling
-from actors.metrics.forecast import FirstToken, Known
-from actors.metrics.measured import percentiles
-from actors.metrics.metrics import Metrics
-from actors.metrics.snapshot import actors_shown, snapshot, waiting_in_order
+from sundog.actors.api.live import Live
+from sundog.actors.core.policies import ShortestPrompt
+from sundog.actors.engine.reports import Roster
+from sundog.actors.messages import Cancel, Generate, Sampling
+from sundog.actors.metrics.forecast import FirstToken, Known
+from sundog.actors.metrics.measured import percentiles
+from sundog.actors.metrics.metrics import Metrics
+from sundog.actors.metrics.snapshot import actors_shown, snapshot, waiting_in_order
 from tests.actors.fakes import read
 from tests.test_fates import ask, served
 

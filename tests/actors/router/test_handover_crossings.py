@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from actors.core.request import Submit
-from actors.messages import Finish, KvFetched, Undelivered
-from actors.router.handovers import Handovers
+from sundog.actors.core.request import Submit
+from sundog.actors.messages import Finish, KvFetched, Undelivered
+from sundog.actors.router.handovers import Handovers
 
 
 class Told:

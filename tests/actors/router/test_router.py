@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 import trio
 
-from actors.engine.engine_core import EngineRefs
-from actors.graph import open_graph
-from actors.kernel.actor import Ref
-from actors.messages import Abort, Accepted, Cancel, Capacity, Generate, Released, Sampling, Submit
-from actors.policy_file import find_router
-from actors.router.router import Router
+from sundog.actors.engine.engine_core import EngineRefs
+from sundog.actors.graph import open_graph
+from sundog.actors.kernel.actor import Ref
+from sundog.actors.messages import Abort, Accepted, Cancel, Capacity, Generate, Released, Sampling, Submit
+from sundog.actors.policy_file import find_router
+from sundog.actors.router.router import Router
 from tests.actors.fakes import FakeBackend, engine_config, read
 
 

@@ -3,9 +3,9 @@
 import pytest
 import trio
 
-from actors.kernel.actor import Ref
-from actors.messages import Accepted, Generate, Refused, Sampling
-from actors.policy_file import find_router
+from sundog.actors.kernel.actor import Ref
+from sundog.actors.messages import Accepted, Generate, Refused, Sampling
+from sundog.actors.policy_file import find_router
 from tests.actors.fakes import STEP_S, read
 from tests.core.routers.test_routers import EXAMPLES, NAMES
 from tests.test_fates import BACKOFF, health, served

@@ -6,16 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from actors.core.config import ConfigError
-from actors.policy_file import find_router
-from sim.trace.jsonl_rows import write_trace
+from sundog.actors.core.config import ConfigError
+from sundog.actors.policy_file import find_router
 from sundog.cli import main
+from sundog.sim.trace.jsonl_rows import write_trace
 from tests.actors.fakes import read
 from tests.core.routers.test_routers import DOCS, EXAMPLES
 from tests.sim.test_replay import random_trace
 from tests.test_fates import ask, health, served
 
-HEAD = "from dataclasses import dataclass\nfrom actors.core.routers import Fleet, RouterPolicy, Submit\n"
+HEAD = (
+    "from dataclasses import dataclass\nfrom sundog.actors.core.routers import Fleet, RouterPolicy, Submit\n"
+)
 
 
 def written(folder: Path, body: str) -> str:
@@ -72,8 +74,10 @@ def test_a_class_that_does_not_say_what_was_meant_is_refused(tmp_path: Path, bod
 
 def test_a_policy_is_no_router(tmp_path: Path) -> None:
     """The message says what to inherit from."""
-    (tmp_path / "mine.py").write_text("from actors.core.policies import Policy as Mine\n")
-    with pytest.raises(ConfigError, match=r"is not a router: let it inherit from actors.core.routers.Router"):
+    (tmp_path / "mine.py").write_text("from sundog.actors.core.policies import Policy as Mine\n")
+    with pytest.raises(
+        ConfigError, match=r"is not a router: let it inherit from sundog.actors.core.routers.Router"
+    ):
         find_router(f"{tmp_path}/mine.py:Mine")
 
 

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import trio
 
-from actors.config import EngineConfig, SchedulerConfig
-from actors.messages import Abort, Cancel, Capacity, Done, Drain, EngineDown, Released, Undelivered
-from actors.policy_file import find_router
-from sim.figures.metrics import summarize
-from sim.replay import replay
-from sim.trace.record import TraceRequest
+from sundog.actors.config import EngineConfig, SchedulerConfig
+from sundog.actors.messages import Abort, Cancel, Capacity, Done, Drain, EngineDown, Released, Undelivered
+from sundog.actors.policy_file import find_router
+from sundog.sim.figures.metrics import summarize
+from sundog.sim.replay import replay
+from sundog.sim.trace.record import TraceRequest
 from tests.actors.fakes import read
 from tests.actors.router.test_router import Wire, connected, names, submit
 from tests.core.policies.world import DOCS

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import trio
 
-from actors.core.request import Begun
-from actors.core.routers.fleet_state import FleetState
-from actors.core.routers.prefix_index import new_index
-from actors.engine.engine_core import EngineRefs
-from actors.kernel.actor import Reply
-from actors.messages import (
+from sundog.actors.core.request import Begun
+from sundog.actors.core.routers.fleet_state import FleetState
+from sundog.actors.core.routers.prefix_index import new_index
+from sundog.actors.engine.engine_core import EngineRefs
+from sundog.actors.kernel.actor import Reply
+from sundog.actors.messages import (
     Batch,
     Capacity,
     EngineDown,
@@ -24,7 +24,7 @@ from actors.messages import (
     Submit,
     Undelivered,
 )
-from actors.router.router import Router
+from sundog.actors.router.router import Router
 from tests.actors.fakes import read
 from tests.actors.router.test_router import Wire, names, submit
 from tests.core.traces import num_cases

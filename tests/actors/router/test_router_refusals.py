@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from actors.config import EngineConfig, SchedulerConfig
-from actors.messages import Capacity
-from actors.policy_file import find_router
-from sim.figures.metrics import summarize
-from sim.replay import replay
-from sim.trace.record import TraceRequest
+from sundog.actors.config import EngineConfig, SchedulerConfig
+from sundog.actors.messages import Capacity
+from sundog.actors.policy_file import find_router
+from sundog.sim.figures.metrics import summarize
+from sundog.sim.replay import replay
+from sundog.sim.trace.record import TraceRequest
 from tests.actors.fakes import read
 from tests.core.policies.world import DOCS
 from tests.live import EMULATED, live
@@ -18,7 +18,7 @@ from tests.test_fates import ask, health, served
 
 SHED = f"{DOCS}/routers/shed_load.py:ShedLoad:most_waiting=2"
 LOOKS = """
-from actors.core.routers import Fleet, Refusal, RouterPolicy, Submit
+from sundog.actors.core.routers import Fleet, Refusal, RouterPolicy, Submit
 
 
 class Looks(RouterPolicy):

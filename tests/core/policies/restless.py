@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 from zlib import crc32
 
-from actors.core.policies import Policy, Refusal, Request, View
+from sundog.actors.core.policies import Policy, Refusal, Request, View
 
 
 @dataclass(frozen=True)

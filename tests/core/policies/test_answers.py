@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from actors.core.policies.answers import WrongAnswer, exact, exact_quota, exact_score
+from sundog.actors.core.policies.answers import WrongAnswer, exact, exact_quota, exact_score
 
 
 class Sly(int):

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from actors.core.policies.guard import GuardedPolicy
-from actors.core.queue.view import View
-from actors.core.queue.waiting import WaitingQueue
-from actors.core.request import Request
+from sundog.actors.core.policies.guard import GuardedPolicy
+from sundog.actors.core.queue.view import View
+from sundog.actors.core.queue.waiting import WaitingQueue
+from sundog.actors.core.request import Request
 from tests.core.drive import Driven, Log, Planned
 from tests.core.policies.world import EXAMPLES, RESTLESS, World, policy_trace
 from tests.core.traces import num_cases
@@ -99,7 +99,7 @@ def overloaded(policy: str, num_requests: int, calls: list[str]) -> int:
     raise AssertionError("unfinished")
 
 
-TIMED = """from actors.core.policies import Policy
+TIMED = """from sundog.actors.core.policies import Policy
 
 class Timed(Policy):
     is_dynamic = True
@@ -132,7 +132,7 @@ def test_a_rank_of_a_dynamic_policy_is_asked_before_each_admission(tmp_path: Pat
     assert len(calls) == sum(range(20, 31))
 
 
-FAR = """from actors.core.policies import Policy, Rank
+FAR = """from sundog.actors.core.policies import Policy, Rank
 
 class Far(Policy):
     def rank(self, request, view):

@@ -4,8 +4,8 @@ from functools import partial
 
 import pytest
 
-from actors.core.policies import POLICIES
-from actors.core.policies.guard import PolicyError
+from sundog.actors.core.policies import POLICIES
+from sundog.actors.core.policies.guard import PolicyError
 from tests.core.drive import Driven, Log, Planned, Updated
 from tests.core.policies.world import EXAMPLES, HASTY_MLFQ, RESTLESS, World, policy_trace
 from tests.core.traces import Trace, num_cases

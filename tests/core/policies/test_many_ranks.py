@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from actors.core.policies.guard import MANY_RANKS, GuardedPolicy
+from sundog.actors.core.policies.guard import MANY_RANKS, GuardedPolicy
 from tests.core.policies.world import World
 
 POLICY = """
-from actors.core.policies import Policy, Rank
+from sundog.actors.core.policies import Policy, Rank
 
 
 class Slow(Policy):

@@ -1,6 +1,6 @@
 """Multi-level feedback queues with skip-join: FastServe's rules."""
 
-from actors.core.policies.orders import Mlfq
+from sundog.actors.core.policies.orders import Mlfq
 from tests.core.policies.world import World
 
 PREEMPTIVE = {"max_num_seqs": 1, "preempt_for_priority": True}

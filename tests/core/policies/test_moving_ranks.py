@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from actors.core.policies.guard import PolicyError
-from actors.core.queue.tournament import Place, Tournament
+from sundog.actors.core.policies.guard import PolicyError
+from sundog.actors.core.queue.tournament import Place, Tournament
 from tests.core.drive import Driven
 from tests.core.policies.world import DOCS, World, policy_trace
 from tests.core.requests import request
 from tests.core.traces import num_cases
 
 RATIO = f"{DOCS / 'response_ratio.py'}:ResponseRatio"
-ASKED = """from actors.core.policies import Policy
+ASKED = """from sundog.actors.core.policies import Policy
 
 class Asked(Policy):
     is_dynamic = True
@@ -70,7 +70,7 @@ def test_requests_overtake_while_they_wait() -> None:
     assert world.run().admissions == ["running", "short", "long", "later"]
 
 
-MINE = """from actors.core.policies import Policy, Rank
+MINE = """from sundog.actors.core.policies import Policy, Rank
 
 class Mine(Policy):
     def rank(self, request, view):

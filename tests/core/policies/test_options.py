@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from actors.config import EngineConfig
-from actors.core.config import ConfigError, SchedulerConfig
-from actors.policy_file import find_policy
+from sundog.actors.config import EngineConfig
+from sundog.actors.core.config import ConfigError, SchedulerConfig
+from sundog.actors.policy_file import find_policy
 from tests.core.policies.world import World
 
 SMALL = {"num_gpu_blocks": 11, "max_model_len": 40, "enable_prefix_caching": False}

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from actors.core.policies.guard import PolicyError
-from actors.core.queue import waiting
-from actors.core.queue.policy import gives_keys
-from actors.core.queue.view import View
-from actors.core.request import Request
-from actors.policy_file import find_policy
+from sundog.actors.core.policies.guard import PolicyError
+from sundog.actors.core.queue import waiting
+from sundog.actors.core.queue.policy import gives_keys
+from sundog.actors.core.queue.view import View
+from sundog.actors.core.request import Request
+from sundog.actors.policy_file import find_policy
 from tests.core.drive import Driven, Log, Updated
 from tests.core.policies.world import DOCS, HASTY_MLFQ, World, policy_trace
 from tests.core.traces import num_cases
@@ -84,7 +84,7 @@ def test_one_rank_is_asked_for_each_key_at_a_step(monkeypatch: pytest.MonkeyPatc
     assert 0 < len(asked) <= 2 * 2 * len(world.admissions), "at most before and after each"
 
 
-OWN = """from actors.core.policies import VirtualTokenCounter
+OWN = """from sundog.actors.core.policies import VirtualTokenCounter
 
 class Own(VirtualTokenCounter):
     def rank(self, request, view):

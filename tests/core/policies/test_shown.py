@@ -2,9 +2,9 @@
 
 import pytest
 
-from actors.core.policies.shown import PolicyView, ReadOnly, RequestView, RequestViews, shown
-from actors.core.queue.view import View
-from actors.core.request import Submit
+from sundog.actors.core.policies.shown import PolicyView, ReadOnly, RequestView, RequestViews, shown
+from sundog.actors.core.queue.view import View
+from sundog.actors.core.request import Submit
 from tests.core.policies.world import DOCS, World
 
 

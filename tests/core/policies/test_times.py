@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from actors.core.config import ConfigError
-from actors.core.policies.guard import PolicyError
-from actors.core.queue.step_times import MeasuredSteps
-from actors.policy_file import find_policy
+from sundog.actors.core.config import ConfigError
+from sundog.actors.core.policies.guard import PolicyError
+from sundog.actors.core.queue.step_times import MeasuredSteps
+from sundog.actors.policy_file import find_policy
 from tests.core.policies.world import World
 
 HERE = f"{Path(__file__).with_name('timed.py')}"

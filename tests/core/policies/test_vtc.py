@@ -6,12 +6,12 @@ from itertools import combinations
 
 import pytest
 
-from actors.core.batch import Batch, StepResult
-from actors.core.queue.lockstep import Lockstep
-from actors.core.queue.tenant_service import TenantService
-from actors.core.request import Request, Submit
-from actors.core.step.plan import plan
-from actors.core.step.update import update
+from sundog.actors.core.batch import Batch, StepResult
+from sundog.actors.core.queue.lockstep import Lockstep
+from sundog.actors.core.queue.tenant_service import TenantService
+from sundog.actors.core.request import Request, Submit
+from sundog.actors.core.step.plan import plan
+from sundog.actors.core.step.update import update
 from tests.core.drive import Driven
 from tests.core.policies.world import World, policy_trace
 from tests.core.traces import num_cases

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from actors.core.policies import Policy, Request, View
+from sundog.actors.core.policies import Policy, Request, View
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from actors.core.batch import Batch, StepResult
-from actors.core.blocks.kv_cache import KVCache
-from actors.core.config import SchedulerConfig
-from actors.core.policies import has_urgency
-from actors.core.request import Request, Submit
-from actors.core.step.plan import plan
-from actors.core.step.state import SchedulerState
-from actors.core.step.update import update
-from actors.policy_file import find_policy
+from sundog.actors.core.batch import Batch, StepResult
+from sundog.actors.core.blocks.kv_cache import KVCache
+from sundog.actors.core.config import SchedulerConfig
+from sundog.actors.core.policies import has_urgency
+from sundog.actors.core.request import Request, Submit
+from sundog.actors.core.step.plan import plan
+from sundog.actors.core.step.state import SchedulerState
+from sundog.actors.core.step.update import update
+from sundog.actors.policy_file import find_policy
 from tests.core.traces import Trace, random_trace
 
 DOCS = Path(__file__).parents[3] / "docs"

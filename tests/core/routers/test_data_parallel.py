@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from actors.core.routers import Fleet
-from actors.core.routers.fleet_state import HEARTBEAT_S, FleetState, Published
-from actors.core.routers.prefix_index import new_index
-from actors.core.routers.rules import DataParallel
+from sundog.actors.core.routers import Fleet
+from sundog.actors.core.routers.fleet_state import HEARTBEAT_S, FleetState, Published
+from sundog.actors.core.routers.prefix_index import new_index
+from sundog.actors.core.routers.rules import DataParallel
 from tests.core.requests import submit
 from tests.core.traces import num_cases
 

@@ -1,10 +1,10 @@
 """What a router knows of its replicas, by number, when they are lost and come back."""
 
-from actors.core.batch import Admission, Batch, Chunk
-from actors.core.params.sampling import DEFAULTS
-from actors.core.request import Submit
-from actors.core.routers.fleet_state import FleetState
-from actors.core.routers.prefix_index import new_index
+from sundog.actors.core.batch import Admission, Batch, Chunk
+from sundog.actors.core.params.sampling import DEFAULTS
+from sundog.actors.core.request import Submit
+from sundog.actors.core.routers.fleet_state import FleetState
+from sundog.actors.core.routers.prefix_index import new_index
 
 
 def fleet() -> FleetState:

@@ -2,9 +2,9 @@
 
 import random
 
-from actors.core.blocks.kv_events import KvChanges
-from actors.core.blocks.runs import OwnKey
-from actors.core.routers.prefix_index import StoredBlocks
+from sundog.actors.core.blocks.kv_events import KvChanges
+from sundog.actors.core.blocks.runs import OwnKey
+from sundog.actors.core.routers.prefix_index import StoredBlocks
 from tests.core.policies.world import World
 from tests.core.routers.test_prefix_index import prompt
 from tests.core.traces import num_cases

@@ -2,7 +2,7 @@
 
 import random
 
-from actors.core.routers.prefix_index import REPEATS, SentBlocks, StoredBlocks, num_leading
+from sundog.actors.core.routers.prefix_index import REPEATS, SentBlocks, StoredBlocks, num_leading
 
 
 def prompt(rng: random.Random) -> tuple[object, ...]:

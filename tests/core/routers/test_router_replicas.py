@@ -5,13 +5,13 @@ from collections import Counter
 
 import pytest
 
-from actors.config import ConfigError, EngineConfig
-from actors.core.routers import ROUTERS
-from actors.core.routers.fleet_state import SharedState
-from actors.core.routers.prefix_index import new_index
-from actors.core.routers.rules import LeastRequests
-from sim.replay import replay
-from sim.trace.record import TraceRequest
+from sundog.actors.config import ConfigError, EngineConfig
+from sundog.actors.core.routers import ROUTERS
+from sundog.actors.core.routers.fleet_state import SharedState
+from sundog.actors.core.routers.prefix_index import new_index
+from sundog.actors.core.routers.rules import LeastRequests
+from sundog.sim.replay import replay
+from sundog.sim.trace.record import TraceRequest
 from tests import warm
 from tests.core.requests import submit
 from tests.core.traces import num_cases

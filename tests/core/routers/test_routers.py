@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from actors.core.request import Submit
-from actors.core.routers import ROUTERS, Fleet, RouterPolicy
-from actors.core.routers.fleet_state import FleetState
-from actors.core.routers.prefix_index import new_index
-from actors.policy_file import find_router
+from sundog.actors.core.request import Submit
+from sundog.actors.core.routers import ROUTERS, Fleet, RouterPolicy
+from sundog.actors.core.routers.fleet_state import FleetState
+from sundog.actors.core.routers.prefix_index import new_index
+from sundog.actors.policy_file import find_router
 from tests.core.traces import num_cases
 
 DOCS = Path(__file__).parents[3] / "docs"

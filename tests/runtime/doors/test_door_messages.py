@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from actors.core.params.logprobs import TokenLogprobs
-from actors.core.params.sampling import Adapter, Constraint, ConstraintKind
-from actors.kernel.stream import Delta
-from actors.messages import ChatMessage, Generate, Health, Reading, Sampling
-from runtime.doors.messages import DOOR_MESSAGES, Asked, Deltas, StreamNews
-from runtime.wire.records import Packer, Unpacker
+from sundog.actors.core.params.logprobs import TokenLogprobs
+from sundog.actors.core.params.sampling import Adapter, Constraint, ConstraintKind
+from sundog.actors.kernel.stream import Delta
+from sundog.actors.messages import ChatMessage, Generate, Health, Reading, Sampling
+from sundog.runtime.doors.messages import DOOR_MESSAGES, Asked, Deltas, StreamNews
+from sundog.runtime.wire.records import Packer, Unpacker
 
 
 def crossed(message: Any) -> Any:

@@ -12,10 +12,10 @@ import msgspec
 import pytest
 import zmq
 
-from actors.block_hash import block_hasher
-from actors.config import EngineConfig
-from actors.config.kv_events import parse_kv_events_config
-from actors.core.params.sampling import Adapter
+from sundog.actors.block_hash import block_hasher
+from sundog.actors.config import EngineConfig
+from sundog.actors.config.kv_events import parse_kv_events_config
+from sundog.actors.core.params.sampling import Adapter
 from sundog.builds.served import as_served
 from sundog.options.serving import Serving
 from tests.live import EMULATED, Live, live

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import trio
 
-from actors.kernel.actor import Actor, Handled, Reply, answer
-from actors.kernel.clock import Event, now_s, sleep_until
-from actors.messages import CeaseFetch, Done, FetchKv, Refused
-from runtime.kv_transfer.messages import KvPart, ReadKv, WriteKv
-from runtime.kv_transfer.mover import KvMover
+from sundog.actors.kernel.actor import Actor, Handled, Reply, answer
+from sundog.actors.kernel.clock import Event, now_s, sleep_until
+from sundog.actors.messages import CeaseFetch, Done, FetchKv, Refused
+from sundog.runtime.kv_transfer.messages import KvPart, ReadKv, WriteKv
+from sundog.runtime.kv_transfer.mover import KvMover
 
 FETCH = FetchKv("r", 0, 1, 64, (1, 2, 3, 4), (5, 6, 7, 8))
 ALONE_S = 0.4

@@ -11,25 +11,25 @@ import trio
 
 pytest.importorskip("torch", reason="the engine extra is not installed")
 
-from actors.config import EngineConfig, SchedulerConfig
-from actors.config.pools import EnginePool
-from actors.core.chance import is_lost
-from actors.core.params.sampling import Sampling
-from actors.front.async_llm import FromClients
-from actors.kernel.actor import Ref
-from actors.kernel.clock import now_s
-from actors.messages import Capacity, Generate
-from runtime.kv_transfer.mover import KvMover
-from runtime.kv_transfer.port import KvPort
-from runtime.serve import RealModel, torch_backends
-from sim.backend import CostBackend, Pace, Paced
-from sim.client import Client
-from sim.cost.calibrated import Calibrated
-from sim.fleet.links import KvLinks
-from sim.oracle import Oracle
-from sim.record.journal import Journal, Past, decisions
-from sim.replay import Surroundings, replay_on
-from sim.trace.record import TraceRequest
+from sundog.actors.config import EngineConfig, SchedulerConfig
+from sundog.actors.config.pools import EnginePool
+from sundog.actors.core.chance import is_lost
+from sundog.actors.core.params.sampling import Sampling
+from sundog.actors.front.async_llm import FromClients
+from sundog.actors.kernel.actor import Ref
+from sundog.actors.kernel.clock import now_s
+from sundog.actors.messages import Capacity, Generate
+from sundog.runtime.kv_transfer.mover import KvMover
+from sundog.runtime.kv_transfer.port import KvPort
+from sundog.runtime.serve import RealModel, torch_backends
+from sundog.sim.backend import CostBackend, Pace, Paced
+from sundog.sim.client import Client
+from sundog.sim.cost.calibrated import Calibrated
+from sundog.sim.fleet.links import KvLinks
+from sundog.sim.oracle import Oracle
+from sundog.sim.record.journal import Journal, Past, decisions
+from sundog.sim.replay import Surroundings, replay_on
+from sundog.sim.trace.record import TraceRequest
 from tests.runtime.variants import RUNNABLE
 
 COST = Calibrated(0.004, 0.0002, 1e-6, 1e-4, 1e-7)

@@ -11,12 +11,12 @@ import httpx
 import trio
 from trio.testing import memory_stream_pair
 
-from runtime.load.clients import Clients
-from runtime.load.prompts import Units
-from runtime.load.rows import Outcome
-from runtime.load.server import TargetServer
-from runtime.load.server_client import KEPT_S, ServerClient
-from sim.trace.record import TraceRequest
+from sundog.runtime.load.clients import Clients
+from sundog.runtime.load.prompts import Units
+from sundog.runtime.load.rows import Outcome
+from sundog.runtime.load.server import TargetServer
+from sundog.runtime.load.server_client import KEPT_S, ServerClient
+from sundog.sim.trace.record import TraceRequest
 
 URL = "http://server:8000"
 

@@ -6,8 +6,8 @@ import math
 import pytest
 import trio
 
-from runtime.load.clients import GONE_S, LEAD_S, ServerGone
-from sim.trace.record import TraceRequest
+from sundog.runtime.load.clients import GONE_S, LEAD_S, ServerGone
+from sundog.sim.trace.record import TraceRequest
 from tests.runtime.load.servers import Asked, Notes, Script, clients, played, scripted
 
 Row = TraceRequest

@@ -2,8 +2,8 @@
 
 import pytest
 
-from runtime.load.conversation import Conversation
-from runtime.load.server_client import RequestFailed, ServerClient
+from sundog.runtime.load.conversation import Conversation
+from sundog.runtime.load.server_client import RequestFailed, ServerClient
 from tests.runtime.load.servers import Asked, scripted
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from runtime.load.prompts import WORDS, PromptMaker, Units
-from sim.trace.record import TraceRequest
+from sundog.runtime.load.prompts import WORDS, PromptMaker, Units
+from sundog.sim.trace.record import TraceRequest
 
 IDS = Units(ids=range(300, 400))
 

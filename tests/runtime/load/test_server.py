@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import trio
 
-from actors.config import ConfigError
-from runtime.load.server import TargetServer, find_server
-from runtime.load.server_client import ServerClient, base_url
+from sundog.actors.config import ConfigError
+from sundog.runtime.load.server import TargetServer, find_server
+from sundog.runtime.load.server_client import ServerClient, base_url
 from tests.runtime.load.servers import Asked, Script, scripted
 
 MODELS = {"data": [{"id": "first"}, {"id": "second"}]}

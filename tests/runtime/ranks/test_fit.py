@@ -6,11 +6,11 @@ pytest.importorskip("torch", reason="the engine extra is not installed")
 
 from transformers import AutoConfig
 
-from actors.config import ConfigError
-from runtime.ranks.fit import why_not_shared
+from sundog.actors.config import ConfigError
 from sundog.builds.engine_process import ServeOrders
 from sundog.options.engine import EngineOptions
 from sundog.options.serving import RealServing
+from sundog.runtime.ranks.fit import why_not_shared
 from tests.runtime.models import ARCHITECTURES, COMMON
 
 

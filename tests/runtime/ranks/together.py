@@ -15,12 +15,12 @@ from pathlib import Path
 
 import torch
 
-from actors.core.batch import Batch, StepResult
-from actors.core.config import SchedulerConfig
-from runtime.engine.backend import TorchBackend
-from runtime.engine.engine import Engine, Flight
-from runtime.model.model import Model
-from runtime.ranks.rank import RankPlace, first_of
+from sundog.actors.core.batch import Batch, StepResult
+from sundog.actors.core.config import SchedulerConfig
+from sundog.runtime.engine.backend import TorchBackend
+from sundog.runtime.engine.engine import Engine, Flight
+from sundog.runtime.model.model import Model
+from sundog.runtime.ranks.rank import RankPlace, first_of
 from tests.runtime.mixtures import drawn, greedy, mixture, remembering
 from tests.runtime.scheduled import answers
 

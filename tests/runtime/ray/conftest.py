@@ -21,7 +21,7 @@ def starts_slowly() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def host() -> Iterator[Any]:
     """A process of a local Ray cluster, for clerks."""
-    from runtime.ray.cluster import joined
+    from sundog.runtime.ray.cluster import joined
 
     with joined(None, 2):
         from tests.runtime.ray.far import new_host

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import ray
 import trio
 
-from actors.kernel.actor import Actor, ActorDied, Ref, Reply, answer
-from actors.kernel.clock import Event
-from runtime.ray.promises import answered
-from runtime.wire.link import Link
-from runtime.wire.sockets import accepted, connected, listen
+from sundog.actors.kernel.actor import Actor, ActorDied, Ref, Reply, answer
+from sundog.actors.kernel.clock import Event
+from sundog.runtime.ray.promises import answered
+from sundog.runtime.wire.link import Link
+from sundog.runtime.wire.sockets import accepted, connected, listen
 from tests.actors.clerk import Clerk, Note, leaves
 
 LOOPBACK = "127.0.0.1"

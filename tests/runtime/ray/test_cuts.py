@@ -13,9 +13,9 @@ pytest.importorskip("ray", reason="the ray extra is not installed")
 
 import trio
 
-from actors.kernel.actor import ActorDied
-from runtime.ray.promises import answered
-from runtime.wire.link import Link
+from sundog.actors.kernel.actor import ActorDied
+from sundog.runtime.ray.promises import answered
+from sundog.runtime.wire.link import Link
 from tests.actors.clerk import Clerk, Note
 from tests.runtime.ray.far import MESSAGES, OverRay, met_socket
 from tests.runtime.wire.test_link import NUM_NOTES, Relay, cuts

@@ -15,15 +15,15 @@ import trio
 pytest.importorskip("ray", reason="the ray extra is not installed")
 pytest.importorskip("torch", reason="the engine extra is not installed")
 
-from actors.config import ConfigError
-from runtime.ray import place as place_module
-from runtime.ray import place as process_module
-from runtime.ray.cluster import Cluster, joined
-from runtime.ray.place import Orders, RayPlace, RayProcess
-from runtime.wire.sockets import Address, listen
+from sundog.actors.config import ConfigError
 from sundog.builds import engine_process
 from sundog.options.engine import EngineOptions
 from sundog.options.serving import RealServing
+from sundog.runtime.ray import place as place_module
+from sundog.runtime.ray import place as process_module
+from sundog.runtime.ray.cluster import Cluster, joined
+from sundog.runtime.ray.place import Orders, RayPlace, RayProcess
+from sundog.runtime.wire.sockets import Address, listen
 
 pytestmark = [pytest.mark.ray, pytest.mark.wall_clock]
 MODULE = "sundog.builds.engine_process"

@@ -111,7 +111,7 @@ def test_a_replica_that_is_stopped_is_noticed_and_replaced(server: Live) -> None
 def test_a_local_cluster_ends_with_a_server_that_is_killed(server: Live) -> None:
     """kill -9 leaves no process and no folder. The last test of this server."""
     left = processes(server.process.pid)
-    keeper, *_ = [each for each in left if "runtime.ray.keeper" in each.cmdline()]
+    keeper, *_ = [each for each in left if "sundog.runtime.ray.keeper" in each.cmdline()]
     folder = Path(keeper.cmdline()[-2])
     assert folder.is_dir() and len(engines(server.process.pid)) == 2
     server.hurt(signal.SIGKILL)

@@ -17,7 +17,7 @@ CHUNKED = ("--max-num-batched-tokens", "8", "--tool-call-parser", "hermes", "--e
 def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """The embedded model, two of whose special tokens are the marks of reasoning, and text as Qwen's are."""
     pytest.importorskip("torch", reason="the engine extra is not installed")
-    from runtime.serve import EMBEDDED_MODEL
+    from sundog.runtime.serve import EMBEDDED_MODEL
 
     folder: Path = tmp_path_factory.mktemp("thinker") / "model"
     shutil.copytree(EMBEDDED_MODEL, folder)

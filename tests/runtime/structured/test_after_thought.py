@@ -10,7 +10,7 @@ from tests.live import Live
 pytest.importorskip("torch", reason="the engine extra is not installed")
 pytest.importorskip("llguidance", reason="the extra for structured output is not installed")
 
-from actors.front.codec import ThoughtMarks
+from sundog.actors.front.codec import ThoughtMarks
 
 BEGIN, END = 0, 3
 PROMPT = [1, 514, 492, 263, 470]

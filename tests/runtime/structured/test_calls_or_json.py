@@ -7,9 +7,9 @@ import pytest
 
 llguidance = pytest.importorskip("llguidance", reason="the structured extra is not installed")
 
-from actors.core.params.sampling import Constraint, ConstraintKind  # noqa: E402
-from runtime.serve import EMBEDDED_MODEL  # noqa: E402
-from runtime.structured.text import grammar_of  # noqa: E402
+from sundog.actors.core.params.sampling import Constraint, ConstraintKind  # noqa: E402
+from sundog.runtime.serve import EMBEDDED_MODEL  # noqa: E402
+from sundog.runtime.structured.text import grammar_of  # noqa: E402
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
 TOKENS = ("<tool_call>", "</tool_call>")

@@ -11,17 +11,17 @@ import pytest
 import torch
 from tokenizers import Tokenizer as FastTokenizer
 
-from actors.core.params.sampling import Constraint, ConstraintKind, Sampling
-from runtime.serve import EMBEDDED_MODEL, RealModel
-from runtime.structured import grammars as kept
-from runtime.structured import limits
-from runtime.structured.grammars import Grammars
-from runtime.structured.matcher import Matcher
-from runtime.structured.trial import GrammarError, Trial
+from sundog.actors.core.params.sampling import Constraint, ConstraintKind, Sampling
+from sundog.runtime.serve import EMBEDDED_MODEL, RealModel
+from sundog.runtime.structured import grammars as kept
+from sundog.runtime.structured import limits
+from sundog.runtime.structured.grammars import Grammars
+from sundog.runtime.structured.matcher import Matcher
+from sundog.runtime.structured.trial import GrammarError, Trial
 
 llguidance = pytest.importorskip("llguidance", reason="the extra for structured output is not installed")
 
-from runtime.engine.backend import TorchBackend  # noqa: E402  # after the modules it needs
+from sundog.runtime.engine.backend import TorchBackend  # noqa: E402  # after the modules it needs
 from tests.runtime.driver import Driver  # noqa: E402
 
 TOKENIZER = FastTokenizer.from_file(str(Path(EMBEDDED_MODEL) / "tokenizer.json"))
@@ -166,7 +166,7 @@ def test_a_grammar_that_is_being_tried_holds_nobody_up_at_the_end() -> None:
     """A process whose main thread ends does not wait for the compiler's thread."""
     code = (
         "import threading, time\n"
-        "from runtime.structured.grammars import _with_deep_stack\n"
+        "from sundog.runtime.structured.grammars import _with_deep_stack\n"
         "work = lambda: time.sleep(60)\n"
         "threading.Thread(target=_with_deep_stack, args=(work, 2**20), daemon=True).start()\n"
         "time.sleep(0.2)\n"
@@ -230,7 +230,7 @@ def test_a_tokenizer_that_the_library_cannot_read_is_refused() -> None:
 
 def test_bits_are_those_of_the_vocabulary(grammars: Grammars) -> None:
     """Of a model with more rows than its tokenizer has tokens, the rest is ruled out."""
-    from runtime.sampling.sampler import Bitmasks
+    from sundog.runtime.sampling.sampler import Bitmasks
 
     matcher = Matcher(grammars, DIGITS, (END,), ())
     word_W = np.zeros(matcher.num_words, np.int32)

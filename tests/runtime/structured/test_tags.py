@@ -10,9 +10,9 @@ pytest.importorskip("llguidance", reason="the extra for structured output is not
 
 import llguidance
 
-from actors.core.params.sampling import Constraint, ConstraintKind
-from runtime.serve import EMBEDDED_MODEL
-from runtime.structured.text import closed, grammar_of
+from sundog.actors.core.params.sampling import Constraint, ConstraintKind
+from sundog.runtime.serve import EMBEDDED_MODEL
+from sundog.runtime.structured.text import closed, grammar_of
 
 CASES = [json.loads(line) for line in Path(__file__).with_name("xgrammar.jsonl").read_text().splitlines()]
 """What `_is_grammar_accept_string` of xgrammar 0.2.8 said of these texts."""

@@ -11,7 +11,7 @@ import jsonschema
 import openai
 import pytest
 
-from runtime.serve import EMBEDDED_MODEL
+from sundog.runtime.serve import EMBEDDED_MODEL
 from tests.live import Live, live
 
 pytest.importorskip("torch", reason="the engine extra is not installed")

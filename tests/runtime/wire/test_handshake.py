@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from actors.config import ConfigError
-from runtime.wire import handshake
-from runtime.wire.frames import WireError
-from runtime.wire.handshake import GREETING, shake_hands
-from runtime.wire.sockets import connected, first_accepted, listen
+from sundog.actors.config import ConfigError
+from sundog.runtime.wire import handshake
+from sundog.runtime.wire.frames import WireError
+from sundog.runtime.wire.handshake import GREETING, shake_hands
+from sundog.runtime.wire.sockets import connected, first_accepted, listen
 from tests.actors.places import MESSAGES
 
 pytestmark = pytest.mark.wall_clock

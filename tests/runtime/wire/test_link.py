@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from actors.kernel.actor import ActorDied
-from runtime.wire.frames import HEADER, MOST_BYTES, Frame, FrameKind, Frames, WireError
-from runtime.wire.link import Link
+from sundog.actors.kernel.actor import ActorDied
+from sundog.runtime.wire.frames import HEADER, MOST_BYTES, Frame, FrameKind, Frames, WireError
+from sundog.runtime.wire.link import Link
 from tests.actors.clerk import Clerk, Note
 from tests.actors.places import MESSAGES, linked
 from tests.patience import HANGS_S

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.core.queue.policy import RankValue
-from actors.messages import Abort, Batch, StepOutput, Submit
-from runtime.wire.frames import WireError
-from runtime.wire.records import Packer, Unpacker, fingerprint
-from runtime.wire.shapes import element, field_types, is_record, optional
-from runtime.worker.messages import MESSAGES
+from sundog.actors.core.queue.policy import RankValue
+from sundog.actors.messages import Abort, Batch, StepOutput, Submit
+from sundog.runtime.wire.frames import WireError
+from sundog.runtime.wire.records import Packer, Unpacker, fingerprint
+from sundog.runtime.wire.shapes import element, field_types, is_record, optional
+from sundog.runtime.worker.messages import MESSAGES
 from tests.bench.bench_wire import decode_step
 
 RANKS = st.recursive(

@@ -13,7 +13,7 @@ from pathlib import Path
 def main(arguments: list[str]) -> None:
     """Serve, or be what engines are forked from."""
     if arguments[:1] == ["serve"]:
-        import runtime.host.python as pythons
+        import sundog.runtime.host.python as pythons
         from sundog.cli import cli
         from sundog.ends import run_to_its_end
 
@@ -22,9 +22,9 @@ def main(arguments: list[str]) -> None:
         run_to_its_end(cli)
     import trio
 
-    from actors.messages import Capacity
-    from runtime.engine.backend import TorchBackend
+    from sundog.actors.messages import Capacity
     from sundog.builds.engine_process import main as fork_server
+    from sundog.runtime.engine.backend import TorchBackend
 
     load, hangs = TorchBackend.load, Path(os.environ["SUNDOG_TEST_HANGS"])
 

@@ -13,16 +13,16 @@ NUM_STEPS = 8
 def main(arguments: list[str]) -> None:
     """Serve, or be what engines are forked from."""
     if arguments[:1] == ["serve"]:
-        import runtime.host.python as pythons
+        import sundog.runtime.host.python as pythons
         from sundog.cli import cli
 
         command = [sys.executable, "-m", "tests.runtime.worker.faulty_ranks"]
         pythons.module_command = lambda module, *arguments: [*command, *arguments]  # type: ignore[assignment]
         cli(arguments, prog_name="sundog")
         return
-    from actors.core.batch import Batch
-    from runtime.engine.engine import Engine, Flight
+    from sundog.actors.core.batch import Batch
     from sundog.builds.engine_process import main as fork_server
+    from sundog.runtime.engine.engine import Engine, Flight
 
     launch, left = Engine.launch, [-1]
 

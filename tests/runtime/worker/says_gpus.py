@@ -5,9 +5,9 @@ import socket
 import sys
 from functools import partial
 
-from runtime.host.devices import VISIBLE, gpus_of, on_own_gpus
-from runtime.worker.fork_server import serve_forks
-from runtime.worker.life import begin_life
+from sundog.runtime.host.devices import VISIBLE, gpus_of, on_own_gpus
+from sundog.runtime.worker.fork_server import serve_forks
+from sundog.runtime.worker.life import begin_life
 
 
 def say(replica: int, connected: socket.socket) -> None:

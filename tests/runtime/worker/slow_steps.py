@@ -11,12 +11,12 @@ SLOW, SLOW_S = 6_660_001, 5.0
 
 def main(arguments: list[str]) -> None:
     """Serve."""
-    from actors.core.batch import Batch
-    from runtime.engine.backend import import_torch
+    from sundog.actors.core.batch import Batch
+    from sundog.runtime.engine.backend import import_torch
 
     import_torch()
-    from runtime.engine.engine import Engine, Flight
     from sundog.cli import cli
+    from sundog.runtime.engine.engine import Engine, Flight
 
     launch = Engine.launch
 

@@ -7,8 +7,8 @@ import time
 import pytest
 import trio
 
-from runtime.wire.frames import WireError
-from runtime.worker.clock import offset_s, set_clock
+from sundog.runtime.wire.frames import WireError
+from sundog.runtime.worker.clock import offset_s, set_clock
 
 FAR_S = 60.0
 """Clocks that are not set differ by a random start of Trio's, which is 10,000 s and more."""

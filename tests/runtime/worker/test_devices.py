@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from actors.config import ConfigError
-from runtime.host.devices import VISIBLE, gpus_of, num_gpus
-from runtime.worker.forks import Forks
+from sundog.actors.config import ConfigError
+from sundog.runtime.host.devices import VISIBLE, gpus_of, num_gpus
+from sundog.runtime.worker.forks import Forks
 from tests import warm
 
 

@@ -6,10 +6,10 @@ import re
 import pytest
 import trio
 
-from actors.config import ConfigError
-from runtime.wire.frames import WireError
-from runtime.worker.engine_process import EngineProcess
-from runtime.worker.supervision import RunningProcess
+from sundog.actors.config import ConfigError
+from sundog.runtime.wire.frames import WireError
+from sundog.runtime.worker.engine_process import EngineProcess
+from sundog.runtime.worker.supervision import RunningProcess
 
 
 class Begun(Exception):

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from actors.config import ConfigError
-from runtime.worker import hop_probe
-from runtime.worker.hop_probe import LENGTHS, hops_of, measured_hops
+from sundog.actors.config import ConfigError
+from sundog.runtime.worker import hop_probe
+from sundog.runtime.worker.hop_probe import LENGTHS, hops_of, measured_hops
 
 
 def test_a_process_is_asked_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:

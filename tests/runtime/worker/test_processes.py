@@ -14,12 +14,12 @@ import pytest
 
 pytest.importorskip("torch", reason="the engine extra is not installed")
 
-from actors.graph import open_graph
-from actors.messages import Accepted, Generate, Sampling
-from runtime.serve import RealModel, torch_backends
-from runtime.worker.forks import AGAIN_S
+from sundog.actors.graph import open_graph
+from sundog.actors.messages import Accepted, Generate, Sampling
 from sundog.builds.engine_process import GPU_FILES
 from sundog.options.engine import EngineOptions
+from sundog.runtime.serve import RealModel, torch_backends
+from sundog.runtime.worker.forks import AGAIN_S
 from tests.live import Live, Stream, live
 from tests.patience import START_S, STOP_S
 from tests.processes import gone

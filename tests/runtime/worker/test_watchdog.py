@@ -8,9 +8,9 @@ pytest.importorskip("torch", reason="the engine extra is not installed")
 
 import trio
 
-from actors.kernel.actor import Actor, Handled, answer
-from actors.messages import Capacity, Load
-from runtime.worker.watchdog import WatchedBackend
+from sundog.actors.kernel.actor import Actor, Handled, answer
+from sundog.actors.messages import Capacity, Load
+from sundog.runtime.worker.watchdog import WatchedBackend
 from tests.actors.fakes import FakeBackend
 from tests.live import live
 from tests.runtime.worker.slow_steps import SLOW

@@ -4,20 +4,20 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from actors.core.config import ConfigError
-from sim.cost.composed import Pipeline
-from sim.cost.doubt import kernels_of
-from sim.cost.overhead import NO_OVERHEAD
-from sim.cost.roofline import Roofline
-from sim.cost.tables.interpolate import has_tables
-from sim.cost.work import CostModel, StepWork
-from sim.hardware.attention import Heads
-from sim.hardware.formats import WeightFormat
-from sim.hardware.gpu import Gpu, known_gpus, load_gpu
-from sim.hardware.model import known_models, load_model
-from sim.hardware.quantization import BLOCK_FP8, FORMATS
-from sim.hardware.shape import Experts, Layer, Mlp, ModelShape
-from sim.target import Target
+from sundog.actors.core.config import ConfigError
+from sundog.sim.cost.composed import Pipeline
+from sundog.sim.cost.doubt import kernels_of
+from sundog.sim.cost.overhead import NO_OVERHEAD
+from sundog.sim.cost.roofline import Roofline
+from sundog.sim.cost.tables.interpolate import has_tables
+from sundog.sim.cost.work import CostModel, StepWork
+from sundog.sim.hardware.attention import Heads
+from sundog.sim.hardware.formats import WeightFormat
+from sundog.sim.hardware.gpu import Gpu, known_gpus, load_gpu
+from sundog.sim.hardware.model import known_models, load_model
+from sundog.sim.hardware.quantization import BLOCK_FP8, FORMATS
+from sundog.sim.hardware.shape import Experts, Layer, Mlp, ModelShape
+from sundog.sim.target import Target
 
 NUM_CASES = 120
 Chunks = tuple[tuple[int, int], ...]

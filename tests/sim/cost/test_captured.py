@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from sim.cost.overhead import NO_OVERHEAD, HostOverhead, graph_sizes, largest_graph
-from sim.cost.work import StepWork
-from sim.hardware.gpu import load_gpu
-from sim.hardware.model import load_model
-from sim.target import Target
+from sundog.sim.cost.overhead import NO_OVERHEAD, HostOverhead, graph_sizes, largest_graph
+from sundog.sim.cost.work import StepWork
+from sundog.sim.hardware.gpu import load_gpu
+from sundog.sim.hardware.model import load_model
+from sundog.sim.target import Target
 from tests.sundog.test_runs import sundog
 
 

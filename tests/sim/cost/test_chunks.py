@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from sim.cost.roofline import Roofline, _chunked_pairs
-from sim.cost.work import StepWork
-from sim.hardware.gpu import load_gpu
-from sim.hardware.model import load_model
+from sundog.sim.cost.roofline import Roofline, _chunked_pairs
+from sundog.sim.cost.work import StepWork
+from sundog.sim.hardware.gpu import load_gpu
+from sundog.sim.hardware.model import load_model
 
 COST = Roofline(load_model("llama-4-scout-17b-16e"), load_gpu("h100"), tensor_parallel_size=8)
 

@@ -5,16 +5,16 @@ import random
 import numpy as np
 import pytest
 
-from actors.core.config import ConfigError
-from sim.cost.calibrated import Calibrated, errors, fit, nonnegative_least_squares
-from sim.cost.doubt import BETWEEN_MACHINES, ROOFLINE, TABLES, UNFITTED, step_doubt
-from sim.cost.overhead import HostOverhead, WithOverhead, host_overhead
-from sim.cost.roofline import Roofline
-from sim.cost.tables.model import TablesCost
-from sim.cost.work import CostModel, StepWork
-from sim.hardware.gpu import load_gpu
-from sim.hardware.model import load_model
-from sim.hardware.quantization import FP8
+from sundog.actors.core.config import ConfigError
+from sundog.sim.cost.calibrated import Calibrated, errors, fit, nonnegative_least_squares
+from sundog.sim.cost.doubt import BETWEEN_MACHINES, ROOFLINE, TABLES, UNFITTED, step_doubt
+from sundog.sim.cost.overhead import HostOverhead, WithOverhead, host_overhead
+from sundog.sim.cost.roofline import Roofline
+from sundog.sim.cost.tables.model import TablesCost
+from sundog.sim.cost.work import CostModel, StepWork
+from sundog.sim.hardware.gpu import load_gpu
+from sundog.sim.hardware.model import load_model
+from sundog.sim.hardware.quantization import FP8
 from tests.sim.roofline_points import POINTS, predicted_s
 
 H100 = load_gpu("h100")

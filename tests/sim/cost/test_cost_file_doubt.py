@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from sim.cost.calibrated import Calibrated, ObservedRange
-from sim.cost.cost_file import MEASURED, read_cost, write_cost
-from sim.cost.doubt import CALIBRATED, step_doubt
+from sundog.sim.cost.calibrated import Calibrated, ObservedRange
+from sundog.sim.cost.cost_file import MEASURED, read_cost, write_cost
+from sundog.sim.cost.doubt import CALIBRATED, step_doubt
 
 COST = Calibrated(1e-3, 1e-5, 1e-8, 0.0, 0.0)
 

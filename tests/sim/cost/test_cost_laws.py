@@ -11,15 +11,15 @@ from dataclasses import replace
 
 import pytest
 
-from sim.cost.composed import Pipeline
-from sim.cost.overhead import NO_OVERHEAD, host_overhead
-from sim.cost.tables.attention import HOPPER
-from sim.cost.work import StepWork
-from sim.hardware.attention import Heads, Latent
-from sim.hardware.gpu import known_gpus
-from sim.hardware.memory import plan_memory
-from sim.hardware.quantization import BLOCK_FP8, FORMATS
-from sim.hardware.shape import Experts, Layer, Mlp, ModelShape
+from sundog.sim.cost.composed import Pipeline
+from sundog.sim.cost.overhead import NO_OVERHEAD, host_overhead
+from sundog.sim.cost.tables.attention import HOPPER
+from sundog.sim.cost.work import StepWork
+from sundog.sim.hardware.attention import Heads, Latent
+from sundog.sim.hardware.gpu import known_gpus
+from sundog.sim.hardware.memory import plan_memory
+from sundog.sim.hardware.quantization import BLOCK_FP8, FORMATS
+from sundog.sim.hardware.shape import Experts, Layer, Mlp, ModelShape
 from tests.sim.cost.random_targets import Case, faster, made_cases, same_work
 
 EXACT, MEASURED, HALVED = 1e-9, 0.01, 0.12

@@ -8,18 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sim.cost.composed import InStep
-from sim.cost.doubt import step_doubt
-from sim.cost.tables.experts import ExpertsOnRank, ExpertTables, has_experts_in, largest_share
-from sim.cost.tables.interpolate import has_tables, load
-from sim.cost.tables.model import TablesCost
-from sim.cost.tables.products import ExpertExchange
-from sim.cost.work import Coverage, StepWork
-from sim.hardware.formats import WeightFormat
-from sim.hardware.gpu import known_gpus, load_gpu
-from sim.hardware.model import load_model
-from sim.hardware.quantization import BLOCK_FP8, FP8, MXFP4, NVFP4
-from sim.hardware.shape import Experts
+from sundog.sim.cost.composed import InStep
+from sundog.sim.cost.doubt import step_doubt
+from sundog.sim.cost.tables.experts import ExpertsOnRank, ExpertTables, has_experts_in, largest_share
+from sundog.sim.cost.tables.interpolate import has_tables, load
+from sundog.sim.cost.tables.model import TablesCost
+from sundog.sim.cost.tables.products import ExpertExchange
+from sundog.sim.cost.work import Coverage, StepWork
+from sundog.sim.hardware.formats import WeightFormat
+from sundog.sim.hardware.gpu import known_gpus, load_gpu
+from sundog.sim.hardware.model import load_model
+from sundog.sim.hardware.quantization import BLOCK_FP8, FP8, MXFP4, NVFP4
+from sundog.sim.hardware.shape import Experts
 from tests.sundog.test_runs import sundog
 
 MIXTRAL, SMALL, MINIMAX = (4096, 14336, 2, 8), (2048, 768, 8, 128), (3072, 1536, 8, 256)

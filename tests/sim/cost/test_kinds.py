@@ -8,23 +8,23 @@ from typing import Any
 
 import pytest
 
-from sim.cost.overhead import NO_OVERHEAD, WithOverhead
-from sim.cost.roofline import Roofline
-from sim.cost.tables.attention import ContextAttention, GenerationAttention, MixedAttention
-from sim.cost.tables.experts import ExpertsOnRank, ExpertTables
-from sim.cost.tables.interpolate import Lines, load, log_interp
-from sim.cost.tables.kinds import kinds_of
-from sim.cost.tables.layers import SMALL_KERNEL_S, TOP_K_S
-from sim.cost.tables.left_out import LEFT_OUT
-from sim.cost.tables.model import TablesCost, unlike_tables
-from sim.cost.tables.products import AllReduce, Collective, Products
-from sim.cost.work import Coverage, StepWork
-from sim.hardware.attention import GatedDelta, Heads, Latent
-from sim.hardware.gpu import load_gpu
-from sim.hardware.memory import block_of_states, plan_memory
-from sim.hardware.model import load_model
-from sim.hardware.quantization import AWQ, BLOCK_FP8, FP8
-from sim.target import Target
+from sundog.sim.cost.overhead import NO_OVERHEAD, WithOverhead
+from sundog.sim.cost.roofline import Roofline
+from sundog.sim.cost.tables.attention import ContextAttention, GenerationAttention, MixedAttention
+from sundog.sim.cost.tables.experts import ExpertsOnRank, ExpertTables
+from sundog.sim.cost.tables.interpolate import Lines, load, log_interp
+from sundog.sim.cost.tables.kinds import kinds_of
+from sundog.sim.cost.tables.layers import SMALL_KERNEL_S, TOP_K_S
+from sundog.sim.cost.tables.left_out import LEFT_OUT
+from sundog.sim.cost.tables.model import TablesCost, unlike_tables
+from sundog.sim.cost.tables.products import AllReduce, Collective, Products
+from sundog.sim.cost.work import Coverage, StepWork
+from sundog.sim.hardware.attention import GatedDelta, Heads, Latent
+from sundog.sim.hardware.gpu import load_gpu
+from sundog.sim.hardware.memory import block_of_states, plan_memory
+from sundog.sim.hardware.model import load_model
+from sundog.sim.hardware.quantization import AWQ, BLOCK_FP8, FP8
+from sundog.sim.target import Target
 from tests import warm
 from tests.sundog.test_runs import sundog
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from actors.config.generation import GREEDY, Drawing, drawing_of, settings_in
-from actors.core.config import ConfigError
-from sim.cost.sampler import Sampler
-from sim.hardware.gpu import load_gpu
-from sim.hardware.model import load_model
+from sundog.actors.config.generation import GREEDY, Drawing, drawing_of, settings_in
+from sundog.actors.core.config import ConfigError
+from sundog.sim.cost.sampler import Sampler
+from sundog.sim.hardware.gpu import load_gpu
+from sundog.sim.hardware.model import load_model
 
 H100 = load_gpu("h100")
 DRAWN, TOP_P = Drawing(), Drawing(has_top_p=True)

@@ -1,8 +1,8 @@
 """Blocks that several decodes read: counted while they are read, and only then."""
 
-from actors.core.batch import Admission, Batch, Chunk
-from actors.core.params.sampling import DEFAULTS
-from sim.cost.work import WorkFold
+from sundog.actors.core.batch import Admission, Batch, Chunk
+from sundog.actors.core.params.sampling import DEFAULTS
+from sundog.sim.cost.work import WorkFold
 
 BLOCK_SIZE = 4
 

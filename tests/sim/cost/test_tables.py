@@ -6,19 +6,19 @@ import math
 import numpy as np
 import pytest
 
-from actors.core.config import ConfigError
-from sim.cost.doubt import TABLES, outside_measured, step_doubt
-from sim.cost.overhead import NO_OVERHEAD, WithOverhead, host_overhead
-from sim.cost.roofline import Roofline
-from sim.cost.tables.attention import ContextAttention, GenerationAttention, MixedAttention
-from sim.cost.tables.interpolate import Lines, around, has_tables, load, log_interp, rising
-from sim.cost.tables.model import TablesCost, unlike_tables
-from sim.cost.tables.products import LATEST, SKEW_S, SUSTAINED, AllReduce, Products
-from sim.cost.work import Coverage, StepWork
-from sim.hardware.gpu import known_gpus, load_gpu
-from sim.hardware.model import known_models, load_model
-from sim.hardware.quantization import FP8
-from sim.target import Target
+from sundog.actors.core.config import ConfigError
+from sundog.sim.cost.doubt import TABLES, outside_measured, step_doubt
+from sundog.sim.cost.overhead import NO_OVERHEAD, WithOverhead, host_overhead
+from sundog.sim.cost.roofline import Roofline
+from sundog.sim.cost.tables.attention import ContextAttention, GenerationAttention, MixedAttention
+from sundog.sim.cost.tables.interpolate import Lines, around, has_tables, load, log_interp, rising
+from sundog.sim.cost.tables.model import TablesCost, unlike_tables
+from sundog.sim.cost.tables.products import LATEST, SKEW_S, SUSTAINED, AllReduce, Products
+from sundog.sim.cost.work import Coverage, StepWork
+from sundog.sim.hardware.gpu import known_gpus, load_gpu
+from sundog.sim.hardware.model import known_models, load_model
+from sundog.sim.hardware.quantization import FP8
+from sundog.sim.target import Target
 
 GPUS = [name for name in known_gpus() if has_tables(name)]
 H100 = load("h100")

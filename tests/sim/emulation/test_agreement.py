@@ -3,18 +3,18 @@
 import pytest
 import trio
 
-from actors.config import EngineConfig, SchedulerConfig
-from actors.core.params.sampling import Sampling
-from actors.front.front_end import FrontEnd
-from actors.graph import open_graph
-from actors.messages import Accepted, Capacity, Generate
-from actors.metrics.totals import Lag
-from sim.clock import run_virtual
-from sim.cost.calibrated import Calibrated
-from sim.emulation.answers import Answers, picked
-from sim.emulation.backends import emulated_backends
-from sim.replay import replay
-from sim.trace.record import TraceRequest
+from sundog.actors.config import EngineConfig, SchedulerConfig
+from sundog.actors.core.params.sampling import Sampling
+from sundog.actors.front.front_end import FrontEnd
+from sundog.actors.graph import open_graph
+from sundog.actors.messages import Accepted, Capacity, Generate
+from sundog.actors.metrics.totals import Lag
+from sundog.sim.clock import run_virtual
+from sundog.sim.cost.calibrated import Calibrated
+from sundog.sim.emulation.answers import Answers, picked
+from sundog.sim.emulation.backends import emulated_backends
+from sundog.sim.replay import replay
+from sundog.sim.trace.record import TraceRequest
 
 COST = Calibrated(6e-3, 2e-5, 3.7e-9, 2e-4, 1e-10)
 CAPACITY = Capacity(4001, 16)

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from actors.config import ConfigError
-from actors.core.batch import Admission, Batch, Chunk
-from actors.core.params.sampling import Sampling
-from actors.messages import ChatMessage
-from sim.backend import TokenSource
-from sim.emulation.answers import Answers, from_file, picked
-from sim.emulation.backends import MadeUpLogprobs
-from sim.emulation.scripts import Scripted, Scripts
+from sundog.actors.config import ConfigError
+from sundog.actors.core.batch import Admission, Batch, Chunk
+from sundog.actors.core.params.sampling import Sampling
+from sundog.actors.messages import ChatMessage
+from sundog.sim.backend import TokenSource
+from sundog.sim.emulation.answers import Answers, from_file, picked
+from sundog.sim.emulation.backends import MadeUpLogprobs
+from sundog.sim.emulation.scripts import Scripted, Scripts
 
 TEXTS = ((5, 6, 7), (8, 9))
 EOS = 2

@@ -3,19 +3,19 @@
 import pytest
 import trio
 
-from actors.config import EngineConfig, SchedulerConfig
-from actors.core.params.sampling import Sampling
-from actors.core.routers import RoundRobin
-from actors.graph import open_graph
-from actors.messages import Accepted, Capacity, Generate
-from actors.metrics.totals import Lag
-from sim.clock import run_virtual
-from sim.cost.composed import InStep
-from sim.cost.work import CostModel, StepWork
-from sim.emulation.answers import Answers, picked
-from sim.emulation.backends import emulated_backends
-from sim.replay import replay
-from sim.trace.record import TraceRequest
+from sundog.actors.config import EngineConfig, SchedulerConfig
+from sundog.actors.core.params.sampling import Sampling
+from sundog.actors.core.routers import RoundRobin
+from sundog.actors.graph import open_graph
+from sundog.actors.messages import Accepted, Capacity, Generate
+from sundog.actors.metrics.totals import Lag
+from sundog.sim.clock import run_virtual
+from sundog.sim.cost.composed import InStep
+from sundog.sim.cost.work import CostModel, StepWork
+from sundog.sim.emulation.answers import Answers, picked
+from sundog.sim.emulation.backends import emulated_backends
+from sundog.sim.replay import replay
+from sundog.sim.trace.record import TraceRequest
 
 CAPACITY = Capacity(4001, 16)
 ROWS = [TraceRequest(f"q{n}", n * 0.0137, 100 + 97 * n % 700, 20 + 31 * n % 90) for n in range(40)]

@@ -6,16 +6,16 @@ from itertools import pairwise
 import pytest
 import trio
 
-from actors.core.batch import Admission, Batch, Chunk
-from actors.core.params.sampling import Sampling
-from actors.kernel.clock import now_s
-from actors.metrics.totals import Lag
-from sim.backend import CostBackend
-from sim.clock import run_virtual
-from sim.cost.work import StepWork
-from sim.emulation.clock import ScaledClock
-from sim.emulation.pace import LivePace
-from sim.oracle import Oracle
+from sundog.actors.core.batch import Admission, Batch, Chunk
+from sundog.actors.core.params.sampling import Sampling
+from sundog.actors.kernel.clock import now_s
+from sundog.actors.metrics.totals import Lag
+from sundog.sim.backend import CostBackend
+from sundog.sim.clock import run_virtual
+from sundog.sim.cost.work import StepWork
+from sundog.sim.emulation.clock import ScaledClock
+from sundog.sim.emulation.pace import LivePace
+from sundog.sim.oracle import Oracle
 from tests.sim.toy import CAPACITY, COST
 
 DECODE_S = COST.step_s(StepWork(1, 6, (), 1))

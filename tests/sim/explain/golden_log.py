@@ -9,11 +9,11 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from actors.core.batch import Blocked, Chunk
-from sim.explain.history import History
-from sim.explain.journal_reader import Record
-from sim.files.lines import Row
-from sim.record.journal_rows import Admitted, Arrival, Header, JournalEnd, JournalStep, Preempted
+from sundog.actors.core.batch import Blocked, Chunk
+from sundog.sim.explain.history import History
+from sundog.sim.explain.journal_reader import Record
+from sundog.sim.files.lines import Row
+from sundog.sim.record.journal_rows import Admitted, Arrival, Header, JournalEnd, JournalStep, Preempted
 
 MOST_STEPS_IN_FLIGHT = 8
 LOGGED = ("add", "refuse", "sched", "update", "abort", "reset", "stall", "end")

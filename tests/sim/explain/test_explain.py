@@ -8,22 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from sim.explain.data import run_data
-from sim.explain.findings import causes, findings
-from sim.explain.history import History
-from sim.explain.load import find_request, load
-from sim.explain.phases import UNDER_WAY, phases, totals
-from sim.record.journal import Journal
-from sim.record.journal_rows import JournalError, JournalStep
-from sim.record.recorder import Recorder
-from sim.schedule.decision_log import RecordedOutputs
-from sim.schedule.driver import Driver, Happening, HasPlanned
-from sim.schedule.step_trace import parse_trace
-from sim.show.console import console_for
-from sim.show.explained_request import RequestPage
-from sim.show.explained_run import print_run
 from sundog.cli import main
 from sundog.commands.explain import explain as command
+from sundog.sim.explain.data import run_data
+from sundog.sim.explain.findings import causes, findings
+from sundog.sim.explain.history import History
+from sundog.sim.explain.load import find_request, load
+from sundog.sim.explain.phases import UNDER_WAY, phases, totals
+from sundog.sim.record.journal import Journal
+from sundog.sim.record.journal_rows import JournalError, JournalStep
+from sundog.sim.record.recorder import Recorder
+from sundog.sim.schedule.decision_log import RecordedOutputs
+from sundog.sim.schedule.driver import Driver, Happening, HasPlanned
+from sundog.sim.schedule.step_trace import parse_trace
+from sundog.sim.show.console import console_for
+from sundog.sim.show.explained_request import RequestPage
+from sundog.sim.show.explained_run import print_run
 from tests.core.test_golden import NAMES
 from tests.core.test_golden import read as read_golden
 from tests.sim.explain.golden_log import golden_history, log_records

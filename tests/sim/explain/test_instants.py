@@ -1,9 +1,9 @@
 """The instants of a recorded run, as the live page draws them."""
 
-from actors.core.request import Submit
-from actors.metrics.measured import Measured
-from actors.metrics.totals import EngineTotals
-from sim.explain.instants import laid_out
+from sundog.actors.core.request import Submit
+from sundog.actors.metrics.measured import Measured
+from sundog.actors.metrics.totals import EngineTotals
+from sundog.sim.explain.instants import laid_out
 
 
 def holder(replica: int, num_blocks: int, num_cached_blocks: int = 0) -> Measured:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from sim.explain.data import request_data
-from sim.explain.load import load
+from sundog.sim.explain.data import request_data
+from sundog.sim.explain.load import load
 from tests import warm
 
 

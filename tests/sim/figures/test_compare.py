@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from actors.config import EngineConfig
-from actors.core.config import SchedulerConfig
-from actors.messages import Capacity
-from sim.cost.roofline import Roofline
-from sim.figures.compare import Comparison, Moved, compare
-from sim.figures.metrics import summarize
-from sim.hardware.gpu import load_gpu
-from sim.hardware.model import load_model
-from sim.record.run_directory import Run, open_run
-from sim.replay import replay
-from sim.show.comparison import print_comparison, to_json, verdict
-from sim.workload.distributions import Poisson, Uniform
-from sim.workload.spec import Workload
+from sundog.actors.config import EngineConfig
+from sundog.actors.core.config import SchedulerConfig
+from sundog.actors.messages import Capacity
+from sundog.sim.cost.roofline import Roofline
+from sundog.sim.figures.compare import Comparison, Moved, compare
+from sundog.sim.figures.metrics import summarize
+from sundog.sim.hardware.gpu import load_gpu
+from sundog.sim.hardware.model import load_model
+from sundog.sim.record.run_directory import Run, open_run
+from sundog.sim.replay import replay
+from sundog.sim.show.comparison import print_comparison, to_json, verdict
+from sundog.sim.workload.distributions import Poisson, Uniform
+from sundog.sim.workload.spec import Workload
 from tests.sim.record.runs import write_run
 
 CONFIG = EngineConfig(

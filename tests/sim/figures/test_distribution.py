@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from sim.figures.distribution import Floats, distribution, distribution_of
+from sundog.sim.figures.distribution import Floats, distribution, distribution_of
 
 KINDS = ("ticks", "alike", "wide", "huge", "tiny", "few", "zeros")
 

@@ -8,14 +8,14 @@ from itertools import pairwise
 import pytest
 import trio
 
-from actors.engine.executor import Executor, Runner
-from actors.kernel.actor import Ref
-from actors.kernel.clock import Event, now_s, sleep_until
-from actors.messages import Batch, Capacity, Interrupt, Load, StepResult
-from sim.clock import run_virtual
-from sim.cost.calibrated import Calibrated
-from sim.cost.work import StepWork, WorkFold
-from sim.figures.fit_engine import EngineFitted, Limits, Prober, Shape, fit_engine, grid, held_out
+from sundog.actors.engine.executor import Executor, Runner
+from sundog.actors.kernel.actor import Ref
+from sundog.actors.kernel.clock import Event, now_s, sleep_until
+from sundog.actors.messages import Batch, Capacity, Interrupt, Load, StepResult
+from sundog.sim.clock import run_virtual
+from sundog.sim.cost.calibrated import Calibrated
+from sundog.sim.cost.work import StepWork, WorkFold
+from sundog.sim.figures.fit_engine import EngineFitted, Limits, Prober, Shape, fit_engine, grid, held_out
 
 TRUTH = Calibrated(
     2e-3,

@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from actors.core.config import ConfigError
-from actors.messages import Capacity
-from sim.cost.calibrated import Calibrated, InRange
-from sim.cost.cost_file import read_cost, write_cost
-from sim.cost.overhead import host_overhead
-from sim.cost.profile import front_end_s
-from sim.cost.work import StepWork
-from sim.figures.fit_requests import Observed, fit_requests
-from sim.figures.metrics import request_times
-from sim.record.recorder import Recorder
-from sim.replay import replay
-from sim.workload.distributions import Poisson, Uniform
-from sim.workload.spec import Workload
+from sundog.actors.core.config import ConfigError
+from sundog.actors.messages import Capacity
 from sundog.cli import cli
+from sundog.sim.cost.calibrated import Calibrated, InRange
+from sundog.sim.cost.cost_file import read_cost, write_cost
+from sundog.sim.cost.overhead import host_overhead
+from sundog.sim.cost.profile import front_end_s
+from sundog.sim.cost.work import StepWork
+from sundog.sim.figures.fit_requests import Observed, fit_requests
+from sundog.sim.figures.metrics import request_times
+from sundog.sim.record.recorder import Recorder
+from sundog.sim.replay import replay
+from sundog.sim.workload.distributions import Poisson, Uniform
+from sundog.sim.workload.spec import Workload
 from tests.actors.fakes import engine_config
 from tests.sundog.test_runs import TRACE, refused, sundog
 

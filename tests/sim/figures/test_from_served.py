@@ -4,11 +4,11 @@ import random
 
 import pytest
 
-from actors.core.config import ConfigError
-from sim.cost.calibrated import Calibrated
-from sim.cost.profile import HostShare
-from sim.cost.work import StepWork
-from sim.figures.fit_log import fit_host
+from sundog.actors.core.config import ConfigError
+from sundog.sim.cost.calibrated import Calibrated
+from sundog.sim.cost.profile import HostShare
+from sundog.sim.cost.work import StepWork
+from sundog.sim.figures.fit_log import fit_host
 
 ALONE = Calibrated(1e-3, 1e-5, 1e-8, 0.0, 1e-9)
 TRUTH = HostShare(2e-4, 3e-5, 4e-4, slowdown=1.25)

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from sim.figures.intervals import (
+from sundog.sim.figures.intervals import (
     Interval,
     batch_means,
     difference,

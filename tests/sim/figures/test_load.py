@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from sim.figures.load import saturation
-from sim.record.columns import Columns
-from sim.record.rows import Rows
+from sundog.sim.figures.load import saturation
+from sundog.sim.record.columns import Columns
+from sundog.sim.record.rows import Rows
 
 ABSENT = math.nan
 

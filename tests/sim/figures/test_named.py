@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from actors.core.config import ConfigError
-from sim.figures.named import OF_TENANTS, Metric, Objective
+from sundog.actors.core.config import ConfigError
 from sundog.cli import cli
+from sundog.sim.figures.named import OF_TENANTS, Metric, Objective
 
 TRACE = "traces/chat-poisson-2rps-5min.jsonl.gz"
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from sim.record.run_directory import open_run
-from sim.show.html.page import render
+from sundog.sim.record.run_directory import open_run
+from sundog.sim.show.html.page import render
 from tests import warm
 from tests.sim.test_routers import summary
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from sim.figures.intervals import t_quantile
+from sundog.sim.figures.intervals import t_quantile
 
 PROBABILITIES = (0.001, 0.025, 0.6, 0.75, 0.9, 0.975, 0.995, 0.9975, 0.9999)
 

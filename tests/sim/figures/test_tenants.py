@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sim.figures.tenants import tenants_of
-from sim.record.rows import Rows
-from sim.trace.jsonl_rows import OWN_FORMAT, OWN_VERSION, UNITS
+from sundog.sim.figures.tenants import tenants_of
+from sundog.sim.record.rows import Rows
+from sundog.sim.trace.jsonl_rows import OWN_FORMAT, OWN_VERSION, UNITS
 from tests import warm
 
 HEADER = json.dumps({"format": OWN_FORMAT, "version": OWN_VERSION, "units": UNITS}) + "\n"

@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from sim.figures.named import Objective
-from sim.figures.totals import Paid, RequestTotals, RunTerms
-from sim.figures.verdict import all_held, verdicts, with_infinite
-from sim.record.columns import Columns
-from sim.record.rows import Rows, latencies
+from sundog.sim.figures.named import Objective
+from sundog.sim.figures.totals import Paid, RequestTotals, RunTerms
+from sundog.sim.figures.verdict import all_held, verdicts, with_infinite
+from sundog.sim.record.columns import Columns
+from sundog.sim.record.rows import Rows, latencies
 
 
 def rows(*requests: tuple[float, float, str | None, str]) -> Rows:

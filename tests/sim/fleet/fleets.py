@@ -6,16 +6,16 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, ClassVar
 
-from actors.config import EngineConfig, SchedulerConfig
-from actors.config.pools import EnginePool
-from actors.core.routers import Fleet, RouterPolicy, Unfinished
-from actors.core.routers.fleet_state import Role
-from actors.messages import Capacity
-from sim.cost.composed import InStep
-from sim.fleet.plan import FleetPlan, PlannedEngine
-from sim.record.recorder import Recorder
-from sim.replay import replay
-from sim.trace.record import TraceRequest
+from sundog.actors.config import EngineConfig, SchedulerConfig
+from sundog.actors.config.pools import EnginePool
+from sundog.actors.core.routers import Fleet, RouterPolicy, Unfinished
+from sundog.actors.core.routers.fleet_state import Role
+from sundog.actors.messages import Capacity
+from sundog.sim.cost.composed import InStep
+from sundog.sim.fleet.plan import FleetPlan, PlannedEngine
+from sundog.sim.record.recorder import Recorder
+from sundog.sim.replay import replay
+from sundog.sim.trace.record import TraceRequest
 from tests.sim.toy import COST
 
 BLOCK = 16

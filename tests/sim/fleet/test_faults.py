@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from actors.core.config import ConfigError
-from sim.figures.metrics import summarize
-from sim.fleet.faults import (
+from sundog.actors.core.config import ConfigError
+from sundog.sim.figures.metrics import summarize
+from sundog.sim.fleet.faults import (
     Cancellations,
     DeadEngine,
     FaultFile,
@@ -22,9 +22,9 @@ from sim.fleet.faults import (
     Straggler,
     drawn_faults,
 )
-from sim.fleet.figures import FleetFigures
-from sim.record.recorder import Recorder
-from sim.trace.record import TraceRequest
+from sundog.sim.fleet.figures import FleetFigures
+from sundog.sim.record.recorder import Recorder
+from sundog.sim.trace.record import TraceRequest
 from tests.core.traces import num_cases
 from tests.sim.fleet.fleets import crowd, fleet, limits, moving, played, with_witness
 

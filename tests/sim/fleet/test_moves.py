@@ -7,17 +7,17 @@ from typing import ClassVar
 
 import pytest
 
-from actors.core.policies.guard import PolicyError
-from actors.core.routers import Fleet, RouterPolicy, Submit, Unfinished
-from actors.core.routers.fleet_state import FleetState, Role
-from actors.core.routers.guard import GuardedRouter
-from actors.core.routers.prefix_index import new_index
-from actors.core.routers.rules import LeastRequests
-from actors.router.router import Router
-from sim.figures.metrics import summarize
-from sim.fleet.figures import FleetFigures
-from sim.record.columns import MovedColumns
-from sim.trace.record import TraceRequest
+from sundog.actors.core.policies.guard import PolicyError
+from sundog.actors.core.routers import Fleet, RouterPolicy, Submit, Unfinished
+from sundog.actors.core.routers.fleet_state import FleetState, Role
+from sundog.actors.core.routers.guard import GuardedRouter
+from sundog.actors.core.routers.prefix_index import new_index
+from sundog.actors.core.routers.rules import LeastRequests
+from sundog.actors.router.router import Router
+from sundog.sim.figures.metrics import summarize
+from sundog.sim.fleet.figures import FleetFigures
+from sundog.sim.record.columns import MovedColumns
+from sundog.sim.trace.record import TraceRequest
 from tests.core.traces import num_cases
 from tests.sim.fleet.fleets import BLOCK, Restless, crowd, fleet, limits, moving, played, with_witness
 

@@ -8,17 +8,17 @@ from math import inf
 import numpy as np
 import pytest
 
-from actors.config import EngineConfig
-from actors.core.routers.fleet_state import Role
-from sim.cost.composed import InStep
-from sim.cost.work import StepWork
-from sim.figures.metrics import summarize
-from sim.fleet.figures import FleetFigures
-from sim.fleet.links import Flow, share
-from sim.fleet.plan import FleetPlan
-from sim.record.rows import Rows, steps_table
-from sim.replay import replay
-from sim.trace.record import TraceRequest
+from sundog.actors.config import EngineConfig
+from sundog.actors.core.routers.fleet_state import Role
+from sundog.sim.cost.composed import InStep
+from sundog.sim.cost.work import StepWork
+from sundog.sim.figures.metrics import summarize
+from sundog.sim.fleet.figures import FleetFigures
+from sundog.sim.fleet.links import Flow, share
+from sundog.sim.fleet.plan import FleetPlan
+from sundog.sim.record.rows import Rows, steps_table
+from sundog.sim.replay import replay
+from sundog.sim.trace.record import TraceRequest
 from tests.core.traces import num_cases
 from tests.sim.fleet.fleets import BLOCK, crowd, fleet, limits, played, wide, with_witness
 from tests.sim.toy import COST

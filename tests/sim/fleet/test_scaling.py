@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from actors.config import EngineConfig
-from actors.core.routers import RoundRobin
-from actors.core.routers.fleet_state import Role
-from actors.core.scalers import SCALERS, ArrivalTrend, Attainment, Hpa, Keda, ScaledFleet, Scaler
-from actors.kernel.actor import Actor
-from actors.messages import Batch, Finish, Heard, Routed, StepOutput, Submit
-from sim.figures.metrics import summarize
-from sim.fleet.faults import DeadEngine, PlannedFault
-from sim.fleet.figures import FleetFigures, ScalingFigures
-from sim.fleet.plan import FleetPlan
-from sim.fleet.scaling import Scaling
-from sim.fleet.watch import FleetWatch
-from sim.record.recorder import Recorder
-from sim.trace.record import TraceRequest
+from sundog.actors.config import EngineConfig
+from sundog.actors.core.routers import RoundRobin
+from sundog.actors.core.routers.fleet_state import Role
+from sundog.actors.core.scalers import SCALERS, ArrivalTrend, Attainment, Hpa, Keda, ScaledFleet, Scaler
+from sundog.actors.kernel.actor import Actor
+from sundog.actors.messages import Batch, Finish, Heard, Routed, StepOutput, Submit
+from sundog.sim.figures.metrics import summarize
+from sundog.sim.fleet.faults import DeadEngine, PlannedFault
+from sundog.sim.fleet.figures import FleetFigures, ScalingFigures
+from sundog.sim.fleet.plan import FleetPlan
+from sundog.sim.fleet.scaling import Scaling
+from sundog.sim.fleet.watch import FleetWatch
+from sundog.sim.record.recorder import Recorder
+from sundog.sim.trace.record import TraceRequest
 from tests.core.traces import num_cases
 from tests.sim.fleet.fleets import crowd, fleet, played
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from sim.hardware.families import FAMILIES
-from sim.hardware.model import shape_of
+from sundog.sim.hardware.families import FAMILIES
+from sundog.sim.hardware.model import shape_of
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

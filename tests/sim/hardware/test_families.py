@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from actors.core.config import ConfigError
-from sim.cost.roofline import Roofline
-from sim.cost.work import StepWork
-from sim.hardware.attention import Latent
-from sim.hardware.gpu import load_gpu
-from sim.hardware.model import known_models, load_model, shape_of
-from sim.hardware.quantization import quantised
+from sundog.actors.core.config import ConfigError
+from sundog.sim.cost.roofline import Roofline
+from sundog.sim.cost.work import StepWork
+from sundog.sim.hardware.attention import Latent
+from sundog.sim.hardware.gpu import load_gpu
+from sundog.sim.hardware.model import known_models, load_model, shape_of
+from sundog.sim.hardware.quantization import quantised
 
 WHOLE, NO_INPUT, LAYERS = "with both tables", "without the input table", "without either table"
 PUBLISHED: dict[str, tuple[float, float, str]] = {

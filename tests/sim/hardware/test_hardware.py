@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from actors.core.config import ConfigError
-from sim.hardware.attention import Heads
-from sim.hardware.formats import dtype_name
-from sim.hardware.gpu import known_gpus, load_gpu
-from sim.hardware.memory import plan_memory
-from sim.hardware.model import load_model
-from sim.hardware.shape import Layer, Mlp
+from sundog.actors.core.config import ConfigError
+from sundog.sim.hardware.attention import Heads
+from sundog.sim.hardware.formats import dtype_name
+from sundog.sim.hardware.gpu import known_gpus, load_gpu
+from sundog.sim.hardware.memory import plan_memory
+from sundog.sim.hardware.model import load_model
+from sundog.sim.hardware.shape import Layer, Mlp
 
 PARAMS = {
     "llama-3.1-8b": 8_030_261_248,

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from actors.core.config import ConfigError
-from sim.hardware.gpu import load_gpu
-from sim.hardware.memory import layers_of_stages, stages_of
-from sim.hardware.model import load_model, shape_of
-from sim.target import Target
+from sundog.actors.core.config import ConfigError
+from sundog.sim.hardware.gpu import load_gpu
+from sundog.sim.hardware.memory import layers_of_stages, stages_of
+from sundog.sim.hardware.model import load_model, shape_of
+from sundog.sim.target import Target
 
 
 @pytest.mark.parametrize(

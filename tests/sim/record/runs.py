@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from sim.figures.metrics import Summary
-from sim.record.recorder import Recorder
-from sim.record.run_directory import write_facts
-from sim.record.run_writer import RunWriter
+from sundog.sim.figures.metrics import Summary
+from sundog.sim.record.recorder import Recorder
+from sundog.sim.record.run_directory import write_facts
+from sundog.sim.record.run_writer import RunWriter
 
 
 def write_run(

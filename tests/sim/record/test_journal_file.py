@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from actors.config import EngineConfig
-from actors.messages import Capacity
-from sim.explain.journal_reader import journal_header, journal_records
-from sim.explain.load import load
-from sim.files.lines import JsonLines
-from sim.files.run_files import JOURNAL as NAME
-from sim.record.journal import Journal
-from sim.record.journal_file import JournalFile
-from sim.record.journal_rows import Arrival, Header, JournalError, JournalStep
-from sim.replay import replay
+from sundog.actors.config import EngineConfig
+from sundog.actors.messages import Capacity
+from sundog.sim.explain.journal_reader import journal_header, journal_records
+from sundog.sim.explain.load import load
+from sundog.sim.files.lines import JsonLines
+from sundog.sim.files.run_files import JOURNAL as NAME
+from sundog.sim.record.journal import Journal
+from sundog.sim.record.journal_file import JournalFile
+from sundog.sim.record.journal_rows import Arrival, Header, JournalError, JournalStep
+from sundog.sim.replay import replay
 from tests.sim.test_replay import COST, random_config, random_trace
 
 BLOCKS = 41

@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from actors.kernel.actor import Actor, Handled
-from actors.messages import Heard, StepOutput
-from sim.figures.metrics import Summary, summarize
-from sim.replay import replay
-from sim.trace.record import TraceRequest
+from sundog.actors.kernel.actor import Actor, Handled
+from sundog.actors.messages import Heard, StepOutput
 from sundog.builds.simulated import Simulated
 from sundog.options.engine import EngineOptions
 from sundog.options.simulation import TargetOptions
+from sundog.sim.figures.metrics import Summary, summarize
+from sundog.sim.replay import replay
+from sundog.sim.trace.record import TraceRequest
 
 NUM_BLOCKS = 1000
 

@@ -9,15 +9,15 @@ from functools import partial
 import numpy as np
 import pytest
 
-from actors.core.batch import Admission, Batch, Chunk, Finish
-from actors.core.params.sampling import Sampling
-from actors.messages import StepOutput
-from sim.clock import run_virtual
-from sim.figures.distribution import distribution, distribution_of
-from sim.figures.metrics import request_times, summarize
-from sim.figures.totals import RunTerms
-from sim.record.recorder import Recorder
-from sim.show.summary_table import print_summary
+from sundog.actors.core.batch import Admission, Batch, Chunk, Finish
+from sundog.actors.core.params.sampling import Sampling
+from sundog.actors.messages import StepOutput
+from sundog.sim.clock import run_virtual
+from sundog.sim.figures.distribution import distribution, distribution_of
+from sundog.sim.figures.metrics import request_times, summarize
+from sundog.sim.figures.totals import RunTerms
+from sundog.sim.record.recorder import Recorder
+from sundog.sim.show.summary_table import print_summary
 from tests.sim.toy import Toy, counting_backend, play, recorded
 
 SEEDS = range(30)

@@ -6,20 +6,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from actors.config import EngineConfig
-from actors.core.config import SchedulerConfig
-from actors.messages import Capacity
-from sim.cost.roofline import Roofline
-from sim.figures.metrics import summarize
-from sim.files.run_files import RunError
-from sim.hardware.gpu import load_gpu
-from sim.hardware.model import load_model
-from sim.record.recorder import Recorder
-from sim.record.rows import REQUEST_COLUMNS, STEP_COLUMNS
-from sim.record.run_directory import open_run, read_config
-from sim.replay import replay
-from sim.workload.distributions import Poisson, Uniform
-from sim.workload.spec import Workload
+from sundog.actors.config import EngineConfig
+from sundog.actors.core.config import SchedulerConfig
+from sundog.actors.messages import Capacity
+from sundog.sim.cost.roofline import Roofline
+from sundog.sim.figures.metrics import summarize
+from sundog.sim.files.run_files import RunError
+from sundog.sim.hardware.gpu import load_gpu
+from sundog.sim.hardware.model import load_model
+from sundog.sim.record.recorder import Recorder
+from sundog.sim.record.rows import REQUEST_COLUMNS, STEP_COLUMNS
+from sundog.sim.record.run_directory import open_run, read_config
+from sundog.sim.replay import replay
+from sundog.sim.workload.distributions import Poisson, Uniform
+from sundog.sim.workload.spec import Workload
 from tests.sim.record.runs import write_run
 
 FILES = ("requests.parquet", "steps.parquet", "summary.json", "config.toml")

@@ -5,21 +5,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import sim.figures.distribution
-import sim.record.recorder
-import sim.record.run_writer
-from actors.config import EngineConfig
-from actors.core.config import ConfigError
-from actors.messages import Capacity
-from sim.cost.roofline import Roofline
-from sim.figures.distribution import distribution, distribution_of
-from sim.figures.metrics import summarize
-from sim.figures.totals import RunTerms
-from sim.hardware.gpu import load_gpu
-from sim.hardware.model import load_model
-from sim.record.run_directory import write_facts
-from sim.record.run_writer import RunWriter
-from sim.replay import replay
+import sundog.sim.figures.distribution
+import sundog.sim.record.recorder
+import sundog.sim.record.run_writer
+from sundog.actors.config import EngineConfig
+from sundog.actors.core.config import ConfigError
+from sundog.actors.messages import Capacity
+from sundog.sim.cost.roofline import Roofline
+from sundog.sim.figures.distribution import distribution, distribution_of
+from sundog.sim.figures.metrics import summarize
+from sundog.sim.figures.totals import RunTerms
+from sundog.sim.hardware.gpu import load_gpu
+from sundog.sim.hardware.model import load_model
+from sundog.sim.record.run_directory import write_facts
+from sundog.sim.record.run_writer import RunWriter
+from sundog.sim.replay import replay
 from tests.sim.record.runs import write_run
 from tests.sim.record.test_run_directory import FILES, LIMITS, WORK
 
@@ -32,15 +32,15 @@ def test_streamed_files_and_figures_are_those_of_a_run_kept_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replicas: int
 ) -> None:
     """Byte for byte, with parts so small that there are many, and whether steps come in runs."""
-    monkeypatch.setattr(sim.record.run_writer, "ROWS", 50)
+    monkeypatch.setattr(sundog.sim.record.run_writer, "ROWS", 50)
     rows = [row._replace(tenant="ab"[i % 2]) for i, row in enumerate(WORK.requests(3))]
     cost = Roofline(load_model("llama-3.1-8b"), load_gpu("h100"))
     for name, runs, spill in (("kept", True, None), ("runs", True, 20), ("steps", False, 7)):
         config = EngineConfig(scheduler=LIMITS, replicas=replicas, decode_runs=runs)
         writer = None
         if spill is not None:
-            monkeypatch.setattr(sim.record.recorder, "SPILL", spill)
-            monkeypatch.setattr(sim.figures.distribution, "AT_ONCE", 10)
+            monkeypatch.setattr(sundog.sim.record.recorder, "SPILL", spill)
+            monkeypatch.setattr(sundog.sim.figures.distribution, "AT_ONCE", 10)
             writer = RunWriter(tmp_path / name, replicas)
         recorder = replay(rows, config, cost, Capacity(130, 16), sink=writer)
         summary = summarize(recorder, TERMS, writer and writer.close())
@@ -69,7 +69,7 @@ def test_figures_do_not_depend_on_how_values_are_cut(monkeypatch: pytest.MonkeyP
     assert whole is not None
     cuts = np.sort(rng.integers(0, len(values), 5))
     shuffled = rng.permutation(values)
-    monkeypatch.setattr(sim.figures.distribution, "AT_ONCE", 0)
+    monkeypatch.setattr(sundog.sim.figures.distribution, "AT_ONCE", 0)
     parts = distribution_of(lambda: iter([(part, None) for part in np.split(shuffled, cuts)]))
     assert parts == whole
     p50, p90, p99 = np.percentile(values, (50, 90, 99))

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from actors.config import EngineConfig, SchedulerConfig
-from actors.messages import Capacity
-from sim.cost.calibrated import InRange
-from sim.cost.cost_file import read_cost
-from sim.record.journal import Journal, observations
-from sim.record.step_log import Sizes, StepLog
-from sim.replay import replay
+from sundog.actors.config import EngineConfig, SchedulerConfig
+from sundog.actors.messages import Capacity
+from sundog.sim.cost.calibrated import InRange
+from sundog.sim.cost.cost_file import read_cost
+from sundog.sim.record.journal import Journal, observations
+from sundog.sim.record.step_log import Sizes, StepLog
+from sundog.sim.replay import replay
 from tests.live import EMULATED, Stream, live
 from tests.sim.test_replay import COST, random_trace
 from tests.sundog.test_runs import refused, sundog

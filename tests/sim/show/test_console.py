@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from sim.show.console import PIPED, console_for, print_table, shortened
+from sundog.sim.show.console import PIPED, console_for, print_table, shortened
 
 NUMBERS = ("1,234,567.89", "98,765,432.10", "123,456.78", "0.000123", "45,678,901")
 

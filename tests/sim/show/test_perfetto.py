@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from actors.core.config import ConfigError
-from actors.graph import open_graph
-from actors.messages import Generate, Sampling
-from sim.explain.load import load
-from sim.files.run_files import MESSAGES as NAME
-from sim.record.journal_file import JournalFile, MessageFile
-from sim.record.journal_rows import Header
-from sim.replay import replay
-from sim.show.perfetto import export
-from sim.trace.record import TraceRequest
+from sundog.actors.core.config import ConfigError
+from sundog.actors.graph import open_graph
+from sundog.actors.messages import Generate, Sampling
+from sundog.sim.explain.load import load
+from sundog.sim.files.run_files import MESSAGES as NAME
+from sundog.sim.record.journal_file import JournalFile, MessageFile
+from sundog.sim.record.journal_rows import Header
+from sundog.sim.replay import replay
+from sundog.sim.show.perfetto import export
+from sundog.sim.trace.record import TraceRequest
 from tests.actors.fakes import FakeBackend, engine_config, read
 from tests.sim.toy import CAPACITY, COST
 from tests.sundog.test_runs import refused, sundog
@@ -160,8 +160,8 @@ def test_a_long_run_is_bounded_and_what_is_left_out_is_said(
     long_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Batches that follow each other are one slice, which holds what each of them did; messages end."""
-    monkeypatch.setattr("sim.show.perfetto.MOST_SLICES", 40)
-    monkeypatch.setattr("sim.show.perfetto.MOST_MESSAGES", 100)
+    monkeypatch.setattr("sundog.sim.show.perfetto.MOST_SLICES", 40)
+    monkeypatch.setattr("sundog.sim.show.perfetto.MOST_MESSAGES", 100)
     path = tmp_path / "bounded.json"
     exported = export(long_run, path)
     found = json.loads(path.read_text())["traceEvents"]

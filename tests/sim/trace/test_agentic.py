@@ -6,9 +6,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from sim.trace.jsonl_rows import write_trace
-from sim.trace.read import read_trace
-from sim.trace.record import TraceError
+from sundog.sim.trace.jsonl_rows import write_trace
+from sundog.sim.trace.read import read_trace
+from sundog.sim.trace.record import TraceError
 from tests.sundog.test_runs import refused, sundog
 
 

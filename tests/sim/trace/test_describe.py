@@ -2,10 +2,10 @@
 
 import pytest
 
-from sim.trace.describe import bars, describe
-from sim.trace.record import TraceRequest
-from sim.workload.distributions import Poisson, Uniform
-from sim.workload.spec import Workload
+from sundog.sim.trace.describe import bars, describe
+from sundog.sim.trace.record import TraceRequest
+from sundog.sim.workload.distributions import Poisson, Uniform
+from sundog.sim.workload.spec import Workload
 
 
 def test_a_poisson_workload_is_described_as_one() -> None:

@@ -13,9 +13,9 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from sim.files.run_files import REQUESTS
-from sim.trace.jsonl_rows import UNITS
-from sim.trace.read import read_trace
+from sundog.sim.files.run_files import REQUESTS
+from sundog.sim.trace.jsonl_rows import UNITS
+from sundog.sim.trace.read import read_trace
 from tests import warm
 
 Row = tuple[int, int, int]

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sim.record.run_directory import open_run
+from sundog.sim.record.run_directory import open_run
 from tests import warm
 
 Row = dict[str, object]

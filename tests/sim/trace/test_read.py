@@ -9,12 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from actors.core.config import ConfigError
-from sim.files.lines import MOST_LINE_BYTES, decode, read_lines
-from sim.trace.jsonl_rows import UNITS, write_trace
-from sim.trace.read import read_trace
-from sim.trace.record import TraceError, TraceRequest
-from sim.workload.read import read_spec
+from sundog.actors.core.config import ConfigError
+from sundog.sim.files.lines import MOST_LINE_BYTES, decode, read_lines
+from sundog.sim.trace.jsonl_rows import UNITS, write_trace
+from sundog.sim.trace.read import read_trace
+from sundog.sim.trace.record import TraceError, TraceRequest
+from sundog.sim.workload.read import read_spec
 
 HEADER = json.dumps({"format": "sundog-trace", "version": 1, "units": UNITS, "provenance": "test"})
 BLOCK_HEADER = HEADER[:-1] + ', "hash_block_tokens": 16}'

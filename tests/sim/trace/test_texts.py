@@ -11,10 +11,10 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from sim.figures.metrics import summarize
-from sim.replay import replay
-from sim.trace.read import read_trace
-from sim.trace.record import TraceError, TraceRequest
+from sundog.sim.figures.metrics import summarize
+from sundog.sim.replay import replay
+from sundog.sim.trace.read import read_trace
+from sundog.sim.trace.record import TraceError, TraceRequest
 from tests.actors.fakes import engine_config
 from tests.sim.record.runs import write_run
 from tests.sim.toy import CAPACITY, COST

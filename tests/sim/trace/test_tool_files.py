@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from actors.core.config import ConfigError
-from sim.trace.read import read_trace
-from sim.trace.record import TraceError, TraceRequest
+from sundog.actors.core.config import ConfigError
+from sundog.sim.trace.read import read_trace
+from sundog.sim.trace.record import TraceError, TraceRequest
 
 SAMPLES = Path(__file__).parent / "samples"
 COLUMNS = "arrival=when,prompt=prompt len,output=answer len,session=who"
@@ -263,7 +263,7 @@ def test_a_damaged_file_is_refused_and_not_repaired(tmp_path: Path, name: str) -
 
 
 def _part(**given: Any) -> list[TraceRequest]:
-    from sim.trace.window import TracePart
+    from sundog.sim.trace.window import TracePart
 
     return TracePart(**given).of(ROWS)
 
@@ -299,7 +299,7 @@ def test_idle_time_is_cut_between_arrivals_and_in_sessions() -> None:
 
 def test_a_sample_is_of_whole_sessions_the_same_each_time_and_nested() -> None:
     """A larger share has all of a smaller one, and about as many as it says."""
-    from sim.trace.window import TracePart
+    from sundog.sim.trace.window import TracePart
 
     rows = [
         TraceRequest(f"{s}.{t}", float(s), 5, 1, session=str(s), after=(f"{s}.{t - 1}",) if t else ())

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from actors.core.config import ConfigError
-from sim.trace.jsonl_rows import write_trace
-from sim.trace.read import read_trace
-from sim.trace.record import TraceRequest
-from sim.workload.mixture import Mixture, merged
-from sim.workload.read import read_spec
+from sundog.actors.core.config import ConfigError
+from sundog.sim.trace.jsonl_rows import write_trace
+from sundog.sim.trace.read import read_trace
+from sundog.sim.trace.record import TraceRequest
+from sundog.sim.workload.mixture import Mixture, merged
+from sundog.sim.workload.read import read_spec
 from sundog.sweeps.axes import with_fields
 from tests import warm
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from actors.core.config import ConfigError
-from sim.trace.jsonl_rows import write_trace
-from sim.trace.read import read_trace
-from sim.workload import stream
-from sim.workload.distributions import (
+from sundog.actors.core.config import ConfigError
+from sundog.sim.trace.jsonl_rows import write_trace
+from sundog.sim.trace.read import read_trace
+from sundog.sim.workload import stream
+from sundog.sim.workload.distributions import (
     Diurnal,
     Empirical,
     Fixed,
@@ -22,8 +22,8 @@ from sim.workload.distributions import (
     Uniform,
     Zipf,
 )
-from sim.workload.read import read_spec
-from sim.workload.spec import Workload
+from sundog.sim.workload.read import read_spec
+from sundog.sim.workload.spec import Workload
 
 TRACES = Path(__file__).parents[3] / "traces"
 CHAT_TRACE = TRACES / "chat-poisson-2rps-5min.jsonl.gz"

@@ -9,12 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sim.figures.sweep.cells import FailedRun, Job, Measures
-from sim.figures.sweep.played import Played, StepSpans, measure, measured, warm_up
-from sim.figures.totals import RunTerms
-from sim.record.columns import KvUse
-from sim.record.rows import Floats, Rows
-from sim.trace.programs import Programs
+from sundog.sim.figures.sweep.cells import FailedRun, Job, Measures
+from sundog.sim.figures.sweep.played import Played, StepSpans, measure, measured, warm_up
+from sundog.sim.figures.totals import RunTerms
+from sundog.sim.record.columns import KvUse
+from sundog.sim.record.rows import Floats, Rows
+from sundog.sim.trace.programs import Programs
 
 COUNT = 400
 

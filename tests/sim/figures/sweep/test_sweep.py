@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from sim.figures.intervals import Interval, find_warm_up
-from sim.figures.named import Metric
-from sim.figures.sweep.cells import Cell, Job, Measures, Rule, grid, sweep
-from sim.figures.sweep.ranking import ranked
 from sundog.cli import cli
+from sundog.sim.figures.intervals import Interval, find_warm_up
+from sundog.sim.figures.named import Metric
+from sundog.sim.figures.sweep.cells import Cell, Job, Measures, Rule, grid, sweep
+from sundog.sim.figures.sweep.ranking import ranked
 
 SPEC = """
 duration_s = 20

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from actors.core.config import ConfigError
-from sim.cost.overhead import NO_OVERHEAD, host_overhead
-from sim.cost.work import StepWork
-from sim.figures.validate.measured import MeasuredError, MeasuredServer
-from sim.figures.validate.predict import Deployment, predict
-from sim.figures.validate.records import find_servers
+from sundog.actors.core.config import ConfigError
 from sundog.builds.simulated import Simulated
 from sundog.options.engine import EngineOptions
 from sundog.options.simulation import TargetOptions
+from sundog.sim.cost.overhead import NO_OVERHEAD, host_overhead
+from sundog.sim.cost.work import StepWork
+from sundog.sim.figures.validate.measured import MeasuredError, MeasuredServer
+from sundog.sim.figures.validate.predict import Deployment, predict
+from sundog.sim.figures.validate.records import find_servers
 from tests.sim.figures.validate.test_validate import WRITTEN
 from tests.sundog.test_runs import sundog
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from sim.cost.overhead import host_overhead
-from sim.figures.validate.errors import MEANS, FamilyErrors, ValidationRow, by_family, coverages
-from sim.figures.validate.measured import MeasuredServer, Stage
-from sim.figures.validate.predict import Prediction, predict
-from sim.figures.validate.records import find_servers
+from sundog.sim.cost.overhead import host_overhead
+from sundog.sim.figures.validate.errors import MEANS, FamilyErrors, ValidationRow, by_family, coverages
+from sundog.sim.figures.validate.measured import MeasuredServer, Stage
+from sundog.sim.figures.validate.predict import Prediction, predict
+from sundog.sim.figures.validate.records import find_servers
 
 OWN = Path("sim/figures/validate/servers")
 SHARED = Path("../shared/ground_truth")

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from sim.cost.overhead import NO_OVERHEAD, HostOverhead
-from sim.figures.validate.errors import ValidationRow, summary
-from sim.figures.validate.measured import THROUGHPUT, MeasuredError, MeasuredServer, exact_poisson
-from sim.figures.validate.predict import predict
-from sim.figures.validate.records import find_servers
-from sim.show.validation_table import ShownRefusal, accuracy_page, print_validation, to_json
+from sundog.sim.cost.overhead import NO_OVERHEAD, HostOverhead
+from sundog.sim.figures.validate.errors import ValidationRow, summary
+from sundog.sim.figures.validate.measured import THROUGHPUT, MeasuredError, MeasuredServer, exact_poisson
+from sundog.sim.figures.validate.predict import predict
+from sundog.sim.figures.validate.records import find_servers
+from sundog.sim.show.validation_table import ShownRefusal, accuracy_page, print_validation, to_json
 
 OWN = Path("sim/figures/validate/servers")
 WRITTEN = """
@@ -146,7 +146,7 @@ def test_arrivals_take_exactly_as_long_as_the_rate_says() -> None:
 @pytest.mark.long(reason="predicts every record that ships")
 def test_the_records_that_come_with_sundog_are_predicted_within_three_percent() -> None:
     """Mean latencies of the load that the host's share was fitted to, and of a heavier one."""
-    from sim.cost.overhead import host_overhead
+    from sundog.sim.cost.overhead import host_overhead
 
     heavy, light = (
         ValidationRow(real, real.stages[0], predict(real, host_overhead(True), "auto")[0])

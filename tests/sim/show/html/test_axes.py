@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from actors.config import EngineConfig
-from sim.cost.roofline import Roofline
-from sim.figures.metrics import summarize
-from sim.hardware.gpu import load_gpu
-from sim.hardware.model import load_model
-from sim.record.run_directory import open_run
-from sim.replay import replay
-from sim.show.html.page import render, series
-from sim.trace.record import TraceRequest
+from sundog.actors.config import EngineConfig
+from sundog.sim.cost.roofline import Roofline
+from sundog.sim.figures.metrics import summarize
+from sundog.sim.hardware.gpu import load_gpu
+from sundog.sim.hardware.model import load_model
+from sundog.sim.record.run_directory import open_run
+from sundog.sim.replay import replay
+from sundog.sim.show.html.page import render, series
+from sundog.sim.trace.record import TraceRequest
 from tests.sim.record.runs import write_run
 from tests.sim.show.html.test_page import CAPACITY, LIMITS, recorded
 

@@ -9,22 +9,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from actors.config import EngineConfig
-from actors.core.config import ConfigError, SchedulerConfig
-from actors.messages import Capacity
-from sim.cost.roofline import Roofline
-from sim.figures.metrics import summarize
-from sim.hardware.gpu import load_gpu
-from sim.hardware.model import load_model
-from sim.record.journal_file import JournalFile
-from sim.record.journal_rows import Header
-from sim.record.run_directory import Run, open_run
-from sim.replay import replay
-from sim.show.html.facts import figures, tenants, worst
-from sim.show.html.page import NUM_BUCKETS, PERCENTS, render, series, write_page
-from sim.trace.record import TraceRequest
-from sim.workload.distributions import Poisson, Uniform
-from sim.workload.spec import Workload
+from sundog.actors.config import EngineConfig
+from sundog.actors.core.config import ConfigError, SchedulerConfig
+from sundog.actors.messages import Capacity
+from sundog.sim.cost.roofline import Roofline
+from sundog.sim.figures.metrics import summarize
+from sundog.sim.hardware.gpu import load_gpu
+from sundog.sim.hardware.model import load_model
+from sundog.sim.record.journal_file import JournalFile
+from sundog.sim.record.journal_rows import Header
+from sundog.sim.record.run_directory import Run, open_run
+from sundog.sim.replay import replay
+from sundog.sim.show.html.facts import figures, tenants, worst
+from sundog.sim.show.html.page import NUM_BUCKETS, PERCENTS, render, series, write_page
+from sundog.sim.trace.record import TraceRequest
+from sundog.sim.workload.distributions import Poisson, Uniform
+from sundog.sim.workload.spec import Workload
 from tests.sim.record.runs import write_run
 
 LIMITS = SchedulerConfig(max_num_seqs=16, max_num_batched_tokens=512, max_model_len=1024)
