@@ -9,6 +9,8 @@ to a PromptReader, which tokenises it in a thread.
 import logging
 from collections import deque
 
+import trio
+
 from sundog.actors.config import EngineConfig
 from sundog.actors.core.blocks.kv_cache import BlockHasher
 from sundog.actors.core.logged import logged
@@ -299,11 +301,21 @@ class Intake:
 
 
 class PromptReader(Actor[ReadPrompt]):
-    """Turns each Generate into the engine's Submits, or a refusal."""
+    """Turns each Generate into the engine's Submits, or a refusal.
+
+    Law: once all callers have hung up, nobody waits for the prompt that is being read, and so neither does
+    the reader: the thread is left to itself, which may be in native code that cannot be stopped.
+    """
 
     def __init__(self, name: str, intake: Intake, *, tap: Tap | None = None) -> None:
         super().__init__(name, tap=tap)
         self._intake = intake
+        self._reading: trio.CancelScope | None = None
+
+    def wake(self) -> None:
+        if self._reading is not None and self.mailbox.num_callers == 0:
+            self._reading.cancel()
+        super().wake()
 
     def handle(self, message: ReadPrompt) -> Handled:
         match message:
@@ -313,13 +325,16 @@ class PromptReader(Actor[ReadPrompt]):
                 self.unknown(message)
 
     async def _read(self, message: ReadPrompt) -> PromptRead:
-        submits = await run_blocking(
-            self._intake.submit,
-            message.generate,
-            message.request_id,
-            message.arrival_s,
-            abandon_on_cancel=True,
-        )
+        submits: tuple[Submit, ...] | Refused = Refused("the server stops")
+        with trio.CancelScope() as self._reading:
+            submits = await run_blocking(
+                self._intake.submit,
+                message.generate,
+                message.request_id,
+                message.arrival_s,
+                abandon_on_cancel=True,
+            )
+        self._reading = None
         return PromptRead(message.request_id, message.number, submits)
 
 
