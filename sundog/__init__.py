@@ -14,7 +14,9 @@ What a user's file of one's own policy, router, predictor or scaler needs is imp
     Predictor    base of a predictor of lengths    Unanswered   a request, as a predictor is shown it
     Scaler       base of a scaler                  ScaledFleet  the load, as a scaler is shown it
     VirtualTokenCounter   the policy that shares tokens between tenants fairly
-    ConfigError  what is wrong with an option or a file
+    ConfigError  what is wrong with an option or a file; the next three are ConfigErrors:
+    PolicyError  a policy, router, predictor or scaler failed
+    TraceError   a trace cannot be read            RunError  the folder of a run cannot be read
 
 The folders `actors/`, `runtime/` and `sim/` are installed in here, as links in a source tree, so that a
 `sim.py` beside a notebook stays its owner's. What lies in them may change.
@@ -26,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sundog.actors.config import ConfigError
     from sundog.actors.core.policies import Fcfs, Policy, Rank, Refusal, Request, View
+    from sundog.actors.core.policies.guard import PolicyError
     from sundog.actors.core.policies.orders import VirtualTokenCounter
     from sundog.actors.core.predictors import LengthPredictor as Predictor
     from sundog.actors.core.predictors import Unanswered
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
     from sundog.actors.core.scalers import ScaledFleet, Scaler
     from sundog.library.functions import plan, read, replay, serve, sweep
     from sundog.library.results import PlanResult, RunResult, SweepResult
+    from sundog.sim.files.run_files import RunError
+    from sundog.sim.trace.record import TraceError
 
 POLICIES, ROUTERS = "sundog.actors.core.policies", "sundog.actors.core.routers"
 PREDICTORS, SCALERS = "sundog.actors.core.predictors", "sundog.actors.core.scalers"
@@ -41,6 +46,9 @@ WHERE = {
     **dict.fromkeys(("plan", "read", "replay", "serve", "sweep"), "sundog.library.functions"),
     **dict.fromkeys(("PlanResult", "RunResult", "SweepResult"), "sundog.library.results"),
     "ConfigError": "sundog.actors.config",
+    "PolicyError": f"{POLICIES}.guard",
+    "TraceError": "sundog.sim.trace.record",
+    "RunError": "sundog.sim.files.run_files",
     **dict.fromkeys(("Fcfs", "Policy", "Rank", "Refusal", "Request", "View"), POLICIES),
     "VirtualTokenCounter": f"{POLICIES}.orders",
     **dict.fromkeys(("Fleet", "Router", "Submit", "Unfinished"), ROUTERS),
@@ -57,16 +65,19 @@ __all__ = [
     "Fleet",
     "PlanResult",
     "Policy",
+    "PolicyError",
     "Predictor",
     "Rank",
     "Refusal",
     "Request",
     "Router",
+    "RunError",
     "RunResult",
     "ScaledFleet",
     "Scaler",
     "Submit",
     "SweepResult",
+    "TraceError",
     "Unanswered",
     "Unfinished",
     "View",

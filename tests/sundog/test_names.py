@@ -1,5 +1,6 @@
 """One import name: whatever lies in the user's folder, and however a module is asked for, it exists once."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -57,3 +58,19 @@ def test_a_public_name_is_there(name: str) -> None:
     assert getattr(sundog, name) is not None
     assert sundog.__doc__ is not None and name in sundog.__doc__
     assert name in dir(sundog)
+
+
+PAGES = ("README.md", "docs/python.md", "docs/policies.md", "docs/routing.md", "docs/fleets.md")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_public_name_of_a_page_exists(page: str) -> None:
+    """`sundog.x` is a public name, or one of the folders."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    names = set(re.findall(r"(?<![\w/.@-])sundog\.(\w+)\b(?!\.(?:toml|md|py)\b)", text))
+    assert not names - set(sundog.__all__) - {"actors", "runtime", "sim"}
+
+
+@pytest.mark.parametrize("name", ["PolicyError", "RunError", "TraceError"])
+def test_every_error_is_a_config_error(name: str) -> None:
+    assert issubclass(getattr(sundog, name), sundog.ConfigError)
