@@ -41,7 +41,10 @@ def rounded(number: float) -> float:
 
 def to_ticks(seconds: float) -> float:
     """A duration in ticks, rounded half to even, at least one."""
-    return max(rounded(seconds * TICKS_PER_S), 1.0)
+    ticks = seconds * TICKS_PER_S
+    if ticks < WHOLE:
+        ticks = (ticks + WHOLE) - WHOLE  # `rounded`, without a call for each step
+    return 1.0 if ticks < 1.0 else ticks
 
 
 def end_times_s(start_tick: float, seconds: NDArray[np.float64]) -> "array[float]":
@@ -146,7 +149,7 @@ class Pace:
         ends = []
         for seconds in self.cost.few_s(work, num_steps):
             start += to_ticks(seconds)
-            ends.append(to_s(start))
+            ends.append(start / TICKS_PER_S)
         return ends
 
     def step_s(self, prefill_tokens: int, decodes: int, context_tokens: int) -> float:

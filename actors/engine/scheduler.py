@@ -282,7 +282,8 @@ class Scheduler(Actor[ToScheduler]):
 
     def _begin_soon(self) -> None:
         self.phase = Phase.BEGINNING
-        self.clock.enter(self.clock.now_s(), Event.STEP_BEGIN, self.name, self._begin_timer)
+        clock = self.clock
+        clock.enter(clock.now_s(), Event.STEP_BEGIN, self.name, self._begin_timer)
 
     def _interrupt(self) -> None:
         self.phase, self._interrupted_s = Phase.INTERRUPTED, self.clock.now_s()
@@ -349,16 +350,17 @@ class Scheduler(Actor[ToScheduler]):
         state, result = self._state, self._results.popleft()
         # A run that a failing engine cuts ends in the past: what came later waits for the step that is lost.
         is_heard = self.phase is not Phase.INTERRUPTED or result.end_times_s[-1] >= self._interrupted_s
-        if result.num_steps > 1:
-            extend(state, result.num_steps - 1, result.end_times_s[-2])
+        num_steps = len(result.end_times_s)
+        if num_steps > 1:
+            extend(state, num_steps - 1, result.end_times_s[-2])
         if self._depth > 1 and self.phase is not Phase.EXECUTING:
             # Planned as it would have been when the run's last step began.
-            if result.num_steps > 1:
+            if num_steps > 1:
                 state.view.advance(result.end_times_s[-2])
             self._plan(may_run=False)
         planned = self._steps.popleft()
         num_free = state.kv.pool.num_free
-        num_ahead_blocks = sum([ahead.num_taken_blocks for ahead in self._steps])
+        num_ahead_blocks = sum([ahead.num_taken_blocks for ahead in self._steps]) if self._steps else 0
         if is_heard and not self._inbox.is_empty:
             self._aborted += self._inbox.take_aborts()
         state.view.advance(result.end_times_s[-1])

@@ -149,7 +149,7 @@ class Actor(Owner[M_contra], Generic[M_contra]):
 
     def receive(self, message: M_contra, reply: Reply[object] | None) -> None:
         """Handle a message and all that arrive meanwhile, until a handler has to wait."""
-        mailbox, clock = self.mailbox, self.clock
+        mailbox, clock = self.mailbox, self._clock or self.clock  # asking the property is a call a message
         mailbox.is_free = False
         try:
             while True:
