@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from sundog.actors.front.codec import TooManyTokens
+from sundog.actors.front.foreign import ForeignFailure
 from sundog.runtime.host.python import module_command
 
 LONG = 2**20
@@ -30,7 +31,7 @@ WORD = "I"
 
 
 class TextError(ValueError):
-    """A text that cannot be tokenised within the bounds."""
+    """A text that takes more to tokenise than the bounds allow."""
 
 
 class Apart:
@@ -44,7 +45,7 @@ class Apart:
         self._most_s = most_s
 
     def encode(self, text: str, most_tokens: int | None, *, add_special_tokens: bool) -> list[int]:
-        """Return the tokens; raises TextError, and TooManyTokens for more than `most_tokens`."""
+        """Return at most `most_tokens` tokens; raises TextError, ForeignFailure and TooManyTokens."""
         tokenizer, data = self._tokenizer().encode(), text.encode()
         head = f"{len(tokenizer)} {len(data)} {int(add_special_tokens)}\n".encode()
         process = subprocess.Popen(
@@ -77,7 +78,7 @@ def _tokens(reply: bytes, most_tokens: int | None) -> list[int]:
     """Return the tokens of a reply: the word `ok` or `failed`, then tokens or the reason."""
     word, _, rest = reply.partition(b"\n")
     if word == b"failed":
-        raise TextError(f"the tokenizer fails at it ({rest.decode()}): send a shorter or another text")
+        raise ForeignFailure(rest.decode())
     if word != b"ok":
         raise TextError("it takes too long, or too much memory, to tokenise: send a shorter text")
     num_tokens = len(rest) // array(WORD).itemsize

@@ -296,7 +296,8 @@ def test_the_order_of_packed_weights_is_found(num_in: int, num_out: int) -> None
     """Each block of columns lies where its number says, unless oneDNN has an order of its own."""
     torch.manual_seed(0)
     linear = nn.Linear(num_in, num_out).bfloat16().requires_grad_(False)
-    packed = OneDnnPacked(linear.weight, linear.bias).record
+    owner = OneDnnPacked(linear.weight, linear.bias)  # of the memory at which the record points
+    packed = owner.record
     if not (block := packed.block):
         pytest.skip(f"oneDNN orders {num_in} to {num_out} in another way")
     size = -(-num_out // block) * block * num_in

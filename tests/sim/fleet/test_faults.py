@@ -124,8 +124,8 @@ def test_what_had_produced_nothing_is_answered_and_what_had_is_an_error() -> Non
 @pytest.mark.parametrize("async_scheduling", [False, True])
 def test_an_abort_that_comes_in_the_step_that_is_lost_takes_no_token_away(async_scheduling: bool) -> None:
     """Steps that had ended gave their tokens before the client left, whether they were one run or many."""
-    num_lost = 0
-    for seed in range(num_cases(30)):
+    num_lost, num_seeds = 0, num_cases(30)
+    for seed in range(num_seeds):
         rng = random.Random(seed)
         timeout_s = rng.uniform(0.05, 0.4)
         dead = DeadEngine(kind="dead-engine", at_s=timeout_s + rng.uniform(0, 0.004), replica=0, down_s=1.0)
@@ -138,7 +138,7 @@ def test_an_abort_that_comes_in_the_step_that_is_lost_takes_no_token_away(async_
             found.append([list(column) for column in recorder.columns.stored()])
         assert found[0] == found[1], seed
         num_lost += found[0][2].count("error")
-    assert num_lost > 5
+    assert num_lost > num_seeds / 6
 
 
 def test_until_its_end_is_noticed_an_engine_is_sent_requests_and_answers_none() -> None:
