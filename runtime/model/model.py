@@ -157,8 +157,7 @@ class Model:
         adapted = self._adapters is not None and self._adapters.begin(step.adapter_T, self._device)
         # Scores need the states that the library's layers leave, adapters the layers that they change.
         needs_layers = adapted or bool(step.scored)
-        is_whole = self._decoder is not None and inputs is None and not needs_layers
-        if is_whole and self._decoder is not None and self._decoder.takes(len(step.token_T)):
+        if self._decoder is not None and inputs is None and not needs_layers:
             self.cache.wipe(torch.from_numpy(step.wiped_B))
             arrays = StepArrays(step.spans, step.slot_T)
             return self._decoder.run(

@@ -16,7 +16,6 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from sundog.runtime.attention.paged_cache import PagedKVCache
 from sundog.runtime.native.attention import StepArrays, address, layer_record, specialise
-from sundog.runtime.native.linear import leaves_many_rows_to_torch
 from sundog.runtime.native.observed import Attended, Pass
 from sundog.runtime.native.parts import GatedProducts, Parts, Unrecognised, child, maybe_child, products_of
 from sundog.runtime.native.records import (
@@ -30,10 +29,6 @@ from sundog.runtime.native.records import (
 )
 
 FIRST_POSITIONS = 4096
-MOST_TILE_ROWS = 32
-"""The most rows with which our products beat torch's where the CPU has tiles (AMX) and these kernels were
-compiled without. By dot products a thread of ours does 450 GFLOP/s, oneDNN's 280 (32 rows) to 400 (2,048);
-tiles of ours are sooner up to 48 rows, and as soon beyond."""
 Ints = NDArray[np.int64]
 Fact = TypeVar("Fact")
 
@@ -115,8 +110,6 @@ class NativeDecoder:
         )
         self._num_positions = 0
         self._know_positions(min(FIRST_POSITIONS, most_positions) - 1)
-        is_left = self.dtype is torch.bfloat16 and leaves_many_rows_to_torch(library)
-        self.most_rows = MOST_TILE_ROWS if is_left else None
 
     def turn(self, layer: int, rotary: Rotary) -> None:
         """Have this layer turn its queries and keys in this way."""
@@ -124,10 +117,6 @@ class NativeDecoder:
         if rotary is Rotary.WIDE_HALVES and (wide or self._layers[layer].kv_a.num_out):
             raise Unrecognised(f"layer {layer} would differ")
         self._layers[layer].rotary = rotary
-
-    def takes(self, num_rows: int) -> bool:
-        """True if a step of this many rows is computed sooner here than layer by layer."""
-        return self.most_rows is None or num_rows <= self.most_rows
 
     @property
     def num_layers(self) -> int:

@@ -98,7 +98,7 @@ class Packed:
 class OneDnnPacked:
     """Weights [O, I] and bias [O] in bfloat16, in oneDNN's own order.
 
-    If that is an order of blocks, the kernels read it, too; else the record has no weight.
+    It packs where there are no kernels of ours. The record has the weights' address if they lie in blocks.
     """
 
     def __init__(self, weight_OI: Tensor, bias_O: Tensor | None) -> None:
@@ -149,11 +149,6 @@ class PackedLinear(nn.Module):
 Packing = Callable[[Tensor, Tensor | None], PackedWeights]
 
 
-def leaves_many_rows_to_torch(library: ctypes.CDLL) -> bool:
-    """True if this CPU has tiles (AMX), which torch uses and these kernels were compiled without."""
-    return torch.cpu._is_amx_tile_supported() and not library.sundog_has_tiles()
-
-
 def own_packing(library: ctypes.CDLL) -> Packing:
     """Return how weights are packed for these kernels."""
     return lambda weight_OI, bias_O: Packed(weight_OI, bias_O, library)
@@ -165,7 +160,7 @@ def _packing(weight_OI: Tensor, library: ctypes.CDLL | None) -> Packing | None:
     is_bf16 = weight_OI.dtype is torch.bfloat16
     if weight_OI.device.type != "cpu" or num_out < LEAST_OUTPUTS or weight_OI.dtype not in FORMATS:
         return None
-    if library is not None and not (is_bf16 and leaves_many_rows_to_torch(library)):
+    if library is not None:
         return None if is_bf16 and num_in % 2 else own_packing(library)
     has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # torch's gap
     return OneDnnPacked if is_bf16 and has_onednn and torch.ops.mkldnn._is_mkldnn_bf16_supported() else None

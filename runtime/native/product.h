@@ -104,9 +104,16 @@ template <class Mac>
 void product(long num_rows, int num_vectors, const uint32_t* a, long a_row, const void* b, long b_row, long num_steps,
              float* c, long c_row, bool adds, const char* next = nullptr) {
 #if defined(__AMX_BF16__)
+    // Tiles add in another order than vectors do. So as many steps as there are whole tiles of are theirs, however many
+    // are asked for at once: that depends on the rows.
     if constexpr (std::is_same_v<Mac, Pairs>)
-        if (num_steps % tiles::WORDS == 0)
-            return tiles::product(num_rows, num_vectors, a, a_row, (const uint32_t*)b, b_row, num_steps, c, c_row, adds, next);
+        if (const long whole = num_steps / tiles::WORDS * tiles::WORDS) {
+            tiles::product(num_rows, num_vectors, a, a_row, (const uint32_t*)b, b_row, whole, c, c_row, adds, next);
+            if (whole == num_steps) return;
+            const long done = whole * b_row * Mac::COLUMN_BYTES;
+            a += whole, b = (const char*)b + done, num_steps -= whole, adds = true;
+            if (next) next += done;
+        }
 #endif
     const long passes = (num_rows + MOST_ROWS - 1) / MOST_ROWS;
     const int most = passes ? vectors_at_once((num_rows + passes - 1) / passes) : MOST_VECTORS;

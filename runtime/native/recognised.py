@@ -5,7 +5,6 @@ the library's own made of the same input, and a model that differs anywhere is l
 """
 
 import ctypes
-import logging
 
 import numpy as np
 import torch
@@ -19,7 +18,6 @@ from sundog.runtime.native.observed import Pass, observe
 from sundog.runtime.native.parts import Unrecognised
 from sundog.runtime.native.records import Rotary
 
-_LOG = logging.getLogger("sundog.native")
 APART = {torch.float32: 1e-4, torch.bfloat16: 0.04, torch.float16: 0.005}
 """The share of a layer's work that may differ: bf16 rounds to 0.004, ten times; another layer is off by 1."""
 LOST = {torch.float32: 1e-6, torch.bfloat16: 4e-3, torch.float16: 5e-4}
@@ -43,8 +41,6 @@ def recognised(
         _check(decoder, seen, cache)
     finally:
         cache.wipe(seen.blocks_B)
-    if decoder.most_rows is not None:
-        _LOG.info("%s: steps of more than %d rows are oneDNN's", model.config.model_type, decoder.most_rows)
     return decoder
 
 

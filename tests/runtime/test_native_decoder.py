@@ -14,7 +14,6 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from sundog.runtime.engine.backend import TorchBackend
 from sundog.runtime.model import model as model_room
 from sundog.runtime.model.model import Model
-from sundog.runtime.native import build
 from sundog.runtime.native.library import open_library
 from sundog.runtime.native.linear import OneDnnPacked
 from sundog.runtime.native.parts import Unrecognised
@@ -91,11 +90,11 @@ def both(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
     def logits(self: Model, step: Step) -> Tensor:
         decoder = self._decoder
         assert decoder is not None
-        fast = whole(self, step) if decoder.takes(len(step.token_T)) else None
+        fast = whole(self, step)
         self._decoder = None
         slow = whole(self, step)
         self._decoder = decoder
-        if fast is not None and len(slow):
+        if len(slow):
             apart.append(float((fast.float() - slow.float()).norm() / slow.float().norm()))
         return slow
 
@@ -246,32 +245,6 @@ async def test_a_request_has_the_same_logits_alone_and_among_others(
     torch.set_num_threads(before)
     alone, among = rows[:13], rows[13:]
     assert all(torch.equal(a, b) for a, b in zip(alone, among, strict=True))
-
-
-@pytest.mark.skipif(
-    not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="this CPU does not compute in bf16"
-)
-@pytest.mark.parametrize("library", [v for v in RUNNABLE if v != build.WITH_TILES][:1], indirect=True)
-async def test_large_steps_are_onednns_where_only_it_has_tiles(
-    library: CDLL, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """AMX multiplies many rows sooner than kernels compiled without; a line says so."""
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
-    build_wide("llama", tmp_path)
-    with caplog.at_level("INFO", "sundog.native"):
-        _, model = await load(tmp_path, "bfloat16")
-    decoder = model._decoder
-    assert decoder is not None
-    assert decoder.takes(32) and not decoder.takes(33)
-    assert "steps of more than 32 rows are oneDNN's" in caplog.text
-
-
-@pytest.mark.skipif(build.WITH_TILES not in RUNNABLE, reason="this CPU has no tiles")
-@pytest.mark.parametrize("library", [build.WITH_TILES], indirect=True)
-async def test_steps_of_any_size_are_computed_by_tiles(library: CDLL, tmp_path: Path) -> None:
-    build_wide("llama", tmp_path)
-    _, model = await load(tmp_path, "bfloat16")
-    assert model._decoder is not None and model._decoder.takes(1) and model._decoder.takes(8192)
 
 
 async def test_positions_beyond_the_first_table_are_turned_as_the_library_does(
