@@ -13,6 +13,8 @@ DECIDERS = Path(__file__).with_name("deciders.py")
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = 16
 CONTEXT = 480
+WITNESS = "last-"
+"""The ids of the requests that come last begin so."""
 WITNESS_TOKENS = 7
 """The tokens of a witness, a small request after all others: five of its prompt, two of its answer."""
 LAST_S = 520.0
@@ -262,7 +264,7 @@ def _rows(rng: random.Random) -> list[TraceRequest]:
 def _witnesses(rows: list[TraceRequest]) -> list[TraceRequest]:
     """Small requests one after another, long after the others."""
     first_s = rows[-1].arrival_s + LAST_S
-    return [TraceRequest(f"last-{number}", first_s + 5.0 * number, 5, 2) for number in range(6)]
+    return [TraceRequest(f"{WITNESS}{number}", first_s + 5.0 * number, 5, 2) for number in range(6)]
 
 
 def _faults(rng: random.Random, shape: str, options: Mapping[str, Any], span_s: float) -> str:
