@@ -28,8 +28,8 @@ MOST_AT_ONCE = 3000
 """Steps of all replicas together that may end in one instant, empty ones and those with refusals included."""
 
 
-LONGEST_WAY_S = 10.0
-"""Seconds after which nothing is on its way between two pools any more, lost transfers included."""
+KEPT_S = 490.0
+"""Seconds after which blocks are free of a request that was lost on its way between two pools."""
 
 
 class Broken(Exception):
@@ -64,10 +64,9 @@ class Watch(Actor[Heard]):
             raise Broken(f"replica {output.replica} has {output.num_free_blocks} free blocks")
         is_empty = not (output.num_running or output.num_waiting)
         num_held = self._num_blocks[output.replica] - output.num_free_blocks
-        if not all(
-            each.request_id.startswith(WITNESS) for each in (*output.batch.admitted, *output.finished)
-        ):
-            self._quiet_s = max(self._quiet_s, now_s + LONGEST_WAY_S)  # a slow pool still works off what came
+        names = [each.request_id for each in (*output.batch.admitted, *output.finished)]
+        if not all(name.startswith(WITNESS) for name in names):  # a slow pool still works off what came
+            self._quiet_s = max(self._quiet_s, now_s + KEPT_S)
         # A witness may be on its way to be decoded.
         if now_s >= self._quiet_s and is_empty and num_held > self._of_witness:
             raise Broken(f"replica {output.replica} has lost {num_held} blocks")
