@@ -37,6 +37,8 @@ def stage(root: Path, folder: Path, modules: Sequence[str]) -> None:
         shutil.copytree(
             root / PACKAGE, folder / PACKAGE, ignore=lambda _, names: [n for n in names if not _is_source(n)]
         )
+        # For type checkers it names the whole public API, and with it every module and library.
+        (folder / PACKAGE / "__init__.py").write_text("", encoding="utf-8")
     for name in modules:
         if not (folder / name).exists():
             shutil.copy(root / name, folder / name)
