@@ -118,10 +118,15 @@ def test_a_wrong_call_is_refused_as_before(both: tuple[Any, Any]) -> None:
 
 
 def test_every_compiled_record_can_be_staged(tmp_path: Path) -> None:
-    """The staged tree parses, and holds the source of every module, changed in compiled ones alone."""
+    """The staged tree parses, and holds the source of every module, changed in compiled ones alone.
+
+    But for the list of public names, which imports everything for type checkers.
+    """
     stage(ROOT, tmp_path, MODULES)
     changed = 0
-    for path in tmp_path.rglob("*.py"):
+    names = tmp_path / "sundog" / "__init__.py"
+    assert not names.read_text(encoding="utf-8")
+    for path in {*tmp_path.rglob("*.py")} - {names}:
         name = str(path.relative_to(tmp_path))
         text = path.read_text(encoding="utf-8")
         compile(text, name, "exec")
