@@ -3,37 +3,19 @@
 from typing import Any
 
 from sundog.actors.core.request import Submit
-from sundog.actors.messages import Finish, KvFetched, Undelivered
+from sundog.actors.core.routers.fleet_state import FleetState
+from sundog.actors.core.routers.prefix_index import new_index
+from sundog.actors.kernel.actor import Actor
+from sundog.actors.messages import Capacity, EngineRefs, Finish, KvFetched, Undelivered
 from sundog.actors.router.handovers import Handovers
 
 
-class Told:
-    """The scheduler of an engine, and what it was told."""
+class Told(Actor[Any]):
+    """The scheduler of an engine, which has not begun, and what it was told."""
 
-    def __init__(self) -> None:
-        self.messages: list[Any] = []
-        self.scheduler = self
-
-    def tell(self, message: Any) -> None:
-        self.messages.append(message)
-
-
-class Fleet:
-    """One replica that has every request."""
-
-    block_size = 16
-
-    def __init__(self) -> None:
-        self.ended: list[str] = []
-
-    def replica_of(self, name: str) -> int | None:
-        return None if name in self.ended else 0
-
-    def sent(self, name: str) -> None:
-        return None
-
-    def end(self, name: str) -> None:
-        self.ended.append(name)
+    @property
+    def messages(self) -> list[Any]:
+        return [message for message, _ in self.mailbox.queue]
 
 
 class Owner:
@@ -46,11 +28,15 @@ class Owner:
         self.reported.append(undelivered)
 
 
-def begun() -> tuple[Handovers, Owner, Fleet, Told]:
-    owner, fleet, engine = Owner(), Fleet(), Told()
-    handovers = Handovers(owner, fleet, [engine], None)  # type: ignore[arg-type, list-item]
+def begun() -> tuple[Handovers, Owner, FleetState, Told]:
+    owner, fleet, engine = Owner(), FleetState(new_index("none"), 0), Told("scheduler")
+    fleet.add(num_blocks=10, block_size=16)
+    ref = engine.ref("router")
+    handovers = Handovers(owner, fleet, [EngineRefs(ref, ref, Capacity(10, 16))], None)
     leg = handovers.first_leg(Submit("a", 0.0, num_prompt_tokens=20, max_tokens=5))
     assert leg.hands_over and leg.max_tokens == 1
+    fleet.begin(0.0)
+    fleet.send(leg, 0)
     return handovers, owner, fleet, engine
 
 
@@ -58,7 +44,7 @@ def test_a_request_that_was_computed_before_its_abort_arrived_is_over() -> None:
     handovers, owner, fleet, engine = begun()
     assert not handovers.abort("a")  # the engine is told
     handovers.follow((Finish("a", "handed", block_ids=(3, 4)),))
-    assert fleet.ended == ["a"] and owner.reported == [Undelivered(("a",))]
+    assert fleet.replica_of("a") is None and owner.reported == [Undelivered(("a",))]
     assert engine.messages == [KvFetched(("a",))]
 
 
