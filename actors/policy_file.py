@@ -44,9 +44,6 @@ CHANCE = (
 """The names of what answers differently from run to run."""
 TASKS = ("threading", "multiprocessing", "concurrent", "subprocess", "socket", "asyncio", "trio")
 
-RENAMED = {"RouterPolicy": "Router", "LengthPredictor": "Predictor"}
-"""Names of classes that were imported from inside, and the public ones of `sundog`."""
-
 P = TypeVar("P", Policy, RouterPolicy, LengthPredictor, Scaler)
 
 
@@ -289,9 +286,8 @@ def _refused(kind: PolicyKind[P], node: ast.AST) -> str | None:
             shown = kind.shown
             return f"uses {name}: a run must repeat: take {shown}.random(request, ...) and {shown}.now_s"
         if _is_in(name, ("actors.core",)):
-            found = name.rpartition(".")[2]
-            public = RENAMED.get(found, found) if found[0].isupper() else "Policy"
-            return f"imports {name}, which is sundog.{public} now: write `from sundog import {public}`"
+            base = kind.public.partition(".")[2]
+            return f"imports {name}, which has moved to sundog.{name}: write `from sundog import {base}`"
         if _is_in(name, TASKS):
             return f"uses {name}: it must answer at once, from what it is shown"
     return None

@@ -40,20 +40,20 @@ if TYPE_CHECKING:
     from sundog.sim.files.run_files import RunError
     from sundog.sim.trace.record import TraceError
 
-POLICIES, ROUTERS = "sundog.actors.core.policies", "sundog.actors.core.routers"
-PREDICTORS, SCALERS = "sundog.actors.core.predictors", "sundog.actors.core.scalers"
+_POLICIES, _ROUTERS = "sundog.actors.core.policies", "sundog.actors.core.routers"
+_PREDICTORS, _SCALERS = "sundog.actors.core.predictors", "sundog.actors.core.scalers"
 WHERE = {
     **dict.fromkeys(("plan", "read", "replay", "serve", "sweep"), "sundog.library.functions"),
     **dict.fromkeys(("PlanResult", "RunResult", "SweepResult"), "sundog.library.results"),
     "ConfigError": "sundog.actors.config",
-    "PolicyError": f"{POLICIES}.guard",
+    "PolicyError": f"{_POLICIES}.guard",
     "TraceError": "sundog.sim.trace.record",
     "RunError": "sundog.sim.files.run_files",
-    **dict.fromkeys(("Fcfs", "Policy", "Rank", "Refusal", "Request", "View"), POLICIES),
-    "VirtualTokenCounter": f"{POLICIES}.orders",
-    **dict.fromkeys(("Fleet", "Router", "Submit", "Unfinished"), ROUTERS),
-    **dict.fromkeys(("Predictor", "Unanswered"), PREDICTORS),
-    **dict.fromkeys(("ScaledFleet", "Scaler"), SCALERS),
+    **dict.fromkeys(("Fcfs", "Policy", "Rank", "Refusal", "Request", "View"), _POLICIES),
+    "VirtualTokenCounter": f"{_POLICIES}.orders",
+    **dict.fromkeys(("Fleet", "Router", "Submit", "Unfinished"), _ROUTERS),
+    **dict.fromkeys(("Predictor", "Unanswered"), _PREDICTORS),
+    **dict.fromkeys(("ScaledFleet", "Scaler"), _SCALERS),
 }
 """Public names and their modules, which are imported when they are asked for: commands start without them."""
 INSIDE = {"Router": "RouterPolicy", "Predictor": "LengthPredictor"}

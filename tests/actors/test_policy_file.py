@@ -107,9 +107,12 @@ def test_a_wrong_policy_is_an_error_that_says_what_is_wrong(text: str, reason: s
         ("from .other import weight", "line 1, imports from .other: a policy is one file"),
         (
             "from actors.core.routers import RouterPolicy",
-            "which is sundog.Router now: write `from sundog import Router`",
+            "moved to sundog.actors.core.routers.RouterPolicy: write `from sundog import Policy`",
         ),
-        ("import actors.core.policies", "is sundog.Policy now: write `from sundog import Policy`"),
+        (
+            "import actors.core.policies",
+            "moved to sundog.actors.core.policies: write `from sundog import Policy`",
+        ),
         ("import threading", "line 1, uses threading: it must answer at once"),
         ("import os\ndef f():\n    return os.urandom(1)", "line 3, uses os.urandom"),
         ("def f(r):\n    return hash(r.tenant)", "line 2, uses hash(), which differs from process"),
