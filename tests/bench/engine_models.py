@@ -80,13 +80,19 @@ class Shape:
 def make_model(name: str, folder: Path) -> None:
     """Random weights in bf16 and a byte-level BPE tokenizer."""
     import torch
-    from tokenizers import ByteLevelBPETokenizer
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(0)
     config = AutoConfig.for_model(**SHAPES[name])
     config.architectures = None
     AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
+    make_tokenizer(folder)
+
+
+def make_tokenizer(folder: Path) -> None:
+    """A byte-level BPE tokenizer, of this project's docs."""
+    from tokenizers import ByteLevelBPETokenizer
+
     texts = sorted((Path(__file__).resolve().parents[2] / "docs").glob("*.md"))
     tokenizer = ByteLevelBPETokenizer()
     tokenizer.train([str(text) for text in texts], VOCAB_SIZE, special_tokens=["<|end|>"])
