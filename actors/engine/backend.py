@@ -63,8 +63,12 @@ class PricesSteps(Protocol):
 class CompilesGrammars(Protocol):
     """The interface of a Backend whose requests may have grammars, which take long to compile."""
 
-    def has_grammar(self, constraint: Constraint) -> bool:
-        """Whether it is compiled; called on the event loop."""
+    def hold_grammar(self, constraint: Constraint) -> int | None:
+        """Keep it until it is let go, and return its bytes; None if it is not compiled. On the event loop."""
+        ...
+
+    def let_go_grammar(self, constraint: Constraint) -> None:
+        """It need not be kept any more, for one who held it."""
         ...
 
     def compile_grammar(self, constraint: Constraint) -> None:

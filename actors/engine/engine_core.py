@@ -29,9 +29,10 @@ from sundog.actors.engine.backend import (
 )
 from sundog.actors.engine.compiler import Compiler
 from sundog.actors.engine.executor import Executor, Runner
+from sundog.actors.engine.grammars_ahead import GrammarsAhead
 from sundog.actors.engine.kv_cache_manager import KVCacheManager
 from sundog.actors.engine.reports import Roster, report
-from sundog.actors.engine.scheduler import GrammarsAhead, Scheduler
+from sundog.actors.engine.scheduler import Scheduler
 from sundog.actors.kernel.actor import Actor, ActorDied, Handled, Ref, Tap, answer
 from sundog.actors.kernel.clock import Event
 from sundog.actors.messages import (
@@ -199,7 +200,7 @@ async def _run_actors(
         grammars = None
         for each in compilers:
             compiler = Compiler(f"compiler-{replica}", each, tap=tap)
-            grammars = GrammarsAhead(compiler.ref(scheduler_name), each.has_grammar)
+            grammars = GrammarsAhead(compiler.ref(scheduler_name), each)
             await start(compiler)
         scheduler = Scheduler(
             scheduler_name,

@@ -187,16 +187,22 @@ class Inbox:
             if (pull := self._pulls.pop(name, None)) is not None:
                 pull.set(Reserved(()))
 
-    def reserve(self, is_blocked: bool) -> None:
-        """Give blocks to requests that are to be fetched, and say so, unless others wait here for them."""
-        state = self._state
+    def reserve(self, is_blocked: bool) -> list[str]:
+        """Give blocks to requests that are to be fetched, and say so, unless others wait here for them.
+
+        Returns those that are not to be fetched any more.
+        """
+        state, gone = self._state, list[str]()
         for name in state.handovers.take_back():
+            gone.append(name)
             self._pulls.pop(name).set(Reserved(()))
         if not is_blocked and len(state.running) < state.config.max_num_running:
             for request, block_ids in state.handovers.reserve(state.kv):
                 self._pulls.pop(request.request_id).set(Reserved(block_ids))
         for name in state.handovers.decline():
+            gone.append(name)
             self._pulls.pop(name).set(Refused("there is no room for it now"))
+        return gone
 
     def tell_held(self) -> None:
         """Answer the messages that wait for the last step to end."""

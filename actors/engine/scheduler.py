@@ -25,11 +25,10 @@ it, which sees every message.
 
 import enum
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sundog.actors.core.batch import Blocked
-from sundog.actors.core.params.sampling import Constraint
 from sundog.actors.core.policies.guard import GuardedPolicy
 from sundog.actors.core.queue.step_times import MeasuredSteps
 from sundog.actors.core.step.commit import extend
@@ -37,7 +36,8 @@ from sundog.actors.core.step.plan import plan
 from sundog.actors.core.step.progress import Progress
 from sundog.actors.core.step.state import SchedulerState
 from sundog.actors.core.step.update import cut, update
-from sundog.actors.engine.compiler import Compile, Compiled
+from sundog.actors.engine.compiler import Compiled
+from sundog.actors.engine.grammars_ahead import GrammarsAhead
 from sundog.actors.engine.inbox import Due, Hold, Inbox, LoadDone, PullDue, Reset, Tracer
 from sundog.actors.kernel.actor import Actor, Handled, Ref, Reply, Tap, answer
 from sundog.actors.kernel.clock import Event
@@ -93,63 +93,6 @@ class BeginStep:
 
 
 BEGIN_STEP = BeginStep()
-
-
-class GrammarsAhead:
-    """Requests whose grammars are being compiled, which take effect when that is done.
-
-    `has_grammar` returns whether a grammar is compiled.
-    """
-
-    __slots__ = ("_compiler", "_has_grammar", "_waiting")
-
-    def __init__(self, compiler: Ref[Compile], has_grammar: Callable[[Constraint], bool]) -> None:
-        self._compiler = compiler
-        self._has_grammar = has_grammar
-        self._waiting: dict[Constraint, list[Submit | PullDue]] = {}
-
-    def __len__(self) -> int:
-        """Return how many requests wait."""
-        return sum([len(waiting) for waiting in self._waiting.values()])
-
-    @property
-    def receiver(self) -> str:
-        return self._compiler.receiver
-
-    def must_wait(self, due: Submit | PullDue) -> Constraint | None:
-        """Return the grammar for which a request has to wait, if so."""
-        constraint = _submit_of(due).sampling.constraint
-        return None if constraint is None or self._has_grammar(constraint) else constraint
-
-    def wait(self, constraint: Constraint, due: Submit | PullDue) -> Reply[Compiled] | None:
-        """Have a request wait; return the answer to come, unless another request waits for it."""
-        if constraint in self._waiting:
-            self._waiting[constraint].append(due)
-            return None
-        self._waiting[constraint] = [due]
-        return self._compiler.request(Compile(constraint))
-
-    def compiled(self, constraint: Constraint) -> list[Submit | PullDue]:
-        """Return the requests that need not wait any more."""
-        return self._waiting.pop(constraint)
-
-    def release(self, request_ids: Sequence[str]) -> list[Submit | PullDue]:
-        """Return those of these requests that wait, and need not: they are aborted or withdrawn."""
-        released: list[Submit | PullDue] = []
-        for constraint, waiting in self._waiting.items():
-            gone = [due for due in waiting if _submit_of(due).request_id in request_ids]
-            if gone:
-                released += gone
-                self._waiting[constraint] = [due for due in waiting if due not in gone]
-        return released
-
-    def close(self) -> None:
-        """Hang up on the Compiler."""
-        self._compiler.close()
-
-
-def _submit_of(due: Submit | PullDue) -> Submit:
-    return due if isinstance(due, Submit) else due.message.submit
 
 
 ToScheduler = ToEngine | ResetPrefixCache | StepResult | BeginStep | LoadDone | Compiled
@@ -217,7 +160,7 @@ class Scheduler(Actor[ToScheduler]):
             case Submit() | Abort() | KvFetched() | Withdraw() | LoadDone():
                 self._take(message)
             case Compiled():
-                self._take_compiled(message.constraint)
+                self._compiled(message)
             case HandOver():
                 self._inbox.leaving.append((message, self.clock.now_s()))
                 self._hurry()
@@ -260,19 +203,30 @@ class Scheduler(Actor[ToScheduler]):
         if isinstance(message, Abort | Withdraw):
             for due in grammars.release(message.request_ids):
                 self._inbox.put(due)
-        if not isinstance(message, Submit | PullDue) or (constraint := grammars.must_wait(message)) is None:
+            if isinstance(message, Withdraw):
+                self._let_go(grammars, message.request_ids)
+        if not isinstance(message, Submit | PullDue) or not grammars.waits(message):
             return False
-        compiled = grammars.wait(constraint, message)
-        if compiled is not None:
-            self.expect(compiled, grammars.receiver)
+        self._expect_grammars(grammars)
         return True
 
-    def _take_compiled(self, constraint: Constraint) -> None:
+    def _expect_grammars(self, grammars: GrammarsAhead) -> None:
+        for compiled in grammars.take_asked():
+            self.expect(compiled, grammars.receiver)
+
+    def _compiled(self, message: Compiled) -> None:
         """Keep the requests that waited for a grammar until they take effect."""
         assert self._grammars is not None
-        for due in self._grammars.compiled(constraint):
+        for due in self._grammars.compiled(message.constraint):
             self._inbox.put(due)
+        self._expect_grammars(self._grammars)
         self._hurry()
+
+    def _let_go(self, grammars: GrammarsAhead, request_ids: Sequence[str]) -> None:
+        """Free the grammars of requests that have ended here, and take those that waited for room."""
+        for due in grammars.let_go(request_ids):
+            self._inbox.put(due)
+        self._expect_grammars(grammars)
 
     def _hurry(self) -> None:
         if self.phase is Phase.IDLE:
@@ -307,7 +261,9 @@ class Scheduler(Actor[ToScheduler]):
         may_run = not (self._aborted or pulls or self._inbox.leaving)
         num_tokens = self._plan(may_run=may_run) if self._has_work else 0
         if pulls:
-            self._inbox.reserve(bool(self._steps and self._steps[-1].blocked))
+            gone = self._inbox.reserve(bool(self._steps and self._steps[-1].blocked))
+            if gone and self._grammars is not None:
+                self._let_go(self._grammars, gone)
         if self._inbox.held and not self._steps:
             self._inbox.tell_held()
         # As in vLLM, stages are filled up with steps that compute nothing.
@@ -406,10 +362,12 @@ class Scheduler(Actor[ToScheduler]):
                 listener.tell(output)
         if self._progress.is_stalled(state):
             self._progress.give_up(state, planned.blocked)
-        self._go_on(planned)
+        self._go_on(planned, finished)
 
-    def _go_on(self, planned: Planned) -> None:
+    def _go_on(self, planned: Planned, finished: Sequence[Finish]) -> None:
         """Begin the next step soon, or wait for what it needs."""
+        if self._grammars is not None:
+            self._let_go(self._grammars, [each.request_id for each in finished])
         if self._steps or self._has_work or self._inbox.held or not self._inbox.is_empty:
             if not (self._state.handovers.is_used and self._waits_for_blocks(planned)):
                 self._begin_soon()

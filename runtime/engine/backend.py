@@ -64,9 +64,14 @@ class TorchBackend(ModelLoader):
             return await run_blocking(engine.finish, flight, trio.current_time())
         return engine.finish(flight, trio.current_time())
 
-    def has_grammar(self, constraint: Constraint) -> bool:
-        """Whether it is compiled, or there is nothing to compile it with."""
-        return self._grammars is None or self._grammars.knows(constraint)
+    def hold_grammar(self, constraint: Constraint) -> int | None:
+        """Keep it until it is let go; return its bytes, none where there is nothing to compile it with."""
+        return 0 if self._grammars is None else self._grammars.hold(constraint)
+
+    def let_go_grammar(self, constraint: Constraint) -> None:
+        """It need not be kept any more, for one who held it."""
+        if self._grammars is not None:
+            self._grammars.let_go(constraint)
 
     def compile_grammar(self, constraint: Constraint) -> None:
         """Compile and keep it, or keep why it cannot be compiled."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from sundog.actors.core.batch import Admission, Batch, Chunk
 from sundog.actors.core.params.logprobs import TokenLogprobs
 from sundog.actors.core.params.sampling import Adapter, Sampling
-from sundog.actors.engine.backend import Backend
+from sundog.actors.engine.backend import Backend, CompilesGrammars
 
 GREEDY = Sampling(temperature=0.0)
 
@@ -63,6 +63,10 @@ class Driver:
         adapter: str | None = None,
     ) -> None:
         chosen = None if adapter is None else Adapter(adapter, "")
+        backend, constraint = self._backend, sampling.constraint
+        if constraint is not None and isinstance(backend, CompilesGrammars):
+            while backend.hold_grammar(constraint) is None:
+                backend.compile_grammar(constraint)
         self.sequences[name] = Sequence(list(prompt), sampling, chosen)
         self.admit(name, sharing)
 

@@ -1,4 +1,4 @@
-"""Grammars are compiled beside the steps: requests that need none go on, and those that wait can be ended."""
+"""Grammars are compiled beside the steps and held by their requests: others go on, who waits can be ended."""
 
 import threading
 from typing import Any
@@ -8,8 +8,19 @@ import trio
 
 from sundog.actors.core.params.sampling import Constraint, ConstraintKind, Sampling
 from sundog.actors.engine.engine_core import run_engine_core
+from sundog.actors.kernel.actor import Reply
 from sundog.actors.kernel.clock import now_s
-from sundog.actors.messages import Abort, EngineRefs, Pull, Refused, Reserved, Submit, Withdraw
+from sundog.actors.messages import (
+    Abort,
+    Batch,
+    EngineRefs,
+    Pull,
+    Refused,
+    Reserved,
+    StepResult,
+    Submit,
+    Withdraw,
+)
 from tests.actors.fakes import EOS, FakeBackend, Listener, engine_config
 
 HARD = Constraint(ConstraintKind.REGEX, "a{9}")
@@ -17,24 +28,58 @@ READY = Constraint(ConstraintKind.REGEX, "b")
 
 
 class Compiling(FakeBackend):
-    """A backend whose compiler takes as long as the test lets it."""
+    """A backend whose compiler takes as long as the test lets it, and whose cache loses what nobody holds."""
 
-    def __init__(self) -> None:
-        super().__init__({name: (1, 2, EOS) for name in ("plain", "ready", "hard", "same", "gone", "late")})
+    def __init__(self, num_blocks: int = 257) -> None:
+        names = ("plain", "ready", "hard", "same", "gone", "late")
+        super().__init__(dict.fromkeys(names, (1, 2, EOS)), num_blocks=num_blocks)
         self.may_end = threading.Event()
         self.compiled = [READY]
+        self.held: list[Constraint] = []
+        self.most_held = 0
 
-    def has_grammar(self, constraint: Constraint) -> bool:
-        return constraint in self.compiled
+    def hold_grammar(self, constraint: Constraint) -> int | None:
+        if constraint not in self.compiled:
+            return None
+        self.held.append(constraint)
+        self.most_held = max(self.most_held, len(self.held))
+        return 400 << 20
+
+    def let_go_grammar(self, constraint: Constraint) -> None:
+        self.held.remove(constraint)
 
     def compile_grammar(self, constraint: Constraint) -> None:
         assert self.may_end.wait(60)
         self.compiled.append(constraint)
 
 
-def submit(name: str, constraint: Constraint | None) -> Submit:
+class Forgetful(Compiling):
+    """Keeps the last grammar that it compiled, and those that are held; looks at who computes."""
+
+    def __init__(self, num_blocks: int = 257) -> None:
+        super().__init__(num_blocks)
+        self.compiled_ever: list[Constraint] = []
+        self.of: dict[str, Constraint] = {}
+        self.most_computing = self.num_preempted = 0
+
+    def compile_grammar(self, constraint: Constraint) -> None:
+        self.compiled = [constraint, *self.held]
+        self.compiled_ever.append(constraint)
+
+    def execute(self, batch: Batch) -> Reply[StepResult]:
+        for name in (*batch.preempted, *batch.finished):
+            self.of.pop(name, None)
+        for admission in batch.admitted:
+            assert admission.sampling.constraint in self.held, "a step would have to compile"
+            self.of[admission.request_id] = admission.sampling.constraint
+        self.num_preempted += len(batch.preempted)
+        self.most_computing = max(self.most_computing, len(set(self.of.values())))
+        return super().execute(batch)
+
+
+def submit(name: str, constraint: Constraint | None, max_tokens: int = 30) -> Submit:
     sampling = Sampling(constraint=constraint)
-    return Submit(name, now_s(), 3, 30, (5, 6, 7), eos_token_id=EOS, sampling=sampling)
+    return Submit(name, now_s(), 3, max_tokens, (5, 6, 7), eos_token_id=EOS, sampling=sampling)
 
 
 async def serve(backend: Compiling, listener: Listener, *, task_status: trio.TaskStatus[EngineRefs]) -> None:
@@ -77,6 +122,50 @@ async def test_only_requests_whose_grammar_is_not_compiled_wait_for_the_compiler
         assert ended["hard"] == ended["same"] == "stop" and backend.compiled == [READY, HARD]
         engine.close()
         hold.close()
+    assert backend.held == [] and backend.most_held == 1
+
+
+@pytest.mark.wall_clock
+async def test_requests_hold_their_grammars_until_they_end_and_wait_where_there_is_no_room() -> None:
+    """Of grammars of 400 MB two are held within 1 GiB; the cache keeps none that is not held."""
+    backend, listener = Forgetful(), Listener()
+    names = [f"r{number}" for number in range(8)]
+    backend.outputs = dict.fromkeys(names, (1, 2, 1, 2, 1, 2, EOS))
+    backend.may_end.set()
+    async with trio.open_nursery() as nursery:
+        hold = listener.ref("test")
+        await nursery.start(listener.live)
+        engine: EngineRefs = await nursery.start(serve, backend, listener)
+        for number, name in enumerate(names):
+            engine.scheduler.tell(submit(name, Constraint(ConstraintKind.REGEX, "c" * (1 + number // 2))))
+        engine.scheduler.tell(Abort(("r7",)))
+        ended = await until_ended(listener, *names)
+        assert ended.pop("r7") in ("abort", "stop") and set(ended.values()) == {"stop"}
+        assert {len(each.text) for each in backend.compiled_ever} == {1, 2, 3, 4}
+        engine.close()
+        hold.close()
+    # A third is looked at, and let go at once, while two are held.
+    assert backend.held == [] and backend.most_held == 3 and backend.most_computing == 2
+
+
+@pytest.mark.wall_clock
+async def test_a_preempted_request_has_its_grammar_whatever_the_cache_has_lost() -> None:
+    """In a pool for one request and a half one is preempted; no batch has a request whose grammar is gone."""
+    backend, listener = Forgetful(num_blocks=34), Listener()
+    names = ["a", "b", "c"]
+    backend.outputs = dict.fromkeys(names, (1,) * 90)
+    backend.may_end.set()
+    async with trio.open_nursery() as nursery:
+        hold = listener.ref("test")
+        await nursery.start(listener.live)
+        engine: EngineRefs = await nursery.start(serve, backend, listener)
+        for number, name in enumerate(names):
+            engine.scheduler.tell(submit(name, Constraint(ConstraintKind.REGEX, "c" * (1 + number)), 90))
+        assert set((await until_ended(listener, *names)).values()) == {"length"}
+        assert backend.num_preempted > 0
+        engine.close()
+        hold.close()
+    assert backend.held == []
 
 
 @pytest.mark.wall_clock

@@ -119,7 +119,9 @@ def allowed(matcher: Matcher) -> set[int]:
 
 def test_every_end_is_allowed_where_the_answer_may_end_and_nowhere_else(grammars: Grammars) -> None:
     """Stop tokens, too; when nothing else may follow, nothing else is allowed."""
-    matcher = Matcher(grammars, Constraint(ConstraintKind.REGEX, "aa?"), (END, 31, 10**6), ())
+    constraint = Constraint(ConstraintKind.REGEX, "aa?")
+    grammars.check(constraint)
+    matcher = Matcher(grammars, constraint, (END, 31, 10**6), ())
     (a,) = TOKENIZER.encode("a", add_special_tokens=False).ids
     first = allowed(matcher)
     assert a in first and not first & {END, 31}
@@ -177,7 +179,7 @@ def test_a_grammar_that_is_being_tried_holds_nobody_up_at_the_end() -> None:
 
 def test_threads_that_check_one_grammar_compile_it_once_each_at_most() -> None:
     model = RealModel.open(None).grammars
-    threads = [threading.Thread(target=model.matcher, args=(DIGITS,)) for _ in range(8)]
+    threads = [threading.Thread(target=model.check, args=(DIGITS,)) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -232,6 +234,7 @@ def test_bits_are_those_of_the_vocabulary(grammars: Grammars) -> None:
     """Of a model with more rows than its tokenizer has tokens, the rest is ruled out."""
     from sundog.runtime.sampling.sampler import Bitmasks
 
+    grammars.check(DIGITS)
     matcher = Matcher(grammars, DIGITS, (END,), ())
     word_W = np.zeros(matcher.num_words, np.int32)
     matcher.fill(word_W)
@@ -275,3 +278,26 @@ def test_a_grammar_that_could_not_be_compiled_ahead_is_not_compiled_again_in_a_s
         assert "too many processes" in matcher.failed and tries == [DIGITS]
     grammars.compile_ahead(DIGITS)
     assert grammars.knows(DIGITS) and Matcher(grammars, DIGITS, (END,), ()).num_words
+
+
+def test_what_a_request_holds_outlives_the_cache_and_nothing_compiles_in_a_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A cache of one grammar loses the first to the second; the first has its matchers until it is let go."""
+    monkeypatch.setattr(kept, "MOST_GRAMMARS", 1)
+    grammars, other = RealModel.open(None).grammars, Constraint(ConstraintKind.REGEX, "[a-z]")
+    assert grammars.hold(DIGITS) is None
+    grammars.compile_ahead(DIGITS)
+    num_bytes = grammars.hold(DIGITS)
+    assert num_bytes and grammars.hold(DIGITS) == num_bytes
+    grammars.compile_ahead(other)
+
+    def no_trial(self: Trial, constraint: Constraint, special_tokens: frozenset[str]) -> object:
+        raise AssertionError(f"{constraint.text} is compiled in a step")
+
+    monkeypatch.setattr(Trial, "grammar", no_trial)
+    grammars.let_go(DIGITS)
+    assert allowed(Matcher(grammars, DIGITS, (END,), ()))
+    grammars.let_go(DIGITS)
+    late = Matcher(grammars, DIGITS, (END,), ())
+    assert late.num_words == 0 and late.failed is not None and "not compiled before the step" in late.failed

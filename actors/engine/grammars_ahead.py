@@ -1,0 +1,152 @@
+"""Grammars of the requests of an engine: compiled before a request enters the queue, and held until it ends.
+
+Law: no step compiles a grammar. A request enters once its grammar is compiled and there is room for it beside
+the grammars that other requests hold; it holds it until it ends, however often it is preempted, so that the
+cache of grammars cannot lose it. Requests that share a grammar hold one. Who waits for room does so in order.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from sundog.actors.core.params.sampling import Constraint
+from sundog.actors.engine.backend import CompilesGrammars
+from sundog.actors.engine.compiler import Compile, Compiled
+from sundog.actors.engine.inbox import PullDue
+from sundog.actors.kernel.actor import Ref, Reply
+from sundog.actors.messages import Submit
+
+MOST_HELD_BYTES = 2**30
+"""Memory of the grammars that the requests of an engine hold; a single one always has room."""
+
+
+class GrammarsAhead:
+    """Requests whose grammars are being compiled or wait for room, and the grammars that others hold."""
+
+    __slots__ = ("_asked", "_backend", "_compiler", "_full", "_held", "_held_bytes", "_holders", "_waiting")
+
+    def __init__(self, compiler: Ref[Compile], backend: CompilesGrammars) -> None:
+        self._compiler = compiler
+        self._backend = backend
+        self._waiting: dict[Constraint, list[Submit | PullDue]] = {}
+        self._full: deque[Constraint] = deque()
+        """Those of the waiting that are compiled, and had no room, the longest waiting first."""
+        self._held: dict[str, Constraint] = {}
+        """The grammar of each request that has one, in the queue or running."""
+        self._holders: dict[Constraint, tuple[int, int]] = {}
+        """How many requests hold each grammar, and its bytes."""
+        self._held_bytes = 0
+        self._asked: list[Reply[Compiled]] = []
+
+    def __len__(self) -> int:
+        """Return how many requests wait."""
+        return sum([len(waiting) for waiting in self._waiting.values()])
+
+    @property
+    def receiver(self) -> str:
+        return self._compiler.receiver
+
+    def take_asked(self) -> list[Reply[Compiled]]:
+        """Return the answers to come of what was asked of the Compiler since the last call."""
+        asked, self._asked = self._asked, []
+        return asked
+
+    def waits(self, due: Submit | PullDue) -> bool:
+        """Hold the grammar of a request that has one; True if the request has to wait for that."""
+        submit = _submit_of(due)
+        constraint = submit.sampling.constraint
+        if constraint is None:
+            return False
+        if constraint in self._waiting:
+            self._waiting[constraint].append(due)
+            return True
+        if self._hold(submit.request_id, constraint):
+            return False
+        self._waiting[constraint] = [due]
+        self._compile(constraint)
+        return True
+
+    def compiled(self, constraint: Constraint) -> list[Submit | PullDue]:
+        """Return the requests that need not wait any more for a grammar that is compiled."""
+        if constraint not in self._full:
+            self._full.append(constraint)
+        return self._admit()
+
+    def let_go(self, request_ids: Iterable[str]) -> list[Submit | PullDue]:
+        """Free what these requests hold, which have ended here; return those that have room now."""
+        has_room = False
+        for name in request_ids:
+            if (constraint := self._held.pop(name, None)) is None:
+                continue
+            count, num_bytes = self._holders[constraint]
+            if count > 1:
+                self._holders[constraint] = count - 1, num_bytes
+                continue
+            self._free(constraint)
+            has_room = True
+        return self._admit() if has_room and self._full else []
+
+    def release(self, request_ids: Sequence[str]) -> list[Submit | PullDue]:
+        """Return those of these requests that wait, and need not: they are aborted or withdrawn."""
+        released: list[Submit | PullDue] = []
+        for constraint, waiting in self._waiting.items():
+            gone = [due for due in waiting if _submit_of(due).request_id in request_ids]
+            if gone:
+                released += gone
+                self._waiting[constraint] = [due for due in waiting if due not in gone]
+        return released
+
+    def close(self) -> None:
+        """Free everything, and hang up on the Compiler."""
+        for constraint in [*self._holders]:
+            self._free(constraint)
+        self._held.clear()
+        self._compiler.close()
+
+    def _hold(self, request_id: str, constraint: Constraint) -> bool | None:
+        """Hold a grammar for one more request: False if there is no room, None if it is not compiled."""
+        count, num_bytes = self._holders.get(constraint, (0, 0))
+        if not count:
+            if self._full and self._full[0] != constraint:
+                return False
+            found_bytes = self._backend.hold_grammar(constraint)
+            if found_bytes is None:
+                return None
+            if self._holders and self._held_bytes + found_bytes > MOST_HELD_BYTES:
+                self._backend.let_go_grammar(constraint)
+                return False
+            num_bytes = found_bytes
+            self._held_bytes += num_bytes
+        if request_id not in self._held:
+            self._held[request_id] = constraint
+            self._holders[constraint] = count + 1, num_bytes
+        return True
+
+    def _admit(self) -> list[Submit | PullDue]:
+        """Return the requests for whose grammars there is room, in order."""
+        admitted: list[Submit | PullDue] = []
+        while self._full:
+            constraint = self._full[0]
+            waiting = self._waiting[constraint]
+            is_held = self._hold(_submit_of(waiting[0]).request_id, constraint) if waiting else True
+            if is_held is False:
+                break
+            self._full.popleft()
+            if is_held is None:  # the cache lost it while it waited for room
+                self._compile(constraint)
+                continue
+            for due in waiting[1:]:
+                self._hold(_submit_of(due).request_id, constraint)
+            admitted += self._waiting.pop(constraint)
+        return admitted
+
+    def _compile(self, constraint: Constraint) -> None:
+        self._asked.append(self._compiler.request(Compile(constraint)))
+
+    def _free(self, constraint: Constraint) -> None:
+        _, num_bytes = self._holders.pop(constraint)
+        self._held_bytes -= num_bytes
+        self._backend.let_go_grammar(constraint)
+
+
+def _submit_of(due: Submit | PullDue) -> Submit:
+    return due if isinstance(due, Submit) else due.message.submit
