@@ -1,6 +1,6 @@
 """The messages between AsyncLLM and what stands in front of it: the API, and replayed clients.
 
-Others import them from `actors/messages.py`, whose rules they keep.
+Import them from `actors/messages/__init__.py`, which states the rules for messages.
 """
 
 from collections.abc import Mapping

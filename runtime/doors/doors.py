@@ -204,7 +204,7 @@ async def _end(begun: RunningProcess, stop: trio.Event) -> str:
 
 
 class Shared:
-    """The parts of the server that all doors share (`sundog.runtime.doors.session.Server`)."""
+    """The parts of the server that all doors share (`sundog.runtime.doors.session.SharedServer`)."""
 
     def __init__(self, doors: Doors, behind: Behind) -> None:
         self._exposition = OwnExposition(behind.registry, behind.live.posted)

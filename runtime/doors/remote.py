@@ -154,7 +154,7 @@ class RemoteExposition:
 
 
 class RemoteLive:
-    """The live page's events (`sundog.actors.api.live.Watched`)."""
+    """The live page's events (`sundog.actors.api.live.LiveEvents`)."""
 
     def __init__(self, server: Ref[ToServer], draining: trio.Event) -> None:
         self._server = server

@@ -1,15 +1,10 @@
-"""The backend's own record of its requests, folded from batches: numbers only, no device.
+"""The backend's record of its requests, built from batches: numbers on the host, nothing on the device.
 
-The columns below have one row per request, so that a step in which nothing changes but lengths
-costs a few array operations, whatever the number of requests.
+`Requests` has one row per request in numpy columns, so that a step in which only lengths change costs a few
+array operations, however many requests run. `Prompts` stores the tokens of requests that still prefill; once
+a request decodes, its row has its last token. `AdapterColumn` stores the LoRA adapter of each row.
 
 Shapes: T tokens of the step; R sampling rows.
-
-The tokens that a backend knows of requests which have not caught up with them.
-
-Once a request decodes, each of its tokens is in the books of `requests.py` as its last one.
-
-Which adapter each request has, as a column beside the backend's others; 0 is none.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,13 +1,11 @@
-"""Makers of drafts after each step: prompt lookup, or a draft model on a paged cache of its own.
+"""Speculators: they draft tokens after each step, by prompt lookup or with a draft model.
 
-A draft model sees every token that the model computes, in the same blocks, so that it may draft for a
-request whose prefix another one has computed. What it guesses changes how many steps an answer takes, never
-the answer.
+A draft model computes every token that the model computes, in the same blocks of a cache of its own. It can
+therefore draft for a request whose prefix was computed by another request. Drafts change the number of
+steps that an answer takes, never the answer.
 
-Drafts by prompt lookup: what followed the last time that the request's latest tokens occurred.
-
-vLLM's rule: of all n-grams at the end of the tokens, with n from `least` to `most`, the longest that has
-occurred before, in the place where it occurred first.
+Prompt lookup follows vLLM: it takes the longest n-gram at the end of the tokens, with n from `least` to
+`most`, that also occurs earlier, and drafts the tokens behind its first occurrence.
 """
 
 from itertools import groupby

@@ -219,7 +219,7 @@ class _Bounded(jinja2.sandbox.ImmutableSandboxedEnvironment):
     def call_binop(
         self, context: jinja2.runtime.Context, operator: str, left: object, right: object
     ) -> object:
-        """Multiply; raises TemplateError for a result that would fill the memory."""
+        """Multiply; raises `jinja2.TemplateError` for a result that would fill the memory."""
         sized, times = (left, right) if isinstance(left, Sized) else (right, left)
         if isinstance(sized, Sized) and isinstance(times, int) and len(sized) * times > MOST_TEXT:
             raise jinja2.TemplateError(f"it repeats a text to more than {MOST_TEXT} characters")

@@ -1,11 +1,7 @@
-"""Text to tokens and back, without torch: tokenizer.json and the chat template.
+"""Text to tokens and back, without torch: the tokenizer, a bound on lengths, and a streaming detokenizer.
 
-How much text one token can stand for, so that a prompt can be refused before it is tokenised.
-
-Law: a text of n bytes has at least n / `longest_token_bytes` tokens. That holds where no byte of a
-text is dropped on its way to the tokens; for a tokenizer that may drop some, there is no bound.
-
-Tokens to text, one by one, as soon as it is certain; without torch.
+Law: a text of n bytes has at least n / `longest_token_bytes` tokens, so that a prompt which is too long is
+refused before it is tokenised. A tokenizer that may drop bytes of the text has no such bound.
 """
 
 import json

@@ -316,7 +316,7 @@ class LiveColumns:
         self.lost_tokens = 0
         self.start: int | None = None
         self.is_open = False
-        """True if `Steps.num_open` counts it."""
+        """True if `StepColumns.num_open` counts it."""
         self.is_handed = False
         """True if its prompt was computed on another replica."""
         self.first_s = ABSENT

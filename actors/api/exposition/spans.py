@@ -183,7 +183,7 @@ class Spans:
             part.end(epoch_ns + round(end_s * 1e9))
 
     def _attributes(self, ended: Measured, reason: str, time_s: float) -> Attributes:
-        """Return what vLLM has, too, by its names (0.32, tracing/utils.py); not what never happened."""
+        """Return the attributes that vLLM 0.32 sets (its `tracing` package), of events that occurred."""
         scheduled_s, first_s, last_s = ended.times_s(time_s)
         sampling = ended.sampling
         attributes: Attributes = {

@@ -139,8 +139,8 @@ class VirtualTokenCounter(Policy):
     """The least served tenant first, its requests in order of arrival (Sheng et al., "Fairness in
     Serving Large Language Models", OSDI 2024, algorithm 2).
 
-    The counters are `core/tenant_service.py`'s. Two tenants that both always have requests waiting differ
-    in weighted service by at most 2 max(w_p L_input, w_q M), where M tokens fit into the cache
+    The counters are those of `core/queue/tenant_service.py`. Two tenants that both always have requests
+    waiting differ in weighted service by at most 2 max(w_p L_input, w_q M), where M tokens fit into the cache
     (theorem 4.4). Blocks are taken back from the most served tenant, which the paper leaves open.
     """
 

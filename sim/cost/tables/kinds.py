@@ -93,9 +93,8 @@ def around_heads(heads: int, measured: list[int]) -> tuple[int, float]:
 class LatentAttention(KindOfAttention):
     """Latent attention over all keys, of `heads` on this rank: 512 + 64 numbers of a token.
 
-    Keys and values of a chunk and of what came before it are made again from the latents: that product is
-    the layer's, told by `up_tokens`. A chunk takes what a whole prompt with as many pairs of a query and
-    a key takes.
+    Keys and values of a chunk and of what came before it are made again from the latents: `layers.py`
+    prices that product. A chunk takes as long as a whole prompt with the same number of query-key pairs.
     """
 
     def __init__(
