@@ -7,6 +7,7 @@
 """
 
 import ast
+import shutil
 import socket
 import threading
 import time
@@ -16,6 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from sundog.runtime.serve import EMBEDDED_MODEL
 from tests.live import EMULATED, Live, live
 from tests.test_layers import ROOT
 
@@ -26,8 +28,12 @@ TESTS = {
     "law 1: routes": API + "test_foreign_seams.py::test_what_foreign_code_raises_on_a_route_ends_no_door",
     "law 2: texts": "tests/runtime/test_long_texts.py::"
     "test_sigterm_while_a_long_text_is_tokenised_ends_the_server",
-    "law 2: grammars and bodies": "tests/test_attacks.py::"
+    # A long text has a process that can be ended. A shorter one, and a template, have a thread of the
+    # server's with bounds of their own: 2^20 characters, CPU time, lengths. SIGTERM does not wait for it.
+    "law 2: grammars, bodies, texts and templates in threads": "tests/test_attacks.py::"
     "test_sigterm_in_the_middle_of_a_clients_data_ends_the_server",
+    "law 2: a template's time and memory": "tests/runtime/test_tokenizer.py::"
+    "test_a_template_that_would_never_end_is_refused_in_time",
     "law 3: bodies": API
     + "test_live_client_data.py::test_the_bodies_of_one_key_leave_room_for_those_of_others",
     "law 3: what is stored": API
@@ -47,6 +53,8 @@ TESTS = {
     "8 no greeting": "tests/runtime/worker/test_greeting.py::"
     "test_processes_that_never_greet_end_the_start_under_load_timeout",
     "11 long ids": API + "test_live_client_data.py::test_no_line_of_the_log_grows_with_what_a_client_sends",
+    "12 a template that loops": "tests/test_attacks.py::"
+    "test_a_template_that_loops_is_a_400_while_others_are_answered",
     "13 100 Continue": API + "test_http1.py::test_a_body_that_waits_to_be_asked_for_is_asked_for",
     "14 half of a connection": API + "test_http1.py::test_a_client_that_half_closes_is_answered",
     "15 gzip": "tests/sim/trace/test_read.py::test_a_small_file_that_unzips_to_one_endless_line_is_refused",
@@ -85,21 +93,76 @@ def test_a_hundred_thousand_biases_are_refused_by_name(emulated: Live) -> None:
     assert emulated.complete(max_tokens=1).status_code == 200
 
 
+SPINS = (
+    "{% if 'spin' in messages[0].content %}{% for a in range(1000) %}{% for b in range(1000) %}"
+    "{% for c in range(1000) %}{% endfor %}{% endfor %}{% endfor %}{% endif %}"
+    "{% if 'range' in messages[0].content %}{% for a in range(1000000000) %}{% endfor %}{% endif %}"
+    "{{ messages[0].content }}"
+)
+"""A chat template that loops 10^9 times, where a client wants it to."""
+
+
+@pytest.fixture(scope="module")
+def spinning(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The embedded model with a template that loops."""
+    folder = tmp_path_factory.mktemp("spinning") / "model"
+    shutil.copytree(EMBEDDED_MODEL, folder)
+    (folder / "chat_template.jinja").write_text(SPINS)
+    return folder
+
+
+def test_a_template_that_loops_is_a_400_while_others_are_answered(spinning: Path) -> None:
+    """On each route that renders one; a long conversation has more time, and others do not wait for it."""
+    with live("sundog", "serve", str(spinning), "--port", "0", "--grace", "1") as server:
+        for content, words in (("spin", "takes too long"), ("range", "too large")):
+            turns = [{"role": "user", "content": content}]
+            for path, body in (
+                ("/v1/chat/completions", {"messages": turns, "max_tokens": 1}),
+                ("/v1/responses", {"input": turns, "max_output_tokens": 1}),
+                ("/v1/messages", {"messages": turns, "max_tokens": 1, "model": "model"}),
+                ("/tokenize", {"messages": turns}),
+            ):
+                refused = httpx.post(server.url + path, json=body, timeout=60)
+                assert refused.status_code == 400, (path, refused.text)
+                assert words in refused.text, (path, refused.text)
+        long = threading.Thread(target=_work, args=(server, _chat("spin" * 150_000)), daemon=True)
+        long.start()
+        assert server.health().status_code == 200
+        assert (
+            httpx.post(server.url + "/v1/chat/completions", json=_chat("Hi"), timeout=60).status_code == 200
+        )
+        long.join()
+        server.assert_sound()
+
+
+def _chat(content: str) -> dict[str, object]:
+    return {"messages": [{"role": "user", "content": content}], "max_tokens": 1}
+
+
 HARD = {"json": {"type": "string", "allOf": [{"pattern": f".*[a-z]{{{size}}}.*"} for size in range(1, 40)]}}
 
 
-@pytest.mark.parametrize("seam", ["a body", "a body in chunks", "a grammar"])
-def test_sigterm_in_the_middle_of_a_clients_data_ends_the_server(seam: str) -> None:
-    """Law 2: a body that does not end, and a grammar that compiles for seconds."""
-    command = ("sundog", "serve", "--port", "0") if seam == "a grammar" else EMULATED
+WORK = {
+    "a grammar": {"prompt": "Once", "max_tokens": 5, "structured_outputs": HARD},
+    "a text in a thread": {"prompt": "a" * (2**20 - 1), "max_tokens": 1, "truncate_prompt_tokens": 9},
+    "a template": _chat("spin" * 150_000),
+}
+"""Requests that keep a thread of the server's, or a process, at work."""
+
+
+@pytest.mark.parametrize("seam", ["a body", "a body in chunks", *WORK])
+def test_sigterm_in_the_middle_of_a_clients_data_ends_the_server(seam: str, spinning: Path) -> None:
+    """Law 2: a body that does not end, and what takes a template, a tokenizer or a compiler seconds."""
+    command = ("sundog", "serve", str(spinning), "--port", "0") if seam in WORK else EMULATED
     with (
         live(*command, "--grace", "1") as server,
         socket.create_connection(("127.0.0.1", server.port)) as client,
     ):
         length = b"Content-Length: 9000" if seam == "a body" else b"Transfer-Encoding: chunked"
-        if seam == "a grammar":
-            threading.Thread(target=_constrain, args=(server,), daemon=True).start()
-            time.sleep(0.5)  # whether it compiles by then or not, the server has to end
+        if seam in WORK:
+            for _ in range(3):
+                threading.Thread(target=_work, args=(server, WORK[seam]), daemon=True).start()
+            time.sleep(0.5)  # whether it works by then or not, the server has to end
         else:
             head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
             client.sendall(head + length + b"\r\n\r\n5\r\n")
@@ -107,8 +170,9 @@ def test_sigterm_in_the_middle_of_a_clients_data_ends_the_server(seam: str) -> N
         assert server.stop() == 0, server.said
 
 
-def _constrain(server: Live) -> None:
+def _work(server: Live, body: dict[str, object]) -> None:
+    path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
     try:
-        server.complete(max_tokens=5, structured_outputs=HARD)
+        httpx.post(server.url + path, json=body, timeout=60)
     except httpx.HTTPError:  # its connection is cut
         return

@@ -1,12 +1,14 @@
 """A model's chat template: found, compiled in a sandbox, and rendered for a conversation."""
 
 import json
+import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
+from functools import wraps
 from pathlib import Path
 from typing import NoReturn
 
@@ -16,6 +18,7 @@ import jinja2.nodes
 import jinja2.parser
 import jinja2.runtime
 import jinja2.sandbox
+import jinja2.visitor
 
 from sundog.actors.front.foreign import contained
 from sundog.actors.messages import ChatMessage, Reading
@@ -54,15 +57,29 @@ def rendered(
     size = sum(len(turn.content) + len(turn.more) for turn in turns)
     try:
         with _time_to_render(size):
-            text = contained(lambda: template.template.render(variables))
+            text = contained(lambda: _text(template.template.generate(variables)))
     except jinja2.TemplateError as error:
         raise ChatTemplateError(f"the chat template refuses: {error}") from error
+    except (OverflowError, RecursionError, MemoryError) as error:
+        what = " ".join(str(error).split()) or type(error).__name__
+        raise ChatTemplateError(f"the chat template is too large for this conversation: {what}") from error
     except Exception as error:
         if not reading.template_arguments:
             raise
         names = ", ".join(reading.template_arguments)
         raise ChatTemplateError(f"the chat template fails with these arguments ({names}): {error}") from error
     return _open_ended(text, turns[-1].content) if reading.continue_final_message else text
+
+
+def _text(pieces: Iterable[str]) -> str:
+    """Join what a template writes; TemplateError beyond what a template may write."""
+    written: list[str] = []
+    length = 0
+    for piece in pieces:
+        length += len(piece)
+        _check_length(length)
+        written.append(piece)
+    return "".join(written)
 
 
 def _without_developers(messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
@@ -155,6 +172,8 @@ def compiled(source: str, folder: Path) -> ChatTemplate:
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
     )
     environment.filters["tojson"] = _to_json
+    environment.filters |= {name: _within_bounds(environment.filters[name]) for name in WIDENING}
+    environment.filters[_JOINED] = lambda parts: _text(str(part) for part in parts)
     environment.filters[_WHILE_THERE_IS_TIME] = _while_there_is_time
     environment.globals["raise_exception"] = _refuse
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
@@ -162,7 +181,7 @@ def compiled(source: str, folder: Path) -> ChatTemplate:
         parsed = environment.parse(source)
         for loop in parsed.find_all(jinja2.nodes.For):
             loop.iter = jinja2.nodes.Filter(loop.iter, _WHILE_THERE_IS_TIME, [], [], None, None)
-        template = environment.from_string(parsed)
+        template = environment.from_string(_Joins().visit(parsed))
     except jinja2.TemplateError as error:
         raise LoadError(f"cannot read the chat template of {folder}: {error}") from error
     return ChatTemplate(template, any(f"{quote}developer{quote}" in source for quote in "'\""))
@@ -171,9 +190,16 @@ def compiled(source: str, folder: Path) -> ChatTemplate:
 LEAST_RENDER_S, MOST_RENDER_S, RENDER_S_A_CHARACTER = 0.05, 5.0, 1e-5
 """CPU time to render a conversation: ten times what real templates take."""
 MOST_TEXT = 2**25
-"""Characters that a template may repeat a text to."""
+"""Characters of a text that a template may make."""
+MOST_WIDTH = 2**16
+"""Characters to which a template may fill up a text, or indent it."""
 LOOKS_EVERY = 64
 _WHILE_THERE_IS_TIME = "while_there_is_time"
+_JOINED = "joined_within_bounds"
+WIDENING = ("center", "format", "indent", "join", "replace", "tojson", "wordwrap")
+"""Filters that may make a text longer than what they are given, by a factor."""
+WIDE = re.compile(r"\d{6,}|\*")
+"""A width in a text's format that is too large, or is not in it."""
 _deadline_s: ContextVar[float] = ContextVar("deadline_s", default=float("inf"))
 """The thread's CPU time at which the rendering in this context ends."""
 
@@ -202,30 +228,89 @@ def _while_there_is_time(items: Iterable[object]) -> Iterator[object]:
 
 
 class _Bounded(jinja2.sandbox.ImmutableSandboxedEnvironment):
-    """Sandbox in which loops and calls end in time, and texts are repeated to a bounded length.
+    """Sandbox in which loops and calls end in time, and texts and numbers have a bounded size.
 
     A template comes with a model, and what it does may depend on what a client sends.
     """
 
-    intercepted_binops = frozenset(("*", "**"))
+    intercepted_binops = frozenset(("+", "%", "*", "**"))
 
     def call(
         self, context: jinja2.runtime.Context, function: object, *args: object, **kwargs: object
     ) -> object:
-        """Call what a template calls, as long as there is time."""
+        """Call what a template calls, as long as there is time, and if the result is not too large."""
         _check_time()
+        method = getattr(function, "__wrapped__", function)  # the sandbox wraps `format`
+        if isinstance(owner := getattr(method, "__self__", None), str):
+            _check_widening(getattr(method, "__name__", ""), (owner, *args, *kwargs.values()))
         return super().call(context, function, *args, **kwargs)
 
     def call_binop(
         self, context: jinja2.runtime.Context, operator: str, left: object, right: object
     ) -> object:
-        """Multiply; raises `jinja2.TemplateError` for a result that would fill the memory."""
-        sized, times = (left, right) if isinstance(left, Sized) else (right, left)
-        if isinstance(sized, Sized) and isinstance(times, int) and len(sized) * times > MOST_TEXT:
-            raise jinja2.TemplateError(f"it repeats a text to more than {MOST_TEXT} characters")
-        if operator == "**" and not (abs(_number(left)) <= 2**16 and abs(_number(right)) <= 64):
+        """Add, multiply or format; raises `jinja2.TemplateError` for a result that would fill the memory."""
+        if operator == "+" and isinstance(left, Sized) and isinstance(right, Sized):
+            _check_length(len(left) + len(right))
+        elif operator == "*":
+            sized, times = (left, right) if isinstance(left, Sized) else (right, left)
+            if isinstance(sized, Sized) and isinstance(times, int):
+                _check_length(len(sized) * times)
+        elif operator == "%" and isinstance(left, str):
+            _check_widening("format", (left, right))
+        elif operator == "**" and not (abs(_number(left)) <= 2**16 and abs(_number(right)) <= 64):
             raise jinja2.TemplateError("it computes a power that is too large")
         return super().call_binop(context, operator, left, right)
+
+
+class _Joins(jinja2.visitor.NodeTransformer):
+    """Has texts joined by `~` within bounds."""
+
+    def visit_Concat(self, node: jinja2.nodes.Concat) -> jinja2.nodes.Node:  # named by jinja
+        self.generic_visit(node)
+        parts = jinja2.nodes.List(node.nodes, lineno=node.lineno)
+        return jinja2.nodes.Filter(parts, _JOINED, [], [], None, None, lineno=node.lineno)
+
+
+def _within_bounds(widen: Callable[..., object]) -> Callable[..., object]:
+    """Return a filter that does as `widen`, unless its result would be too large."""
+
+    name = widen.__name__.removeprefix("do_")
+
+    @wraps(widen)
+    def bounded(*args: object, **kwargs: object) -> object:
+        _check_time()
+        # Some filters are given what they are called in first.
+        first = [each for each in args if isinstance(each, jinja2.Environment | jinja2.nodes.EvalContext)]
+        text, *others = args[len(first) :]
+        if name == "join":
+            text = list(text) if isinstance(text, Iterable) else text
+            _check_widening(name, (str(others[0]) if others else str(kwargs.get("d", "")), text))
+        else:
+            _check_widening(name, (text, *others, *kwargs.values()))
+        return widen(*first, text, *others, **kwargs)
+
+    return bounded
+
+
+def _check_widening(name: str, given: Sequence[object]) -> None:
+    """Raise TemplateError where a text, the first of these, would be made too long by the others."""
+    text, *others = given
+    if any(isinstance(each, int) and each > MOST_WIDTH for each in others):
+        raise jinja2.TemplateError(f"it fills a text up to more than {MOST_WIDTH} characters")
+    if not isinstance(text, str):
+        return
+    if name in ("format", "format_map") and WIDE.search(text):
+        raise jinja2.TemplateError("it formats a text with a width that is too large")
+    if name == "replace" and len(others) > 1 and isinstance(others[0], str):
+        _check_length(len(text) + text.count(others[0]) * len(str(others[1])))
+    elif name == "join" and others and isinstance(others[0], Sized):
+        items = others[0] if isinstance(others[0], list | tuple) else ()
+        _check_length(len(text) * len(others[0]) + sum(len(each) for each in items if isinstance(each, str)))
+
+
+def _check_length(length: int) -> None:
+    if length > MOST_TEXT:
+        raise jinja2.TemplateError(f"it makes a text of more than {MOST_TEXT} characters")
 
 
 def _number(value: object) -> float:

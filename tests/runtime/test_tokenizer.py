@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jinja2
 import pytest
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
@@ -183,14 +184,36 @@ def test_a_template_cannot_reach_python(folder: Path, tmp_path: Path) -> None:
 SYSTEM, DEVELOPER = ChatMessage("system", "be kind"), ChatMessage("developer", "be short")
 
 
+GROW = (
+    "{{% set n = namespace(s='a') %}}{{% for i in range(99) %}}{{% set n.s = n.s {} n.s %}}"
+    "{{% endfor %}}{{{{ n.s }}}}"
+)
+
+
 @pytest.mark.parametrize(
     ("source", "words"),
     [
         ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "too long"),
         ("{% macro f(n) %}{{ f(n-1) if n }}{{ f(n-1) if n }}{% endmacro %}{{ f(40) }}", "too long"),
         ("{% for a in t %}{% for b in t %}{% for c in t %}{% endfor %}{% endfor %}{% endfor %}", "too long"),
-        ("{{ 'a' * 999999999999 }}", "repeats a text"),
+        ("{{ 'a' * 999999999999 }}", "a text of more than"),
         ("{{ 9 ** 99999999 }}", "a power"),
+        ("{% for i in range(1000000000) %}{% endfor %}", "too large for this conversation: Range too big"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "too large for this conversation: maximum rec"),
+        ("{{ '%1000000000d' % 1 }}", "a width"),
+        ("{{ '%*d' % (1000000000, 1) }}", "a width"),
+        ("{{ '{:1000000000d}'.format(1) }}", "a width"),
+        ("{{ '%1000000000d'|format(1) }}", "a width"),
+        ("{{ 'a'.rjust(1000000000) }}", "fills a text up"),
+        ("{{ 'a'|center(1000000000) }}", "fills a text up"),
+        ("{{ messages|tojson(indent=1000000000) }}", "fills a text up"),
+        ("{{ (t|replace('x', t))|replace('x', t) }}", "a text of more than"),
+        ("{{ t.replace('x', t).replace('x', t) }}", "a text of more than"),
+        ("{{ range(99999)|join(t) }}", "a text of more than"),
+        ("{{ t.join(['x'] * 99999) }}", "a text of more than"),
+        (GROW.format("~"), "a text of more than"),
+        (GROW.format("+"), "a text of more than"),
+        ("{% set s = t * 5000 %}{{ s }}{{ s }}", "a text of more than"),
     ],
 )
 def test_a_template_that_would_never_end_is_refused_in_time(source: str, words: str) -> None:
@@ -199,6 +222,23 @@ def test_a_template_that_would_never_end_is_refused_in_time(source: str, words: 
     reading = Reading(template_arguments={"t": "x" * 5_000})
     with pytest.raises(ChatTemplateError, match=words):
         rendered(template, [ChatMessage("user", "hi")], reading, {})
+
+
+def test_bounds_on_texts_change_nothing_of_what_is_small() -> None:
+    """Sums, joins, formats and filters are those of Jinja without bounds."""
+    source = (
+        "{{ 'a' ~ 1 ~ none ~ missing ~ [2] }} {{ 1 + 2 }} {{ 'a' + 'b' }} {{ [1] + [2] }}"
+        " {{ '%5.2f|%s' % (1.5, 'x') }}"
+        " {{ '%3d'|format(7) }} {{ '{:>4}{}'.format('a', 2) }} {{ [1, 2]|join(', ') }} {{ 'abc'|join('-') }}"
+        " {{ messages|map(attribute='role')|join('+') }} {{ messages|join(', ', attribute='role') }}"
+        " {{ 'aXa'|replace('a', 'bb') }} {{ 'aaa'.replace('a', 'b', 2) }} {{ 'x'|center(5) }}|"
+        " {{ 'a\nb'|indent(2) }}"
+        " {{ [1]|tojson(indent=2) }} {{ 'x'.join(['a', 'b']) }} {{ ''|join }} {{ missing|join(',') }}"
+    )
+    expected = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string(source)
+    messages = [{"role": "user", "content": "hi"}]
+    found = rendered(compiled(source, Path("a model")), [ChatMessage("user", "hi")], PLAIN_READING, {})
+    assert found == expected.render(messages=messages)
 
 
 def test_a_loop_in_a_template_knows_its_first_last_and_length() -> None:
