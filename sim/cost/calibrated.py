@@ -1,11 +1,13 @@
 """A linear cost model fitted to observed steps, of our own engine or any other.
 
     seconds = step + tokens T + context C + decodes D + pairs P + chunks N + read R
+    seconds = max(that, floor) where the step has a chunk
 
 T tokens computed, C context tokens read by decodes, D decoding requests, P (query, key) pairs of
 prefill attention, N chunks of prefills and R the tokens of context that these read; all coefficients at least
 zero, because no work makes a step shorter. A log of steps or requests tells no chunks apart, and leaves the
-last two at zero. What a token takes, computed or read, may change where there are more of them (bends).
+last two at zero. What a token takes, computed or read, may change where there are more of them (bends). The
+floor is what a host takes to launch a step's kernels one by one, which a GPU's recorded decode steps spare.
 
 An `InRange` also knows to which sizes of steps its model was fitted.
 """
@@ -40,12 +42,14 @@ class Calibrated(CostModel):
     per_prefill_pair: float
     per_chunk: float = 0.0
     per_chunk_context_token: float = 0.0
+    chunked_floor: float = 0.0
     bends: Bends = ()
     context_bends: Bends = ()
 
     def step_s(self, work: StepWork) -> float:
         """Return the seconds of one step."""
-        return float(self._rest_s(work) + self._context_s(float(work.decode_context_tokens)))
+        seconds = float(self._rest_s(work) + self._context_s(float(work.decode_context_tokens)))
+        return max(seconds, self.chunked_floor) if work.chunks else seconds
 
     def run_s(self, work: StepWork, num_steps: int) -> Seconds:
         """Seconds of each step of a decode run."""

@@ -12,7 +12,7 @@ of a shape's samples counts, and else their median. Other shapes than those of t
 import itertools
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ from sundog.sim.cost.calibrated import (
     Calibrated,
     ObservedRange,
     chunk_context_tokens,
+    errors,
     nonnegative_least_squares,
 )
 from sundog.sim.cost.work import StepWork, WorkFold
@@ -223,6 +224,10 @@ MOST_STEPS = 8
 """The most steps of a shape in a round."""
 HUBER = 0.05
 """The relative error beyond which errors count linearly, not by their square."""
+ABOVE = 1.05
+"""Steps with chunks count as longer than a floor from this share of it on."""
+MUCH_BETTER = 0.7
+"""The share of the loss without a floor that one with it has at most: on a CPU there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +327,27 @@ def _range(points: Sequence[Point]) -> ObservedRange:
 
 
 def fit_points(points: Sequence[tuple[StepWork, float]]) -> Calibrated:
-    """The coefficients with the least relative errors, of which large ones count little (Huber)."""
+    """The coefficients with the least relative errors, of which large ones count little (Huber).
+
+    A floor of steps with chunks is tried at each of their times, and kept if it explains much more.
+    """
+    best = _linear(points)
+    least = MUCH_BETTER * _loss(best, points)
+    for floor in sorted({seconds for work, seconds in points if work.chunks}):
+        above = [each for each in points if not each[0].chunks or each[1] > floor * ABOVE]
+        model = replace(_linear(above), chunked_floor=floor)
+        if (loss := _loss(model, points)) < least:
+            best, least = model, loss
+    return best
+
+
+def _loss(model: Calibrated, points: Sequence[tuple[StepWork, float]]) -> float:
+    """Huber's sum of the relative errors."""
+    off = np.abs(errors(model, points))
+    return float(np.where(off <= HUBER, off**2 / 2, HUBER * (off - HUBER / 2)).sum())
+
+
+def _linear(points: Sequence[tuple[StepWork, float]]) -> Calibrated:
     features = np.array([_features(work) for work, _ in points])
     seconds = np.array([seconds for _, seconds in points])
     relative = features / seconds[:, None]
@@ -337,15 +362,17 @@ def fit_points(points: Sequence[tuple[StepWork, float]]) -> Calibrated:
     token, *bent = slopes[: len(BENDS) + 1]
     context, *context_bent = slopes[len(BENDS) + 1 :]
     return Calibrated(
-        step,
-        token,
-        context,
-        decode,
-        pair,
-        chunk,
-        read,
-        tuple((float(bend), slope) for bend, slope in zip(BENDS, bent, strict=True)),
-        tuple((float(bend), slope) for bend, slope in zip(CONTEXT_BENDS, context_bent, strict=True)),
+        step=step,
+        per_token=token,
+        per_context_token=context,
+        per_decode=decode,
+        per_prefill_pair=pair,
+        per_chunk=chunk,
+        per_chunk_context_token=read,
+        bends=tuple((float(bend), slope) for bend, slope in zip(BENDS, bent, strict=True)),
+        context_bends=tuple(
+            (float(bend), slope) for bend, slope in zip(CONTEXT_BENDS, context_bent, strict=True)
+        ),
     )
 
 

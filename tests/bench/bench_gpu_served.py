@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +79,8 @@ def write_load(path: Path, rate: float, seconds: float) -> None:
                 load.write(json.dumps(row) + "\n")
 
 
-def measure(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
-    """What calibrate measured and tried, and the load as it was seen and predicted."""
+def measure(args: argparse.Namespace, scratch: Path) -> Iterator[dict[str, Any]]:
+    """What calibrate measured and tried; then also the load as it was seen and predicted."""
     from sundog.child import serving
 
     folder, cost, load = scratch / args.model, scratch / "cost.toml", scratch / "load.jsonl"
@@ -89,26 +90,22 @@ def measure(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
         "calibrate", str(folder), "--device", args.device, "-o", str(cost),
         "--seconds", str(args.measured_seconds),
     )  # fmt: skip
+    known = {"model": args.model, "rate": args.rate, "seconds": args.seconds}
+    known["profile"] = tomllib.loads(cost.read_text())
+    yield known
     with serving(str(folder), scratch, "--device", args.device) as url:
         told = sundog("bench", url, str(load), "--simulate", str(cost), "--json")
-    written = tomllib.loads(cost.read_text())
-    return {
-        "model": args.model,
-        "rate": args.rate,
-        "seconds": args.seconds,
-        "load": json.loads(told),
-        "profile": written,
-    }
+    yield {**known, "load": json.loads(told)}
 
 
 def main() -> None:
     args = arguments()
     with tempfile.TemporaryDirectory(prefix="sundog-") as scratch:
-        measured = measure(args, Path(scratch))
-    kind = str(measured["profile"]["measured"]["device"]).lower().replace(" ", "-")
-    out = args.out or RESULTS / f"served-{kind}-{args.model}.json"
-    out.write_text(json.dumps(measured, indent=1) + "\n")
-    print(out)
+        for measured in measure(args, Path(scratch)):
+            kind = str(measured["profile"]["measured"]["device"]).lower().replace(" ", "-")
+            out = args.out or RESULTS / f"served-{kind}-{args.model}.json"
+            out.write_text(json.dumps(measured, indent=1) + "\n")
+            print(out, flush=True)
 
 
 if __name__ == "__main__":

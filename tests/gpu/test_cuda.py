@@ -205,13 +205,14 @@ async def _opened_and_closed(folder: Path) -> tuple[int, int]:
 
 
 def test_a_closed_engine_gives_the_gpu_back(folders: dict[str, Path]) -> None:
-    """Another process may take it, as the server does that `sundog calibrate` starts."""
+    """Another process may take it, as the server does that `sundog calibrate` starts; but for what cuBLAS
+    keeps for two streams, 32 MiB each on an H200."""
     trio = pytest.importorskip("trio")
     torch.cuda.empty_cache()
     before = torch.cuda.memory_reserved()
     held, after = trio.run(_opened_and_closed, folders["llama"])
     assert held > before + (200 << 20)
-    assert after < before + (1 << 26)
+    assert after <= before + (1 << 26)
 
 
 async def _driven(folder: Path) -> dict[str, list[int]]:

@@ -3,6 +3,7 @@
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -25,6 +26,7 @@ TRUTH = Calibrated(
     8e-9,
     6e-5,
     1e-7,
+    0.0,
     ((16.0, 8e-6), (64.0, 8e-6), (512.0, 9e-6)),
     ((2048.0, 2e-7), (8192.0, 2e-7)),
 )
@@ -33,14 +35,14 @@ LIMITS = Limits(64, 1024, 1500, 900, 16)
 
 
 class Timed:
-    """A backend whose steps take what `TRUTH` says, every `each`-th of them `times` as long.
+    """A backend whose steps take what `truth` says, every `each`-th of them `times` as long.
 
     It refuses batches that no scheduler would send: blocks that two requests write, unknown ones, and
     requests that outgrow theirs.
     """
 
-    def __init__(self, each: int = 1, times: float = 1.0) -> None:
-        self._fold, self._each, self._times = WorkFold(), each, times
+    def __init__(self, each: int = 1, times: float = 1.0, truth: Calibrated = TRUTH) -> None:
+        self._fold, self._each, self._times, self._truth = WorkFold(), each, times, truth
         self.works: list[StepWork] = []
         self._tables: dict[str, tuple[int, ...]] = {}
 
@@ -58,7 +60,7 @@ class Timed:
         work = self._fold.begin(batch)
         self.works.append(work)
         disturbed = len(self.works) % self._each == 0
-        seconds = TRUTH.step_s(work) * (self._times if disturbed else 1.0)
+        seconds = self._truth.step_s(work) * (self._times if disturbed else 1.0)
         await sleep_until(now_s() + seconds, Event.STEP_END, "timed")
         self._fold.advance(1)
         return StepResult(batch.step, (now_s(),))
@@ -114,6 +116,17 @@ def test_disturbed_steps_are_left_out() -> None:
     for work in some_works():
         assert found.model.step_s(work) == pytest.approx(TRUTH.step_s(work), rel=0.03)
     assert found.unrest > 0.25
+
+
+def test_a_device_that_launches_steps_with_chunks_one_kernel_at_a_time_is_found_again() -> None:
+    """As a GPU: decodes are recordings; a step with a chunk takes 20 ms at least, whatever it computes."""
+    truth = replace(TRUTH, chunked_floor=0.02)
+    found = fitted(Timed(truth=truth))
+    assert found.model.chunked_floor == pytest.approx(0.02, rel=0.01)
+    for work in some_works():
+        assert found.model.step_s(work) == pytest.approx(truth.step_s(work), rel=0.03)
+    assert found.error(1.0) < 0.03
+    assert fitted(Timed()).model.chunked_floor == 0.0
 
 
 def test_the_model_is_monotone_whatever_was_measured() -> None:
