@@ -57,7 +57,6 @@ def constructed(what: str, make: Callable[..., T], text: str) -> T:
 
 
 def _hints(make: object) -> dict[str, object]:
-    """The declared types, as far as they can be found out."""
     try:
         return get_type_hints(make) | get_type_hints(getattr(make, "__init__", make))
     except Exception:  # noqa: BLE001  # annotations are code, and a user's

@@ -232,7 +232,6 @@ def _class(kind: PolicyKind[P], file: Path, class_name: str) -> type[P]:
 
 
 def _load(kind: PolicyKind[P], file: Path) -> ModuleType:
-    """Run a user's file as a module of its own, in which dataclasses and annotations resolve."""
     try:
         source = file.read_text(encoding="utf-8")
         tree = ast.parse(source, str(file))
@@ -305,7 +304,6 @@ def _one_line(error: BaseException) -> str:
 
 
 def _check(kind: PolicyKind[P], found: P, what: str) -> None:
-    """Raise ConfigError for what would be ignored, or would fail at its first call."""
     known = (*kind.methods, *kind.claims, *kind.others)
     for cls in type(found).__mro__[: type(found).__mro__.index(kind.base)]:
         for own in vars(cls):
@@ -332,7 +330,6 @@ def _check(kind: PolicyKind[P], found: P, what: str) -> None:
 
 
 def _check_signature(found: object, what: str, method: str, arguments: tuple[str, ...]) -> None:
-    """Refuse a method that cannot be called as it will be."""
     function = getattr(found, method)
     wanted = f"{method}({', '.join(('self', *arguments))})"
     if not callable(function):

@@ -103,8 +103,6 @@ class RealModel:
 
 
 class _GenerationFile(BaseModel):
-    """The fields of a `generation_config.json` that vLLM takes defaults from, too."""
-
     model_config = ConfigDict(extra="ignore")
     temperature: float = Field(NEUTRAL.temperature, ge=0, le=1e6, allow_inf_nan=False)
     top_k: Annotated[int, Field(**TOP_K.bounds)] = NEUTRAL.top_k

@@ -103,8 +103,6 @@ def _pace(cost: CostModel, observed: Sequence[tuple[StepWork, float]]) -> float:
 
 
 class _Run:
-    """A look ahead: a scheduler of its own, on a pool of its own."""
-
     def __init__(self, config: SchedulerConfig, engine: EngineConfig, cost: CostModel) -> None:
         self._config, self._cost = config, cost
         self._state = SchedulerState(
@@ -147,7 +145,6 @@ class _Run:
         return began
 
     def _step(self, *, free: bool = False) -> Batch:
-        """Plan a step, or a run of them, let its time pass, and take in what came of it."""
         state, fold = self._state, self._fold
         state.view.advance(self._time_s)
         batch, _ = plan(state)
@@ -165,7 +162,6 @@ class _Run:
 
 
 def _submit(known: Known, num_prompt_tokens: int, max_tokens: int) -> Submit:
-    """A request of which only numbers are known, and that ends by its length."""
     return Submit(
         known.request_id,
         0.0,

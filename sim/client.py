@@ -195,7 +195,6 @@ class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
         self.schedule(last_s + row.pause_s, Event.ARRIVAL, Due(row))
 
     def _ask(self, row: TraceRequest) -> None:
-        """Let a request arrive, if there is room for one more."""
         if self._most is not None and len(self._unfinished) >= self._most:
             self._ready.append(row)
             return
@@ -235,7 +234,6 @@ class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
             self._ask(self._ready.popleft())
 
     def _failed(self, name: str) -> None:
-        """Ask again later, if there is a further attempt."""
         first = self._attempts.get(name)
         if self._retries is None or first is None or first[1] >= self._retries[0]:
             return
@@ -258,8 +256,6 @@ class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
 
 
 class _Answer(Reader):
-    """The answer whether a request is taken: the client wants to know of those that are not."""
-
     __slots__ = ("_client", "_row")
 
     def __init__(self, client: Client, row: TraceRequest) -> None:

@@ -148,7 +148,6 @@ def run_virtual(main: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
 
 
 def _waiting_tasks() -> Iterator[str]:
-    """Every task of the run but the one that asks, with the function it stands in."""
     root = trio.lowlevel.current_root_task()
     stack = [root] if root is not None else []
     here = trio.lowlevel.current_task()
@@ -160,7 +159,6 @@ def _waiting_tasks() -> Iterator[str]:
 
 
 def _innermost(task: trio.lowlevel.Task) -> str:
-    """The function of ours that a parked task waits in."""
     coroutine: Any = task.coro
     name = "?"
     while coroutine is not None:

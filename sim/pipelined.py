@@ -117,8 +117,6 @@ class PipelinedBackend:
 
 
 class _BatchLeaves(Timer):
-    """A batch leaves the last stage."""
-
     __slots__ = ("_backend", "is_due", "reply", "result")
 
     def __init__(self, backend: PipelinedBackend, reply: Reply[StepResult], result: StepResult) -> None:

@@ -127,12 +127,10 @@ def shrunk(measured: Sequence[Rates], num_decodes: Sequence[int]) -> list[Rates]
 
 
 def _count(rates: tuple[float, ...], number: float) -> int:
-    """Return how many of the rates, which fall, the number does not exceed."""
     return bisect_right(rates, -number, key=lambda rate: -rate)
 
 
 def _rates(given: float | tuple[float, ...], count: int) -> tuple[float, ...]:
-    """Return the chance of the drafts up to each position: a number is that of one if those before held."""
     return given if isinstance(given, tuple) else tuple(given**position for position in range(1, count + 1))
 
 

@@ -174,7 +174,6 @@ class Target:
         return Pipeline(stages, overhead, self.gpu.allreduce_latency_s, sent_bytes / rate)
 
     def _drafting(self, model: CostModel) -> CostModel:
-        """The model, and after each of its steps the draft model, if there is one."""
         if self.draft is None:
             return model
         kind = "auto" if self.cost_model.endswith(".toml") else self.cost_model
@@ -190,7 +189,6 @@ class Target:
         return WithDrafts(model, draft.cost(NO_OVERHEAD), self.num_drafts)
 
     def _check_experts(self) -> None:
-        """Refuse ranks that whole experts cannot be given to."""
         if not self.expert_parallel:
             return
         if not self.model.has_experts:
@@ -205,7 +203,6 @@ class Target:
                 )
 
     def _lacks_tables(self) -> str | None:
-        """Return why there are no measured kernels for this, if so."""
         from sundog.sim.cost.tables.interpolate import has_tables
         from sundog.sim.cost.tables.layers import lacks_cache
         from sundog.sim.cost.tables.model import unlike_tables

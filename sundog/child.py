@@ -55,7 +55,6 @@ def counters(url: str) -> dict[str, float]:
 
 
 def _url(process: "subprocess.Popen[bytes]", log: Path) -> str:
-    """Return the URL that the server says when it welcomes requests."""
     begin_s = time.monotonic()
     while time.monotonic() - begin_s < START_S:
         said = log.read_text(errors="replace")

@@ -69,7 +69,6 @@ class Commands(click.Group):
             raise self._of_another(ctx, error) from None
 
     def _of_another(self, ctx: click.Context, error: click.NoSuchOption) -> click.UsageError:
-        """The refusal of an option that `serve` lacks and `emulate` has, or the other way round."""
         asked = "" if error.ctx is None else error.ctx.info_name
         other = {"serve": "emulate", "emulate": "serve"}.get(asked or "")
         command = None if other is None else self.get_command(ctx, other)

@@ -82,7 +82,6 @@ def _dataclasses(tree: ast.Module) -> list[ast.ClassDef]:
 
 
 def _decorator(node: ast.ClassDef) -> ast.expr | None:
-    """Return the decorator `dataclass` of a class that has no other one."""
     if len(node.decorator_list) != 1:
         return None
     (decorator,) = node.decorator_list
@@ -92,7 +91,6 @@ def _decorator(node: ast.ClassDef) -> ast.expr | None:
 
 
 def _option(node: ast.ClassDef, name: str, *, usual: bool = False) -> bool:
-    """Return an option of a class's decorator `dataclass`."""
     decorator = _decorator(node)
     keywords = decorator.keywords if isinstance(decorator, ast.Call) else []
     given = [ast.unparse(each.value) == "True" for each in keywords if each.arg == name]
@@ -191,7 +189,6 @@ def _constructor(node: ast.ClassDef, fields: Sequence[RecordField]) -> list[str]
 
 
 def _comparisons(node: ast.ClassDef, fields: Sequence[RecordField]) -> list[str]:
-    """Return `__repr__`, `__eq__` and `__hash__`, as far as the decorator would make them."""
     own = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
     lines: list[str] = []
 
@@ -218,7 +215,6 @@ def _comparisons(node: ast.ClassDef, fields: Sequence[RecordField]) -> list[str]
 
 
 def _without_methods(node: ast.ClassDef) -> str:
-    """Return the line of the decorator, which is to make no method that is written out."""
     decorator = _decorator(node)
     assert decorator is not None
     keywords = decorator.keywords if isinstance(decorator, ast.Call) else []

@@ -192,14 +192,12 @@ def _let_nothing_be_unprintable() -> None:
 
 
 def _plainly(error: UnicodeError) -> tuple[str | bytes, int]:
-    """Our own signs as a typewriter has them, and all others as their numbers."""
     if isinstance(error, UnicodeEncodeError) and (sign := PLAIN.get(error.object[error.start])):
         return sign, error.start + 1
     return codecs.backslashreplace_errors(error)
 
 
 def _end(error: BaseException) -> int:
-    """Say how the command ended, and return the exit code."""
     causes = list(leaves(error))
     for cause in causes:
         if isinstance(cause, KeyboardInterrupt | click.Abort | Stopped):
@@ -246,7 +244,6 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def _refusal(cause: BaseException) -> str | None:
-    """The line for a mistake in what was asked for; None for any other error."""
     if isinstance(cause, ConfigError):
         return _one_line(str(cause))
     if isinstance(cause, click.ClickException):

@@ -277,7 +277,6 @@ def cpus() -> int:
 
 
 def _progress(what: str) -> None:
-    """Say on stderr what is done: in one line that changes on a terminal, elsewhere each tenth file."""
     if sys.stderr.isatty():
         print(f"\r\x1b[Ksundog: {what}", end="", file=sys.stderr, flush=True)
     elif " of " not in what or what.split()[1].endswith("0"):

@@ -173,7 +173,6 @@ def install(app: Quart, spell: ErrorShape) -> None:
 
 
 def _without_slash(app: Quart) -> str | None:
-    """Return where the request would have found a route, had its path not ended with a slash."""
     path = request.path.rstrip("/")
     if path == request.path or not path.strip("/"):
         return None
@@ -188,7 +187,6 @@ def _without_slash(app: Quart) -> str | None:
 
 
 def _of_http(error: HTTPException) -> ApiError:
-    """Return the error for a request that Quart itself refuses."""
     where = f"{request.method} {request.path}"
     if isinstance(error, NotFound):
         return ApiError(404, f"Unknown URL: {where}", code=UNKNOWN_URL)

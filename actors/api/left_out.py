@@ -26,5 +26,4 @@ def noted(response: Response, left_out: Iterable[str], context: ApiContext) -> R
 
 
 def _in_ascii(name: str) -> str:
-    """A name as a header may hold it."""
     return shown(name).strip('"').encode("ascii", "backslashreplace").decode()

@@ -194,7 +194,6 @@ def _may_answer(operation: Operation, status: str, has_key: bool) -> bool:
 
 
 def _with_nulls(schema: Json) -> Json:
-    """Fields that need not be there may be null."""
     required, properties = schema.get("required", ()), schema.get("properties", {})
     assert isinstance(properties, dict) and isinstance(required, list | tuple)
     nullable = {name: field if name in required else _or_null(field) for name, field in properties.items()}
@@ -209,13 +208,11 @@ def _or_null(field: Json) -> Json:
 
 
 def _anthropic_error() -> Json:
-    """Return the schema of errors where Anthropic's clients ask."""
     inner = {"type": "object", "required": ["type", "message"]}
     return {"type": "object", "properties": {"error": inner}, "required": ["type", "error"]}
 
 
 def _error() -> Json:
-    """Return the schema of every other error, whatever its `type` and `code`."""
     text = {"type": ["string", "null"]}
     inner = {"message": {"type": "string"}, "type": {"type": "string"}, "param": text, "code": {}}
     error = {"type": "object", "properties": inner, "required": ["message", "type", "param", "code"]}

@@ -194,7 +194,6 @@ def _metrics(config: EngineConfig, options: ServerOptions, spans: "Spans | None"
 
 
 def _facts(served: ServedModel, config: EngineConfig) -> dict[str, object]:
-    """Return the facts of the server that the live page shows."""
     scheduler = config.scheduler
     return {
         "model": served.name,

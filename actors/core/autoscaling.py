@@ -87,7 +87,6 @@ class Controller:
         return wanted
 
     def _bounded(self, now_s: float, count: int, wanted: int) -> int:
-        """Return the number within what policies allow, and within the fewest and the most."""
         scaler = self.scaler
         if wanted > count:
             limit = _limit(self._for_up, now_s, count, scaler.up_pods, scaler.up_percent, 1)

@@ -122,7 +122,6 @@ class GrammarsAhead:
         return True
 
     def _admit(self) -> list[Submit | PullDue]:
-        """Return the requests for whose grammars there is room, in order."""
         admitted: list[Submit | PullDue] = []
         while self._full:
             constraint = self._full[0]

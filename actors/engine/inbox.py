@@ -140,7 +140,6 @@ class Inbox:
         return finished
 
     def _arrive(self, submit: Submit, finished: list[Finish]) -> None:
-        """Queue a request, or add it to the finished ones."""
         refused = self._state.arrive(submit)
         if refused is not None:
             finished.append(refused)

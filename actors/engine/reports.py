@@ -63,7 +63,6 @@ def _report(actor: Actor[Never], at_s: float) -> ActorReport:
 
 
 def _named(message: object) -> str:
-    """A message in a few words, whatever it holds."""
     for name in ("step", "request_id"):
         if (value := getattr(message, name, None)) is not None:
             return f"{type(message).__name__} of {name.replace('_id', '')} {value}"

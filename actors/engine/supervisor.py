@@ -129,7 +129,6 @@ class EngineSupervisor:
         return None
 
     def _crashed(self, cause: BaseException) -> float | None:
-        """Report the crash to the log and to the Router; returns how long to wait before a restart."""
         backoff = self._supervision.backoff
         start_s = self._up_s - self._started_s if self._engine is not None else now_s() - self._started_s
         was_stable = self._engine is not None and now_s() - self._up_s >= backoff.stable_s

@@ -118,13 +118,11 @@ class ActiveRequest:
         return delta.merged(Delta(rest, finish_reason=finish.reason, stop_reason=finish.stop_reason))
 
     def _repeats(self, token: int, repetition: Repetition) -> bool:
-        """Return True if the answer ends because it says the same again and again."""
         self.num_fed += not self.submit.sampling.stop
         self.last_tokens = [*self.last_tokens, token][-repetition.most_tokens :]
         return self.num_fed >= self.submit.sampling.min_tokens and repetition.ends(self.last_tokens)
 
     def _watch(self, text: str) -> tuple[str, str | None]:
-        """Return what of a token's text may be shown, and the stop string that ends the answer there."""
         self.num_fed += 1
         return self.stop_strings.feed(text, self.num_fed > self.submit.sampling.min_tokens)
 

@@ -46,7 +46,6 @@ def _all_sampling(sampling: Sampling, vocabulary_size: int | None, max_logprobs:
 
 
 def _last_seed(generate: Generate) -> Refused | None:
-    """The seeds of the choices count up from the first."""
     seed = generate.sampling.seed
     if seed is None or seed + generate.n - 1 <= INT64_MAX:
         return None

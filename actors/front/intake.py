@@ -162,7 +162,6 @@ class Intake:
             return Refused("the answer cannot be turned into text", kind="failed")
 
     def _decoder(self, submit: Submit) -> TokenDecoder | None:
-        """The decoder of the answer's text; None where it has none."""
         sampling = submit.sampling
         if submit.prompt_token_ids is None or self._codec is None or sampling.pooling is not None:
             return None
@@ -204,7 +203,6 @@ class Intake:
         return choices_of(submit, generate.n)
 
     def _check_length(self, generate: Generate, num_tokens: int) -> Refused | None:
-        """Return why the request is too long to be served, if it is."""
         if num_tokens < 1:
             param = prompt_param(generate.prompt)
             return Refused("the prompt is empty: give at least one token", param=param)
@@ -225,7 +223,6 @@ class Intake:
         return None
 
     def _room(self, generate: Generate) -> int:
-        """Return the most tokens that the prompt may have, less the answer's if both must fit."""
         if generate.sampling.pooling is not None:
             return self._limit_tokens
         answer = generate.sampling.max_tokens or 1
@@ -238,11 +235,9 @@ class Intake:
         return f"{what} {self._limit_tokens}"
 
     def _limit(self, sampling: Sampling) -> str:
-        """Return in words what a prompt must fit into, and leave room for."""
         return self._limit_words[sampling.pooling is None]
 
     def _said(self) -> tuple[str, str]:
-        """Return these words for a prompt alone, and for one that is answered."""
         alone = f"{self._held_by()} tokens"
         return alone, f"{alone}, with at least one more to generate"
 

@@ -60,7 +60,6 @@ def resolved(sampling: Sampling, codec: TextCodec | None, vocabulary: Vocabulary
 
 
 def _check_grammar(constraint: Constraint, grammars: GrammarChecker | None) -> Refused | None:
-    """Compile the grammar of a constraint; return why no answer can be held to it, if so."""
     param = constraint.param
     if grammars is None:
         return Refused(f"{param} is not supported: no model is here that could keep to it", param=param)
@@ -182,7 +181,6 @@ def _read(
 
 
 def _checked(tokens: Tokens, vocabulary: Vocabulary, most_tokens: int | None, limit: str) -> Tokens | Refused:
-    """Token ids as they came, if there are not too many and the model has them all."""
     if most_tokens is not None and len(tokens) > most_tokens:
         return too_long(f"{len(tokens)}", limit, "prompt")
     size = vocabulary.size
@@ -194,7 +192,6 @@ def _checked(tokens: Tokens, vocabulary: Vocabulary, most_tokens: int | None, li
 
 
 def _tokenise(tokens: Callable[[], list[int]], param: str, limit: str) -> Tokens | Refused:
-    """The tokens, or why this one prompt cannot be tokenised."""
     try:
         return tuple(tokens())
     # Two names, because a compiled variable has one type.

@@ -21,8 +21,6 @@ SHORT_KEEP_ALIVE_S = 1.0
 
 
 class _Config(Config):
-    """Settings of Hypercorn, which reads `keep_alive_timeout` whenever a connection becomes idle."""
-
     keep_alive_s = 0.0
 
     @property

@@ -178,7 +178,6 @@ class Actor(Owner[M_contra], Generic[M_contra]):
                 self.wake()
 
     def _answer(self, reply: Reply[object], given: object) -> None:
-        """Pass an answer on to the task that waits for it, now or when it comes."""
         if not isinstance(given, Reply):
             return reply.set(given)
         given.hand_to(reply)
@@ -190,7 +189,6 @@ class Actor(Owner[M_contra], Generic[M_contra]):
         self._left.append(reply)
 
     def _rest(self) -> None:
-        """Go on with the messages that came meanwhile, or be free for the next."""
         if self.mailbox.queue:
             self.receive(*self.mailbox.take())
         else:

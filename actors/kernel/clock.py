@@ -234,6 +234,5 @@ def uses_threads() -> bool:
 
 
 def _ordered_clock() -> OrderedClock | None:
-    """The run's clock if it keeps an order of its own."""
     clock = trio.lowlevel.current_clock()
     return clock if isinstance(clock, OrderedClock) else None

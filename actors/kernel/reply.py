@@ -47,8 +47,6 @@ Taker = Callable[[object, BaseException | None], None]
 
 
 class _Callback(Reader):
-    """A function that takes an answer."""
-
     __slots__ = ("_call",)
 
     def __init__(self, call: Taker) -> None:

@@ -158,7 +158,6 @@ class Handovers:
                     sent.is_moving = True  # to nowhere: it is known until its reader has heard of its end
 
     def _moves(self, finish: Finish, submit: Submit) -> None:
-        """A request has left its engine, to go on at the one that was chosen."""
         name = submit.request_id
         source, target = self._state.replica_of(name), self._leaving.pop(name, None)
         assert source is not None, f"{name} has left an engine that did not have it"
@@ -173,7 +172,6 @@ class Handovers:
             self._owner.undelivered(Undelivered((name,)))
 
     def _compute_again(self, submit: Submit, source: int, target: int | None = None) -> None:
-        """Send a request on without its blocks, which are free where they were."""
         if submit.has_remote_kv:
             self._tell(source, KvFetched((submit.request_id,)))
         self._owner.go_on(replace(submit, has_remote_kv=False), target)
@@ -195,7 +193,6 @@ class Handovers:
         self._pull(moving, target)
 
     def _pull(self, moving: Moving, target: int) -> None:
-        """Have an engine make room for a request."""
         moving.target = target
         self._state.send(moving.submit, target)
         engine = self._engines[target]
@@ -292,7 +289,6 @@ class Handovers:
         self._owner.undelivered(Undelivered((name,), was_lost=moving.target is not None))
 
     def _stop(self, moving: Moving) -> None:
-        """Let the engine that would decode know of the request no more."""
         name = moving.submit.request_id
         if moving.target is not None:
             assert self._links is not None, "nothing is pulled without links"

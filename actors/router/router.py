@@ -169,7 +169,6 @@ class Router(Actor[RouterMessage]):
         return answered
 
     def _ordered(self, order: ResetPrefixCache | Freeze | Drain) -> Handled:
-        """Pass an order on to the replicas that it concerns."""
         match order:
             case ResetPrefixCache():
                 one, engines = order.replica, self._engines
@@ -199,7 +198,6 @@ class Router(Actor[RouterMessage]):
             self._handovers.close()
 
     def _submit(self, submits: tuple[Submit, ...]) -> None:
-        """Send requests, all to one replica."""
         state = self._state
         if not state.up_for[self._first]:
             return self._report(Undelivered(tuple([submit.request_id for submit in submits])))
@@ -216,7 +214,6 @@ class Router(Actor[RouterMessage]):
             self._hold(submits, self._first)
 
     def _fleet(self, submits: tuple[Submit, ...], role: Role) -> Fleet:
-        """Return the view of the Router that requests have come to."""
         if self._shared is None:
             return self._fleets[0, role]
         return self._fleets[self._shared.router_of(tuple([each.request_id for each in submits])), role]
@@ -252,7 +249,6 @@ class Router(Actor[RouterMessage]):
                 self._report(Undelivered(tuple([submit.request_id for submit in submits])))
 
     def _may_serve(self, role: Role) -> bool:
-        """True if a replica of this role is up, or may be again."""
         roles = self._state.roles
         return any([its == role and replica not in self._dead for replica, its in enumerate(roles)])
 
@@ -270,7 +266,6 @@ class Router(Actor[RouterMessage]):
                 continue
 
     def _tell_choice(self, submits: tuple[Submit, ...], replica: int) -> None:
-        """Tell the listeners what was chosen, and what was known of it before."""
         state = self._state
         hit_blocks, most_other = None, None
         up = state.up_for[self._first]
@@ -322,7 +317,6 @@ class Router(Actor[RouterMessage]):
         self.schedule(self.clock.now_s() + seconds, Event.TIMEOUT, hold)
 
     def _follow(self, output: StepOutput) -> None:
-        """Take in what a replica's step did."""
         batch, ends = output.batch, output.end_times_s
         self._state.follow(output.replica, batch, len(ends))
         if self._handovers is not None and output.finished:
@@ -366,7 +360,6 @@ class Router(Actor[RouterMessage]):
                 engine.scheduler.tell(Abort(tuple(names), abort.reason))
 
     def _abort_held(self, name: str) -> None:
-        """End a request that no engine has, if it is held."""
         kept = [(role, tuple([s for s in each if s.request_id != name])) for role, each in self._held]
         if kept != self._held:
             self._held = [(role, each) for role, each in kept if each]
@@ -374,7 +367,6 @@ class Router(Actor[RouterMessage]):
             self._report(Undelivered((name,)))
 
     def _drain(self, drain: Drain) -> Done | Reply[Done | Refused]:
-        """Answered when nothing is left there."""
         self._state.drain(drain.replica, drain.is_draining)
         if not drain.is_draining:
             for waiting in self._drained.pop(drain.replica, ()):
@@ -385,7 +377,6 @@ class Router(Actor[RouterMessage]):
         return reply
 
     def _tell_drained(self) -> None:
-        """Answer drains of replicas that have no request left, nor blocks that another is fetching."""
         for replica in [each for each in self._drained if not self._state.num_requests[each]]:
             if self._handovers is None or not self._handovers.reads_from(replica):
                 for reply in self._drained.pop(replica):
@@ -410,7 +401,6 @@ class Router(Actor[RouterMessage]):
         self._report(up)
 
     def _policy_failed(self, error: PolicyError) -> None:
-        """The fallback has taken over from a user's policy."""
         log.error("%s; round-robin takes over", error)
         self._report(RouterFailed(str(error)))
 

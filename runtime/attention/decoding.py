@@ -145,5 +145,4 @@ def _num_processors(device: torch.device) -> int:
 
 
 def _power_of_two(number: int) -> int:
-    """The least power of two that is no less."""
     return 1 << max(number - 1, 0).bit_length()

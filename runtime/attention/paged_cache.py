@@ -102,7 +102,6 @@ class PagedKVCache:
             begin = end
 
     def _as_bytes(self) -> list[NDArray[np.uint8]]:
-        """Return every layer as the bytes of its blocks, in the same memory."""
         num_blocks = self.num_blocks
         return [layer.view(num_blocks, -1).view(torch.uint8).numpy() for layer in self.layers]
 

@@ -44,8 +44,6 @@ class _Rope:
 
 @dataclass(frozen=True, slots=True)
 class _ConfigFile:
-    """The fields of a `config.json` that are looked at here."""
-
     model_type: str = "unknown"
     architectures: list[str] | None = None
     vocab_size: int | None = None

@@ -45,7 +45,6 @@ def _dataclass(kind: type[T], values: Mapping[str, object], at: str) -> T:
 
 
 def _checked(hint: object, value: object, at: str) -> object:
-    """The value as its field keeps it."""
     kinds = _kinds(hint)
     for kind in kinds:
         origin = get_origin(kind) or kind

@@ -69,7 +69,6 @@ def _given(settings: Settings, *names: str) -> str:
 
 
 def _check_compressed(settings: Settings) -> None:
-    """Refuse all but whole numbers with scales: packed, sparse and asymmetric weights have other layouts."""
     kind = settings.get("format")
     if kind not in ("float-quantized", "int-quantized", "naive-quantized"):
         raise LoadError(
@@ -130,7 +129,6 @@ def read_dequantised(
 def _layers(
     stored: Mapping[str, StoredTensor], known: Sequence[StorageFormat]
 ) -> Iterator[tuple[str, StorageFormat]]:
-    """The quantised layers, by their names' beginnings, and how each is stored."""
     for name in stored:
         layer, dot, last = name.rpartition(".")
         for form in known:

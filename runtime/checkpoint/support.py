@@ -76,7 +76,6 @@ def cannot_load(folder: Path, error: Exception) -> LoadError:
 
 
 def _fields(value: dict[str, object], under: str = "") -> Iterator[tuple[str, object]]:
-    """Each field and its value, those of inner objects as outer.inner."""
     for name, each in value.items():
         yield under + name, each
         if isinstance(each, dict):

@@ -37,7 +37,6 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
 
 
 def _files(folder: Path) -> list[Path]:
-    """The files of the index if there is one, else the single file."""
     index = folder / INDEX
     if not index.is_file():
         single = folder / "model.safetensors"

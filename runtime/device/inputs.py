@@ -128,7 +128,6 @@ def put(inputs: Inputs[Array], device: torch.device) -> Inputs[Tensor]:
 
 
 def _requests(spans: tuple[Span, ...]) -> tuple[Array, Array, Array]:
-    """Return each request's number of rows and of keys, and its block table, padded to the longest."""
     num_requests = [len(span.first_position_N) for span in spans]
     num_queries_N = np.repeat([span.num_queries for span in spans], num_requests)
     num_keys_N = np.concatenate([s.first_position_N for s in spans]) + num_queries_N
@@ -155,7 +154,6 @@ def _starts(count_N: Array) -> Array:
 
 
 def _padded(array: Array, size: int) -> Array:
-    """The array with zeros behind it."""
     if size == len(array):
         return array
     out = np.zeros((size, *array.shape[1:]), array.dtype)

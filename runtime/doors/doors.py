@@ -195,7 +195,6 @@ class _Restarts:
 
 
 async def _end(begun: RunningProcess, stop: trio.Event) -> str:
-    """Return how a process ended; it is killed unless it ends by itself because it was told to."""
     with trio.CancelScope(shield=True):
         if not stop.is_set():
             begun.kill()

@@ -103,7 +103,6 @@ class DoorSession(Actor[ToServer]):
         return None
 
     def _later(self, ask: Callable[[], Awaitable[R]]) -> Reply[R]:
-        """The answer of what takes a while, during which other messages are handled."""
         reply: Reply[R] = Reply()
 
         async def wait() -> None:
@@ -133,7 +132,6 @@ class DoorSession(Actor[ToServer]):
         return reply
 
     def _release_limit(self, ticket: int) -> None:
-        """Unless it was given none."""
         if (leave := self._held_limits.pop(ticket, None)) is not None:
             leave()
 
@@ -177,7 +175,6 @@ class DoorSession(Actor[ToServer]):
             door.tell(Deltas(tuple([part for number in due if (part := self._part(number)) is not None])))
 
     def _part(self, number: int) -> StreamNews | None:
-        """Return what is new in a stream; the stream is forgotten with its last delta."""
         name, stream = self._streams[number]
         if (delta := stream.take()) is None:
             return None

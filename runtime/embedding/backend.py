@@ -57,7 +57,6 @@ class Encoder:
         self._check(folder)
 
     def _check(self, folder: Path) -> None:
-        """Refuse, when it is loaded, a model that makes no vectors."""
         try:
             self.vectors([(self._pad_token, self._pad_token)])
         except Exception as error:  # whatever it is, this model cannot be served

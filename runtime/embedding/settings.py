@@ -99,7 +99,6 @@ def _modules(folder: Path) -> list[tuple[str, Path]]:
 
 
 def _read_transformer(part: Path, settings: EmbeddingSettings) -> EmbeddingSettings:
-    """Read what sentence-transformers keeps beside the model: the longest text, whether it is lowercased."""
     found = read_json(part / "sentence_bert_config.json")
     length, lowers = found.get("max_seq_length"), found.get("do_lower_case", False)
     if (length is not None and (type(length) is not int or length < 1)) or not isinstance(lowers, bool):
@@ -108,7 +107,6 @@ def _read_transformer(part: Path, settings: EmbeddingSettings) -> EmbeddingSetti
 
 
 def _read_pooling(file: Path) -> PoolingType:
-    """The one way of pooling that the file names."""
     found = read_json(file)
     named = found.get("pooling_mode")
     modes = [str(named)] if named else [name for name in found if name.startswith("pooling_mode_")]
@@ -137,7 +135,6 @@ def vector_sizes(folder: Path, settings: EmbeddingSettings) -> VectorSizes:
 
 
 def _width(config: dict[str, object]) -> object:
-    """The width of a state, under the names that configurations have for it."""
     return next(
         (config[name] for name in ("hidden_size", "dim", "d_model", "n_embd") if name in config), None
     )

@@ -185,7 +185,6 @@ class ModelLoader:
         return engine, served, num_blocks
 
     def _meet(self, rank: RankPlace) -> None:
-        """Meet the other ranks, and leave them their part of the processors."""
         if self._num_threads is None:
             torch.set_num_threads(max(1, torch.get_num_threads() // rank.count))
         self._group = RankGroup(rank, device_of(rank, chosen_device(self._device)))
@@ -197,7 +196,6 @@ class ModelLoader:
         _LOG.warning("%s is computed layer by layer: %s", name, why)
 
     def _open_draft(self) -> tuple[PreTrainedModel | None, list[LayerShape], int]:
-        """The draft model, if drafts come from one."""
         if self._speculation is None or self._speculation.model is None:
             return None, [], 0
         folder = Path(self._speculation.model)
@@ -214,7 +212,6 @@ class ModelLoader:
     def _open(
         self, folder: Path, adapters: Adapters | None = None
     ) -> tuple[PreTrainedModel, list[LayerShape], int]:
-        """The model, its weights packed or quantised, and what a probe says of it."""
         self._progress.stage("reading weights")
         model = self._read(folder, adapters)
         self._progress.stage("computing a first step")
@@ -230,7 +227,6 @@ class ModelLoader:
         return model, layers, step_bytes
 
     def _read(self, folder: Path, adapters: Adapters | None) -> PreTrainedModel:
-        """The model's weights, with the layers that adapters change; a rank's share of them."""
         if self._group is not None:
             return load_share(folder, self._group, dtype=self._dtype, max_model_len=self._max_model_len)
         model = load_model(folder, device=self._device, dtype=self._dtype, max_model_len=self._max_model_len)
@@ -241,7 +237,6 @@ class ModelLoader:
         return model
 
     def _probe(self, model: PreTrainedModel) -> tuple[list[LayerShape], int]:
-        """The layers, and on CUDA the bytes that the largest step takes while it runs."""
         if model.device.type != "cuda":
             return probe_layers(model), 0
         fuse_norms(model)

@@ -263,7 +263,6 @@ class Requests:
         self._free.extend(range(new - 1, old - 1, -1))
 
     def _decodes(self, batch: Batch) -> tuple[tuple[str, ...], Ints]:
-        """The requests that decode in this step, in the order in which they began to, and their rows."""
         if batch.idle:
             idle = set(batch.idle)
             rows = {name: row for name, row in self._decoding.items() if name not in idle}
@@ -312,7 +311,6 @@ class Requests:
         return Part((chunk.request_id,), row_N, first_N, chunk.num_tokens, tokens, int(chunk.samples))
 
     def _to_score(self, chunks: tuple[Chunk, ...], num_rows: int) -> tuple[Scored, ...]:
-        """Return the prompt tokens that these chunks, the last rows of the step, predict."""
         found, row = [], num_rows - sum(chunk.num_tokens for chunk in chunks)
         for chunk in chunks:
             found.append(self._prompts.scored(chunk, self.num_computed(chunk.request_id), row))

@@ -130,7 +130,6 @@ class DraftModel:
         return start
 
     def _pass(self, parts: list[Part], requests: Requests) -> dict[str, int]:
-        """Run one forward pass; return the next draft of each request that samples in it and has one."""
         step, rows = assemble(parts, requests.tables())
         logits_RV = self._model.logits(step)
         if not step.request_ids:
@@ -140,7 +139,6 @@ class DraftModel:
         return {name: token for row, (name, token) in pairs if row not in sampled.failed}
 
     def _next(self, found: dict[str, list[int]], names: list[str], requests: Requests) -> list[Part]:
-        """Return the newest drafts of these requests as parts, where further ones are wanted and fit."""
         tables, rows, first, own = requests.tables(), list[int](), list[int](), list[str]()
         for name in names:
             row, position = requests.row(name), self._computed[name] + len(found[name]) - 1
@@ -160,7 +158,6 @@ def _shape(part: Part) -> tuple[int, int]:
 
 
 def _together(parts: list[Part]) -> Part:
-    """Requests that compute and sample equally many tokens, as one part."""
     return Part(
         tuple(name for part in parts for name in part.request_ids),
         np.concatenate([part.row_N for part in parts]),

@@ -63,6 +63,5 @@ def give_way() -> None:
 
 
 def _glibc() -> ctypes.CDLL | None:
-    """The C library, if it is GNU's."""
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
     return libc if libc is not None and hasattr(libc, "malloc_trim") else None

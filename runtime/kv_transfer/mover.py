@@ -148,8 +148,6 @@ class KvMover(Actor[FetchKv | CeaseFetch | PartMoved | NextPart]):
         transfer.reply.set(Refused(f"the transfer was lost: {why}"))
 
     def _hear(self, transfer: KvTransfer, ask: Callable[[], Reply[Part]], written: int = 0) -> None:
-        """Ask a port, and have its answer come as a message."""
-
         def tell(given: Part | None, error: BaseException | None) -> None:
             self.tell_self(PartMoved(transfer, given, error, written))
 

@@ -41,8 +41,6 @@ async def read_answer(response: httpx.Response, outcome: Outcome, start_s: float
 
 
 class _AnswerReader:
-    """Folds the events of one answer into its outcome."""
-
     def __init__(self, outcome: Outcome) -> None:
         self._outcome = outcome
         self._reason: str | None = None
@@ -86,7 +84,6 @@ class _AnswerReader:
 
 
 def _has_token(choice: dict[str, Any]) -> bool:
-    """True if a chunk is of tokens: a chat's first says only who speaks, and its last may be empty."""
     delta = choice.get("delta")
     if delta is None:
         return "text" in choice
@@ -94,7 +91,6 @@ def _has_token(choice: dict[str, Any]) -> bool:
 
 
 def _says_something(choice: dict[str, Any]) -> bool:
-    """True if a chunk has a text or a call; a token may have none yet."""
     said = choice.get("delta") or choice
     return any(said.get(name) for name in ("text", *SAYING))
 
@@ -106,7 +102,6 @@ def _count(outcome: Outcome, usage: dict[str, Any]) -> None:
 
 
 async def _refusal(response: httpx.Response, outcome: Outcome) -> None:
-    """An answer with another status: 429 is a refusal, anything else an error."""
     said = said_by(await whole(response, MOST_ERROR_BYTES))
     if response.status_code != REFUSED:
         raise RequestFailed(f"HTTP {response.status_code}", said)

@@ -43,8 +43,6 @@ class ServerGone(Exception):
 
 @dataclass(slots=True)
 class _Turn:
-    """A request of a session, for those after it."""
-
     ended: trio.Event = field(default_factory=trio.Event)
     end_s: float = 0.0
 
@@ -95,7 +93,6 @@ class Clients(Generic[R]):
         return trio.current_time() - self._start_s
 
     async def _one(self, row: R) -> None:
-        """Run one request, from before it is due to its end."""
         due_s = await self._due(row)
         body = self._server.body(self._prompts.of(row), row.num_output_tokens)
         outcome = Outcome(due_s if self._slots is None else self._now_s())
@@ -115,7 +112,6 @@ class Clients(Generic[R]):
             turn.ended.set()
 
     async def _due(self, row: R) -> float:
-        """Return when the request is due; that of a session once the one before it has ended."""
         if not row.after:
             return row.arrival_s
         before = [self._turns[name] for name in row.after]
@@ -128,8 +124,6 @@ class Clients(Generic[R]):
         return due_s
 
     async def _ask(self, row: R, body: bytes, outcome: Outcome) -> None:
-        """Send it when it is due, and read the answer; what goes wrong is in the outcome."""
-
         async def at(event: str, info: Mapping[str, object]) -> None:
             # Through a proxy a CONNECT comes first.
             is_first = math.isnan(outcome.sent_s) and getattr(info.get("request"), "method", b"") == b"POST"
@@ -147,7 +141,6 @@ class Clients(Generic[R]):
         self._watch(outcome)
 
     def _watch(self, outcome: Outcome) -> None:
-        """Notice when the server has gone."""
         if outcome.trouble != NO_CONNECTION:
             self._failing_since_s, self._num_failures = None, 0
             return

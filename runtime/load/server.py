@@ -77,7 +77,6 @@ async def find_model(client: ServerClient, timeout_s: float) -> str:
 
 @contextmanager
 def _refusing(client: ServerClient, timeout_s: float) -> Iterator[None]:
-    """Raise a ConfigError of one line for whatever keeps the server from answering."""
     url = client.authority
     try:
         with trio.fail_after(timeout_s):
@@ -89,7 +88,6 @@ def _refusing(client: ServerClient, timeout_s: float) -> Iterator[None]:
 
 
 def _way_out(error: RequestFailed) -> str:
-    """Return what to look at; nothing where the server has said in its own words what is wrong."""
     if error.kind in NO_KEY:
         return ": put its key into SUNDOG_API_KEY or OPENAI_API_KEY"
     if error.kind == NO_CONNECTION:
@@ -101,7 +99,6 @@ def _way_out(error: RequestFailed) -> str:
 
 
 async def _model(client: ServerClient) -> str:
-    """The first model of the server's list."""
     answer = await client.ask("GET", "/v1/models")
     if (kind := f"HTTP {answer.status_code}") in NO_KEY:
         raise RequestFailed(kind, said_by(answer.content))
@@ -114,7 +111,6 @@ async def _model(client: ServerClient) -> str:
 
 
 async def _found(client: ServerClient, model: str, endpoint: Endpoint | None) -> TargetServer:
-    """The first way of asking that is answered."""
     ids = await _tokens(client, model, " ".join(WORDS))
     said = ""
     for asked, extras, units in _ways(endpoint, ids):
@@ -131,7 +127,6 @@ async def _found(client: ServerClient, model: str, endpoint: Endpoint | None) ->
 
 
 def _ways(endpoint: Endpoint | None, ids: list[int]) -> Iterator[tuple[Endpoint, Mapping[str, Any], Units]]:
-    """Ways to ask, the most exact first."""
     for extras in EXTRAS:
         if endpoint != "chat":
             yield "completions", extras, Units(ids=ids or COMMON_IDS)
@@ -141,7 +136,6 @@ def _ways(endpoint: Endpoint | None, ids: list[int]) -> Iterator[tuple[Endpoint,
 
 
 async def _probed(server: TargetServer, num_units: int) -> Outcome:
-    """Return the outcome of a small request; raises RequestFailed."""
     units = server.units
     prompt = list(units.ids[:num_units]) if units.ids else " ".join(islice(cycle(units.words), num_units))
     outcome = Outcome(0.0)
@@ -153,7 +147,6 @@ async def _probed(server: TargetServer, num_units: int) -> Outcome:
 
 
 async def _measured(server: TargetServer, short: Outcome) -> TargetServer:
-    """Return the server with the number of tokens that a unit is, from what the server counts."""
     remarks = []
     if "ignore_eos" not in server.extras:
         remarks.append("the server takes no ignore_eos: answers may end sooner than the trace says")
@@ -174,7 +167,6 @@ async def _measured(server: TargetServer, short: Outcome) -> TargetServer:
 
 
 async def _tokens(client: ServerClient, model: str, text: str) -> list[int]:
-    """The different tokens of a text, as vLLM's /tokenize answers; none where there is no such route."""
     body = {"model": model, "prompt": text, "add_special_tokens": False}
     answer = await client.ask("POST", "/tokenize", json.dumps(body).encode())
     try:

@@ -136,7 +136,6 @@ async def whole(response: httpx.Response, most_bytes: int) -> bytes:
 
 @asynccontextmanager
 async def _parts(response: httpx.Response) -> AsyncIterator[AsyncIterator[bytes]]:
-    """The parts of an answer as they come; what is left of it is not waited for."""
     parts = response.aiter_raw()
     try:
         yield parts
@@ -151,7 +150,6 @@ async def _parts(response: httpx.Response) -> AsyncIterator[AsyncIterator[bytes]
 
 @contextmanager
 def _failures() -> Iterator[None]:
-    """Raise RequestFailed for whatever keeps a request from its answer."""
     try:
         yield
     except (httpx.ConnectError, httpx.ProxyError) as error:
@@ -161,7 +159,6 @@ def _failures() -> Iterator[None]:
 
 
 def _why(error: httpx.RequestError) -> str:
-    """Return one reason, also where several addresses were tried."""
     found: BaseException = error
     while (cause := _cause(found)) is not None and getattr(found, "errno", None) is None:
         found = cause
@@ -169,7 +166,6 @@ def _why(error: httpx.RequestError) -> str:
 
 
 def _cause(error: BaseException) -> BaseException | None:
-    """Return what an error comes from; httpcore keeps it as the argument of its own error."""
     if isinstance(error, BaseExceptionGroup):
         return error.exceptions[0]
     inner = error.args[0] if error.args else None

@@ -76,7 +76,6 @@ class AdapterConfig:
 
 
 def _of_layer(pattern_values: Mapping[str, V] | None, layer: str, otherwise: V) -> V:
-    """The value of the first pattern that a layer's name ends in."""
     for pattern, value in (pattern_values or {}).items():
         if re.match(rf"(.*\.)?({pattern})$", layer):
             return value
@@ -128,7 +127,6 @@ def _read_config(folder: Path) -> AdapterConfig:
 
 
 def _layers(folder: Path, tensors: Mapping[str, StoredTensor], max_rank: int) -> tuple[str, ...]:
-    """The layers that have both matrices; every other tensor is refused."""
     layers = [name.removeprefix(PREFIX).removesuffix(PARTS[0]) for name in tensors if name.endswith(PARTS[0])]
     expected = {PREFIX + layer + part for layer in layers for part in PARTS}
     for name in sorted(expected ^ tensors.keys()):
@@ -145,7 +143,6 @@ def _layers(folder: Path, tensors: Mapping[str, StoredTensor], max_rank: int) ->
 def _check_tensors(
     folder: Path, config: AdapterConfig, tensors: Mapping[str, StoredTensor], layers: tuple[str, ...]
 ) -> None:
-    """Refuse numbers that mean nothing by themselves, and another rank than the configuration says."""
     for layer in layers:
         for part in PARTS:
             if (stored := tensors[PREFIX + layer + part]).dtype not in FLOATS:

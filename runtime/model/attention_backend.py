@@ -77,7 +77,6 @@ def _num_leading(spans: tuple[Span, ...]) -> int:
 
 
 def _groups(inputs: Inputs[Tensor], start: int, spans: tuple[Span, ...], block_size: int) -> list[Group]:
-    """The requests of these spans, the first of which is number `start`."""
     groups = []
     for span in spans:
         end = start + len(span.first_position_N)
@@ -91,7 +90,6 @@ def _groups(inputs: Inputs[Tensor], start: int, spans: tuple[Span, ...], block_s
 
 
 def _sequences(inputs: Inputs[Tensor], start: int, spans: tuple[Span, ...]) -> Sequences:
-    """All requests from number `start` on, which are those of these spans."""
     last_keys = [int(span.first_position_N.max()) + span.num_queries for span in spans]
     return Sequences(
         inputs.first_query_N1[start:] - inputs.first_query_N1[start],

@@ -77,7 +77,6 @@ def _loaded(
     attention: str | None,
     sharing: "DistributedConfig | None" = None,
 ) -> tuple["PreTrainedModel", list[str]]:
-    """The model, and the names of weights that it has no place for."""
     from transformers.utils import logging as library
 
     if dtype not in DTYPES:
@@ -178,7 +177,6 @@ def _read(
 
 
 def _check_found(folder: Path, found: Found) -> None:
-    """Refuse weights that are missing or of another shape, which the library would make up."""
     if missing := sorted(found["missing_keys"]):
         raise LoadError(f"{folder} lacks weights: {_listed(missing)}")
     for name, has, wanted in sorted(found["mismatched_keys"], key=str):

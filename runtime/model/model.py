@@ -71,7 +71,6 @@ def probe_layers(model: PreTrainedModel, num_tokens: int = 1, num_rows: int = 1)
 
 
 def _unfit(config: PreTrainedConfig, probe: LayerProbe) -> str | None:
-    """Return why a paged cache cannot hold this model's state, if it cannot."""
     if probe.repeated:
         return f"layer {min(probe.repeated)} attends more than once, and a cache keeps its keys once"
     if sorted(probe.shapes) != list(range(config.num_hidden_layers)):

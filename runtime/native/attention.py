@@ -127,7 +127,6 @@ class NativeStep:
 
 
 def _side_by_side(tensor_THD: Tensor) -> Tensor:
-    """The tensor, each head's numbers next to each other."""
     return tensor_THD if tensor_THD.stride(2) == 1 else tensor_THD.contiguous()
 
 

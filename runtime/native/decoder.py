@@ -145,7 +145,6 @@ class NativeDecoder:
         )
 
     def _heads(self, attention: nn.Module, seen: Attended) -> dict[str, Linear | Norm]:
-        """The layers that make queries, keys and values, and the norms of heads or of latents."""
         parts, width = self._parts, self._width
         _, num, key_width = seen.k_TKD.shape
         columns = (seen.num_heads * key_width, num * key_width, num * seen.v_TKE.shape[-1])
@@ -170,14 +169,12 @@ class NativeDecoder:
         return {**found, "q": parts.linear(child(attention, "q_b_proj", "q_proj"), width, columns[0])}
 
     def _head_norm(self, attention: nn.Module, name: str, key_width: int, columns: int) -> Norm:
-        """A norm of each head, or of all heads' columns at once."""
         norm = maybe_child(attention, name)
         weight = getattr(norm, "weight", None)
         is_of_all = isinstance(weight, Tensor) and weight.numel() == columns
         return self._parts.norm(norm, columns if is_of_all else key_width)
 
     def _know_positions(self, position: int) -> None:
-        """Have the library's own rotary table reach this position."""
         if position < self._num_positions:
             return
         self._num_positions = min(self._most_positions, 1 << position.bit_length())
@@ -264,14 +261,12 @@ def _kinds(modules: Modules) -> list[str | None]:
 
 
 def _one(what: str, found: set[Fact]) -> Fact:
-    """The one there is; the kernels know no layers that differ in it."""
     if len(found) != 1:
         raise Unrecognised(f"its layers have different {what}")
     return found.pop()
 
 
 def _embedding_scale(embedding: nn.Embedding, seen: Pass) -> float:
-    """The number by which the model multiplies its embeddings, by what went into its first layer."""
     plain_TW, into_TW = embedding.weight[torch.from_numpy(seen.token_T)].double(), seen.into_TW[0].double()
     scale = (plain_TW * into_TW).sum() / plain_TW.square().sum()
     return float(scale.to(embedding.weight.dtype))

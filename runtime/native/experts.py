@@ -72,7 +72,6 @@ def split_experts(model: nn.Module) -> None:
 
 
 def _split(whole: nn.Module) -> SplitExperts | None:
-    """The experts apart; None where their gates are of no known kind."""
     apply: object = getattr(whole, "_apply_gate", None)
     down = getattr(whole, "down_proj", None)
     if not callable(apply) or not isinstance(down, nn.Parameter):
@@ -90,7 +89,6 @@ def _split(whole: nn.Module) -> SplitExperts | None:
 
 
 def _slice(whole: nn.Module, name: str, number: int) -> tuple[Tensor, Tensor | None]:
-    """Return one expert's weights [O, I], and its bias if there is one."""
     weight, bias = getattr(whole, name)[number], getattr(whole, f"{name}_bias", None)
     return weight.T if whole.is_transposed else weight, None if bias is None else bias[number]
 

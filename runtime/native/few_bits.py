@@ -46,7 +46,6 @@ def multiplied_out(weight_OI: Tensor, bits: int) -> Tensor:
 
 
 def _packed(numbers_OI: Tensor, bits: int) -> Tensor:
-    """Bytes in the order of few_bits.h; O is whole blocks."""
     bytes_OI: Tensor = numbers_OI.view(torch.uint8) + 2 ** (bits - 1)
     num_in = numbers_OI.shape[1]
     if bits == 8:

@@ -53,7 +53,6 @@ def move_to_huge_pages(
 
 
 def _move(pages: list[int], after: threading.Thread | None) -> None:
-    """Move one page after the other, until one cannot be."""
     give_way()
     if after is not None:
         after.join()

@@ -72,8 +72,6 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class _Noting:
-    """Attends as the reference does, and notes with what."""
-
     step: PagedStep
     attended: dict[int, Attended]
 

@@ -161,7 +161,6 @@ class Parts:
         raise Unrecognised(f"its router {type(router).__name__} chooses by a rule of its own")
 
     def _numbers(self, tensor: Tensor | None) -> int | None:
-        """The address of a copy in float32."""
         if tensor is None:
             return None
         copied = tensor.detach().float().contiguous().clone()
@@ -259,12 +258,10 @@ def _address(tensor: Tensor | None) -> int | None:
 
 
 def _base(module: nn.Module) -> nn.Module:
-    """The layer without what adapters add."""
     return module.base if isinstance(module, AdaptedLinear) else module
 
 
 def _columns(whole: Linear, first: int, num: int, itemsize: int) -> Linear:
-    """Return some outputs of a layer as a layer."""
     if whole.block and first % BLOCK:
         raise Unrecognised("its merged layers do not begin where a block does")
     found = Linear.from_buffer_copy(whole)

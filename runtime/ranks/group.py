@@ -106,7 +106,6 @@ def device_of(rank: RankPlace, device: str) -> torch.device:
 
 
 def _loopback() -> str:
-    """The network interface that only this machine reaches."""
     for name, addresses in psutil.net_if_addrs().items():
         if any(each.address == LOOPBACK for each in addresses):
             return str(name)

@@ -119,7 +119,6 @@ def _unwrapped(model: nn.Module, folder: Path) -> Iterator[tuple[str, torch.Size
 
 
 def _check_even(folder: Path, name: str, value: DTensor, share: Tensor) -> None:
-    """Weights of many parts side by side can only be shared evenly."""
     if value.dim() > 2 and share.numel() * value.device_mesh.size() != value.numel():
         raise LoadError(
             f"{folder}: {name} of the shape {' x '.join(map(str, value.shape))} cannot be shared by"
@@ -130,7 +129,6 @@ def _check_even(folder: Path, name: str, value: DTensor, share: Tensor) -> None:
 def _put(
     model: nn.Module, name: str, module: nn.Module, style: str, whole: torch.Size | None, group: RankGroup
 ) -> None:
-    """Put our own layer in the place of what the library has hooked."""
     if style in KEPT:
         return
     module.__dict__.pop("forward", None)  # the library's hook, around the forward of the class

@@ -42,7 +42,6 @@ def main(folder: str, num_cpus: int) -> None:
 
 
 def _begin(folder: str, num_cpus: int) -> None:
-    """Begin the cluster, print its address or why there is none, and stay until stdin ends."""
     import ray
 
     try:
@@ -66,7 +65,6 @@ def _begin(folder: str, num_cpus: int) -> None:
 
 
 def _children() -> list[int]:
-    """Processes whose parent this one is, by birth or since theirs has died."""
     lists = Path("/proc/self/task").glob("*/children")
     return [int(child) for path in lists for child in path.read_text().split()]
 

@@ -153,7 +153,6 @@ class RayPlace:
         self._homes.clear()
 
     async def _home(self, replica: int) -> Home:
-        """Return the home of the replica, once it is placed."""
         if replica not in self._homes:
             self._homes[replica] = Home(placement_group([self._demand], strategy="STRICT_PACK"))
         home = self._homes[replica]
@@ -172,7 +171,6 @@ class RayPlace:
         return home
 
     async def _ready(self, replica: int, home: Home) -> Facts:
-        """Return the facts of the replica's actor, once it has imported what engines need."""
         is_new = home.actor is None
         if home.actor is None:
             home.actor = self._actor(home)
@@ -192,7 +190,6 @@ class RayPlace:
         raise WireError(f"Ray does not begin engine {replica}")
 
     def _actor(self, home: Home) -> Any:
-        """A new actor in the group, which Ray begins again as often as it must."""
         demand = dict(self._demand)
         return (
             ray.remote(EngineActor)
@@ -208,7 +205,6 @@ class RayPlace:
 
 
 async def _forked(promise: Any, facts: Facts) -> int:
-    """The id of the process that was promised; WireError if there is none."""
     try:
         with trio.fail_after(MEET_S):
             return int(await answered(promise))
@@ -220,7 +216,6 @@ async def _forked(promise: Any, facts: Facts) -> int:
 
 
 async def _met(listening: socket.socket, secret: bytes, promise: Any, facts: Facts) -> socket.socket:
-    """The connection of the process that is promised; WireError if it does not come."""
     met: list[socket.socket] = []
     ends: list[str] = []
     async with trio.open_nursery() as nursery:
@@ -246,7 +241,6 @@ async def _met(listening: socket.socket, secret: bytes, promise: Any, facts: Fac
 
 
 def _check(facts: Facts) -> None:
-    """Refuse a node that has no model, or another Sundog."""
     for (name, ours), (_, theirs) in zip(versions(), facts.versions, strict=True):
         if ours != theirs:
             raise ConfigError(

@@ -21,7 +21,6 @@ def choose(logits_RV: Tensor, choices: Choices | None) -> Sampled:
 
 
 def _masks(choices: Choices) -> Bitmasks:
-    """Return the masks of what the constrained rows may choose."""
     num_words = max(matcher.num_words for _, matcher in choices.matchers)
     word_MW = np.zeros((len(choices.matchers), max(num_words, 1)), np.int32)
     for word_W, (_, matcher) in zip(word_MW, choices.matchers, strict=True):
@@ -30,7 +29,6 @@ def _masks(choices: Choices) -> Bitmasks:
 
 
 def _freed(choices: Choices) -> Choices:
-    """Let every answer end that is complete: no ban of a client's holds for the tokens that end it."""
     complete = {row for row, matcher in choices.matchers if matcher.is_complete}
     if not complete:
         return choices
@@ -38,7 +36,6 @@ def _freed(choices: Choices) -> Choices:
 
 
 def _advanced(choices: Choices, sampled: Sampled) -> Sampled:
-    """Give each matcher its row's token; a row whose matcher has failed has none."""
     failed = dict(sampled.failed)
     for row, matcher in choices.matchers:
         if row not in failed:

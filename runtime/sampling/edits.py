@@ -73,7 +73,6 @@ class Entries:
 
 
 def _entries(columns: Sequence[Ints], logits_EV: Tensor) -> Entries | None:
-    """Return the entries of all rows as one, if there is any."""
     id_K = np.concatenate(columns)
     if not len(id_K):
         return None

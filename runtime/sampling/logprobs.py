@@ -62,7 +62,6 @@ def _in_order(logprob_V: Tensor, ids: list[int], values: list[float], k: int) ->
 
 
 def _ranks(logprob_NV: Tensor, own_N1: Tensor) -> list[int]:
-    """Return the number of tokens that are at least as likely; equals count, as in vLLM."""
     if logprob_NV.device.type == "cpu":  # in a ninth of torch's time
         pairs = zip(logprob_NV.numpy(), own_N1.numpy(), strict=True)
         return [int(np.count_nonzero(logprob_V >= own)) for logprob_V, own in pairs]

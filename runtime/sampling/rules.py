@@ -185,7 +185,6 @@ class Rules:
 
 
 def _thinking(sampling: Sampling, prompt: Sequence[int], outputs: Sequence[int]) -> ThinkingBudget | None:
-    """Return the state of the request's reasoning, if a budget bounds it."""
     budget = sampling.thinking_token_budget
     if budget is None:
         return None
@@ -203,5 +202,4 @@ def _penalties(sampling: Sampling) -> tuple[float, float, float]:
 
 
 def _ids(tokens: Iterable[int]) -> NDArray[np.int64]:
-    """Tokens as a column, without those that no vocabulary has."""
     return np.array([token for token in tokens if 0 <= token <= MOST_TOKEN_ID], np.int64)

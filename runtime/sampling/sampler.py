@@ -129,7 +129,6 @@ def likeliest(logits_RV: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _by_numpy(logits_RV: Tensor) -> Tensor | None:
-    """The tokens, where numpy can tell."""
     if logits_RV.dtype == torch.float32:
         return torch.from_numpy(logits_RV.numpy().argmax(-1))
     if logits_RV.dtype != torch.bfloat16:
@@ -198,7 +197,6 @@ def sample(logits_RV: Tensor, choices: Choices | None, masks: Bitmasks | None = 
 
 
 def _isolated(logits_RV: Tensor, choices: Choices) -> Sampled:
-    """Choose one token a row; a row that raises ends alone."""
     failed = dict(choices.failed)
     try:
         sampled = _choose(logits_RV, choices)
@@ -217,7 +215,6 @@ def _isolated(logits_RV: Tensor, choices: Choices) -> Sampled:
 
 
 def _raising(logits_RV: Tensor, choices: Choices) -> dict[int, str]:
-    """The rows that raise when they are sampled alone, and what they raise; raises if none does."""
     found = {}
     for row in range(len(logits_RV)):
         try:
@@ -297,5 +294,4 @@ def _logprobs(
 
 
 def _sampled(best_R: Tensor, token_R: Tensor) -> Sampled:
-    """Give a token to each row whose largest logit is a number."""
     return named(torch.where(best_R.isfinite(), token_R, -1).tolist())

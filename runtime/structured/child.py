@@ -73,7 +73,6 @@ def _answer(asked: dict[str, object], tokenizer: llguidance.LLTokenizer) -> dict
 
 
 def _compiled(grammar: str, tokenizer: llguidance.LLTokenizer) -> dict[str, object]:
-    """Compile as `Grammars` does; return the grammar with its memory in bytes, or why it is refused."""
     before_bytes, begin_s = _used_bytes(), time.thread_time()
     matcher = first_masked(llguidance.LLMatcher(tokenizer, grammar, log_level=0, limits=limits()), tokenizer)
     cpu_s, num_bytes = time.thread_time() - begin_s, max(0, _used_bytes() - before_bytes)
@@ -97,8 +96,6 @@ def first_masked(matcher: llguidance.LLMatcher, tokenizer: llguidance.LLTokenize
 
 
 class _Allocated(ctypes.Structure):
-    """The C library's `struct mallinfo2`: sizes in bytes."""
-
     _fields_ = [  # declared so by ctypes
         (name, ctypes.c_size_t)
         for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()

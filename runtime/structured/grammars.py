@@ -34,8 +34,6 @@ JSON_KINDS = (
 
 @dataclass(slots=True)
 class _Held:
-    """A grammar that requests hold: its matcher, or the reason why it could not be compiled."""
-
     compiled: "LLMatcher | str"
     num_bytes: int
     num_holders: int = 1

@@ -123,7 +123,6 @@ def _exact(value: object) -> object:
 
 
 def _is_merged(value: object) -> bool:
-    """True if definitions may be used where several schemas hold at once."""
     if isinstance(value, list):
         return any(map(_is_merged, value))
     if not isinstance(value, Mapping):
@@ -173,7 +172,6 @@ def _ascii_regex(pattern: str) -> str:
 
 
 def _lark(grammar: str) -> str:
-    """A grammar in EBNF or Lark as Lark."""
     is_lark = LARK_START.search(grammar) or OPTIONS.search(grammar)
     return llguidance.grammar_from("lark" if is_lark else "grammar", grammar)
 
@@ -217,7 +215,6 @@ def _triggered(form: object) -> Schema:
 
 
 def _tag(tag: Schema, triggers: list[str]) -> llguidance.StructTag:
-    """A tag: the text it begins with, the schema of what it holds, the text it ends with."""
     begin, end = tag.get("begin"), tag.get("end")
     if not isinstance(begin, str) or not isinstance(end, str):
         raise ValueError("a tag's begin and end must be texts")
@@ -290,12 +287,10 @@ def _calls_or_json(constraint: Constraint, added_tokens: frozenset[str]) -> str:
 
 
 def _json(schema: object, whitespace: str | None, closes_all: bool = False) -> str:
-    """JSON of this schema as Lark has it; `whitespace` may stand between two tokens, if anything may."""
     return f"%json {json.dumps(_schema(schema, whitespace, closes_all))}"
 
 
 def _schema(schema: object, whitespace: str | None, closes_all: bool = False) -> Schema:
-    """The schema as the library reads it, closed, and with what may stand between two tokens."""
     if schema is True:
         schema = {}
     if not isinstance(schema, dict):

@@ -75,7 +75,6 @@ class Apart:
 
 
 def _tokens(reply: bytes, most_tokens: int | None) -> list[int]:
-    """Return the tokens of a reply: the word `ok` or `failed`, then tokens or the reason."""
     word, _, rest = reply.partition(b"\n")
     if word == b"failed":
         raise ForeignFailure(rest.decode())

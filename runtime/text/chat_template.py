@@ -131,7 +131,6 @@ class ChatTemplates:
 
 
 def _call_format(source: str) -> str | None:
-    """Tell from the marks in a template how its model writes calls."""
     if "[TOOL_CALLS]" in source:
         return "mistral"
     if "<tool_call>" in source and "<function=" not in source and "<arg_key>" not in source:

@@ -123,7 +123,6 @@ def longest_token_bytes(tokenizer: Mapping[str, Any]) -> int | None:
 
 
 def _parts(node: Mapping[str, Any] | None, name: str) -> Iterator[Mapping[str, Any]]:
-    """The steps of a normalizer or pre-tokenizer, sequences opened."""
     if node is None:
         return
     if node["type"] == "Sequence":
@@ -325,7 +324,6 @@ def _load_fast(folder: Path) -> FastTokenizer:
 
 
 def _special_tokens(folder: Path, config: dict[str, object]) -> dict[str, str]:
-    """Special tokens by name, as templates know them; files write them as text or as objects."""
     found = {**read_json(folder / "special_tokens_map.json"), **config}
     tokens = {}
     for name in SPECIAL_NAMES:
@@ -338,7 +336,6 @@ def _special_tokens(folder: Path, config: dict[str, object]) -> dict[str, str]:
 
 
 def _as_text(value: object) -> object:
-    """Tokens that a configuration writes as objects, alone or in lists, as their text."""
     if isinstance(value, dict):
         texts = {key: _as_text(each) for key, each in value.items()}
         return texts.get("content", texts)

@@ -230,19 +230,16 @@ class Link:
         self._send_frame(Frame(kind, channel))
 
     def _number(self, reply: Reply[Any]) -> int:
-        """The number under which this reply is answered."""
         self._check_up()
         number = self._last_number = _next(self._last_number, self._replies)
         self._replies[number] = reply
         return number
 
     def _check_up(self) -> None:
-        """Raise ActorDied if the link has ended."""
         if self.why_ended is not None:
             raise ActorDied(f"{self.peer} is gone: {self.why_ended}")
 
     def _send_frame(self, frame: Frame) -> None:
-        """Send a frame: at once if the socket takes it, by the writing task otherwise."""
         if self.why_ended is not None:
             return
         data = frame.packed()
@@ -261,7 +258,6 @@ class Link:
             self._has_unsent.set()
 
     async def _write(self) -> None:
-        """Send what the socket did not take at once."""
         with suppress(trio.ClosedResourceError):
             while True:
                 await self._has_unsent.wait()
@@ -280,7 +276,6 @@ class Link:
     # --- in ----------------------------------------------------------------------------------------
 
     async def _read(self) -> None:
-        """Take frames until there are no more."""
         frames = Frames()
         try:
             while self.why_ended is None:

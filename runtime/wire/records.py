@@ -122,7 +122,6 @@ def _unpacking(hint: Any) -> Turn:
 
 
 def _parts(hint: Any, turning: Callable[[Any], Turn], many: type) -> Turn:
-    """Return the turn of what is no record, by its parts."""
     if (maybe := optional(hint)) is not None:
         inner = turning(maybe)
         return None if inner is None else _unless_none(inner)
@@ -184,7 +183,6 @@ def _tupled(value: object) -> object:
 
 
 def _is_chat(prompt: object, turn: type) -> bool:
-    """Return True for a conversation, whose turns are of this type here."""
     return isinstance(prompt, tuple) and bool(prompt) and isinstance(prompt[0], turn)
 
 

@@ -122,7 +122,6 @@ class EngineProcess:
     async def _run_link(
         self, begun: RunningProcess, monitor: ProcessMonitor, on_up: Callable[[EngineRefs], None]
     ) -> str:
-        """Carry messages until the link ends, and say why it did; raises EngineStalled."""
         link = Link(begun.connected, WORKER_MESSAGES, begun.name)
         link.export(monitor)
         hold = monitor.ref("engine-process")
@@ -136,7 +135,6 @@ class EngineProcess:
         return f"the link ended as {link.why_ended}"
 
     async def _start(self, link: Link, on_up: Callable[[EngineRefs], None]) -> None:
-        """Wait until the core is up, and hand out its addresses."""
         replica, tap = self._replica, self._tap
         try:
             host: Ref[Start] = await link.open(f"host-{replica}", "engine-process")

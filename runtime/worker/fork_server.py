@@ -51,8 +51,6 @@ def refuse(control: socket.socket, why: str) -> None:
 
 
 def _fork(control: socket.socket, asker: int, replica: int, descriptor: int, run: Run, name: str) -> None:
-    """Fork an engine process, whose id is told to the asker."""
-
     def live() -> None:
         control.close()
         os.set_inheritable(descriptor, False)

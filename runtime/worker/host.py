@@ -180,7 +180,6 @@ async def _host(
 
 
 async def _open_port(link: Link, replica: int, backend: Backend, nursery: trio.Nursery) -> None:
-    """Let the server reach the blocks of the cache, for as long as this process runs."""
     assert isinstance(backend, MovesKv), "pools are of models that generate text"
     port = KvPort(f"kv-port-{replica}", backend)
     port.ref("itself")

@@ -93,7 +93,6 @@ def fork_for(adopter: int, name: str, live: Callable[[], None], tell: Callable[[
 
 
 def _live_once(name: str, parent: int, live: Callable[[], None]) -> NoReturn:
-    """Live as a fork that is bound to `parent`, and end."""
     code = 1
     try:
         begin_life(name, parent)
@@ -161,7 +160,6 @@ class ChildProcess:
             await trio.sleep(POLL_S)
 
     async def _children_reaped(self) -> None:
-        """Kill and reap its children, which this process has adopted with its end."""
         with suppress(ChildProcessError, ProcessLookupError):
             while True:
                 if not os.waitpid(-self.process, os.WNOHANG)[0]:  # noqa: ASYNC222  # it does not wait

@@ -189,8 +189,6 @@ def _fork(
     connected: socket.socket,
     closed: list[socket.socket],
 ) -> int:
-    """The process id of a rank, which has no business with the sockets `closed`."""
-
     def live() -> None:
         for each in closed:
             each.close()

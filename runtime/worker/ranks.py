@@ -93,7 +93,6 @@ class Ranks:
     async def _begin(
         self, number: int, nursery: trio.Nursery, on_lost: OnLost
     ) -> Ref[Batch | Interrupt | Load]:
-        """A rank's Runner, of a process that has begun."""
         assert self._launcher is not None
         try:
             begun = await self._launcher.begin(number)
@@ -123,7 +122,6 @@ class Ranks:
         hold: Ref[ToMonitor],
         on_lost: OnLost,
     ) -> None:
-        """Carry messages until the link ends; raises RankLost if it should not have."""
         self._num_linked += 1
         await link.run()
         self._num_linked -= 1
@@ -139,7 +137,6 @@ class Ranks:
             self._lose(crashed, on_lost)
 
     async def _watch(self, on_lost: OnLost) -> None:
-        """Raise RankLost when a rank gives no sign of life."""
         while True:
             await trio.sleep(LOOK_S)
             for begun, monitor in zip(self._begun, self._monitors, strict=True):

@@ -121,7 +121,6 @@ class LoopWatchdog:
         threading.Thread(target=self._look, args=arguments, name="loop watchdog", daemon=True).start()
 
     def _listen(self, number: signal.Signals) -> None:
-        """Note a signal to stop, which Trio only hears when it goes on."""
         handler = signal.getsignal(number)
 
         def note(number: int, frame: FrameType | None) -> None:

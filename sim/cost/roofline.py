@@ -207,7 +207,6 @@ class LayerRoofline:
 
 
 def _chunked_pairs(num_tokens: int, chunk: int) -> int:
-    """Count the pairs of that many first tokens, each of which sees its own chunk up to itself."""
     chunks, rest = divmod(num_tokens, chunk)
     return chunks * (chunk * (chunk + 1) // 2) + rest * (rest + 1) // 2
 
@@ -231,7 +230,6 @@ FITTED_GPU = "h100"
 
 
 def _in_chunks(contexts: Seconds, num_decodes: int, chunk: int) -> Seconds:
-    """Return the tokens that decodes with these contexts in all read where attention is chunked."""
     if num_decodes == 1:
         return np.where(contexts > 0, np.mod(contexts - 1, chunk) + 1, 0.0)
     return np.where(contexts <= chunk * num_decodes, contexts, num_decodes * (chunk + 1) / 2)
@@ -341,7 +339,6 @@ class Roofline(CostModel):
         return seconds
 
     def _rest_s(self, work: StepWork) -> float:
-        """Return the seconds of all but decode attention; kept by batch size for steps that only decode."""
         if work.chunks or work.num_samples != work.num_decodes or work.num_routed_tokens:
             return self._compute_rest_s(work)
         rest_s = self._decode_s.get(work.num_decodes)

@@ -249,7 +249,6 @@ class WorkFold:
         self._joining.clear()
 
     def _read(self, table: tuple[int, ...]) -> None:
-        """Note that one more decode reads these blocks."""
         readers, num_shared = self._num_readers, 0
         num_new = max(table, default=0) + 1 - len(readers)
         if num_new > 0:
@@ -269,7 +268,6 @@ class WorkFold:
         self._num_shared_blocks -= num_shared
 
     def _num_shared_blocks_without(self, idle: tuple[str, ...]) -> int:
-        """Return the number of shared blocks that are read while these requests are idle."""
         tables = [self._tables[name] for name in idle]
         for table in tables:
             self._read_no_more(table)

@@ -175,12 +175,10 @@ def _plain(spelling: Spelling, text: str) -> Tokens:
 
 
 def _more(spelling: Spelling) -> Tokens:
-    """Return all texts, one after another."""
     return _plain(spelling, "".join(f" {text}" for text in TEXTS))
 
 
 def _conversation(spelling: Spelling, *texts: str) -> Tokens | None:
-    """Return the prompt of a conversation that says these texts in turn; None without a chat template."""
     roles = cycle(("user", "assistant"))
     try:
         return tuple(spelling.encode_chat([ChatMessage(next(roles), text) for text in texts]))
@@ -189,7 +187,6 @@ def _conversation(spelling: Spelling, *texts: str) -> Tokens | None:
 
 
 def _around_last_turn(spelling: Spelling) -> tuple[Tokens, Tokens]:
-    """The tokens before and behind what a user says last, found by saying two different things."""
     parts = [
         _around(_conversation(spelling, *earlier, "fox"), _conversation(spelling, *earlier, "Owl"))
         for earlier in ((), ("One", "Two"))
@@ -199,21 +196,18 @@ def _around_last_turn(spelling: Spelling) -> tuple[Tokens, Tokens]:
 
 
 def _around(one: Tokens | None, other: Tokens | None) -> tuple[Tokens, Tokens]:
-    """Return the beginning that both have, and the end that both have."""
     if one is None or other is None:
         return (), ()
     return _end(one[::-1], other[::-1])[::-1], _end(one, other)
 
 
 def _end(one: Tokens, other: Tokens) -> Tokens:
-    """Return the end that both have."""
     pairs = enumerate(zip(reversed(one), reversed(other), strict=False))
     count = next((index for index, (a, b) in pairs if a != b), min(len(one), len(other)))
     return one[len(one) - count :]
 
 
 def _last(part: Tokens, tokens: Tokens) -> int | None:
-    """Return the end of the last occurrence of a part."""
     for end in range(len(tokens), len(part) - 1, -1):
         if tokens[end - len(part) : end] == part:
             return end

@@ -77,7 +77,6 @@ class LivePace(Pace):
         self._say(now_s)
 
     def _say(self, now_s: float) -> None:
-        """Tell the log, every ten seconds at most, how much slower than the model the steps were."""
         lost_s = self._lag.lost_s[self._replica]
         told = self._told = self._told or Told()
         passed_s = now_s - told.time_s

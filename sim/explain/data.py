@@ -38,13 +38,11 @@ def request_data(history: History, request: RequestHistory) -> dict[str, Any]:
 
 
 def _drafts_data(drafts: Acceptance) -> dict[str, Any]:
-    """Return the figures of drafts; nothing where there were none."""
     figures = SpeculationFigures.of(drafts)
     return {} if figures is None else {"speculation": asdict(figures)}
 
 
 def _choice_data(choice: Chosen | None) -> dict[str, Any]:
-    """Return why the request went to its replica; nothing where there was no choice."""
     return {} if choice is None else {"routed": choice._asdict() | {"request_ids": list(choice.request_ids)}}
 
 

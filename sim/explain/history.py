@@ -216,7 +216,6 @@ class History:
             self._cut(request, queue, max(last_s, request.waits[-1].start_s))
 
     def _cut(self, request: RequestHistory, queue: RecordedQueue | None, end_s: float) -> None:
-        """End the span or the wait that a request is in."""
         if request.is_running and queue is not None:
             span = request.spans[-1]
             span.close_range(queue.num_steps)
@@ -234,7 +233,6 @@ class History:
         self.requests[arrival.request_id] = RequestHistory(arrival, [wait])
 
     def _lose(self, lost: Lost) -> None:
-        """An engine crashed: requests with a token ended, the others wait as if they had just come."""
         queue = self.queues.get(lost.replica)
         if queue is not None:
             queue.num_running = 0
@@ -392,7 +390,6 @@ class History:
         return request
 
     def _enter(self, request: RequestHistory, replica: int) -> None:
-        """A replica names a request for the first time: the request has waited there since it arrived."""
         if request.replica is None:
             request.replica = replica
             wait = request.waits[0]

@@ -141,7 +141,6 @@ class Instants:
         return self._active.values()
 
     def _measured(self, request: RequestHistory, time_s: float) -> Measured:
-        """A request under way; of its blocks only the number is known."""
         of, queue = measured_at(request, time_s), self._queues[request.replica or 0]
         of.rank = request.rank_at(output_at(queue, time_s))
         if span_at(request, time_s) is not None:
@@ -150,7 +149,6 @@ class Instants:
         return of
 
     def _add_up(self, replica: int, time_s: float) -> None:
-        """Set the totals of an engine."""
         engine, queue = self._metrics.engines[replica], self._queues[replica]
         own = [each for each in self._metrics.requests.values() if (each.replica or 0) == replica]
         totals = self._over[replica].copy()

@@ -182,7 +182,6 @@ def _rank(value: Any) -> Rank:
 
 
 def _drafts(row: Row) -> tuple[Drafted, ...]:
-    """Read the drafts of a step; a fourth number is there for those behind the end of an answer."""
     found = []
     for item in _list(row.get("drafts", [])):
         name, *counts = _parts(item, 4 if len(_list(item)) == 4 else 3)

@@ -90,7 +90,6 @@ def wait_phases(history: History, request: RequestHistory, wait: Wait) -> list[R
 def _refusals(
     queue: RecordedQueue, request: RequestHistory, wait: Wait
 ) -> Iterator[tuple[RequestPhase, str | None]]:
-    """The wait's part of every segment, with the segment's head."""
     if wait.first >= wait.stop:
         return
     assert wait.end_s is not None

@@ -87,7 +87,6 @@ class Sources:
 
     @cached_property
     def _modules(self) -> dict[str, Module]:
-        """The modules by their dotted names."""
         found = {}
         for path in sorted(self._root.rglob("*.py")):
             place = path.relative_to(self._root.parent)
@@ -108,7 +107,6 @@ class Sources:
 
     @cached_property
     def _named(self) -> list[tuple[re.Pattern[str], ActorClass]]:
-        """The names of instances, as patterns, of the classes that have a `handle`."""
         found = []
         for module in self._modules.values():
             for function in ast.walk(module.tree):
@@ -163,7 +161,6 @@ class Sources:
         return owner.module.code(f"{owner.name}.{method.name}", method, calls)
 
     def _core_calls(self, owner: ActorClass, method: Function) -> Iterator[str]:
-        """The functions of `actors/core/` that a method calls, with their places."""
         for node in ast.walk(method):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
                 continue
@@ -176,7 +173,6 @@ class Sources:
 
 
 def _constructed(function: Function) -> Iterator[tuple[str, str]]:
-    """The classes that a function constructs, with a pattern of the name that it gives them first."""
     named = {
         node.targets[0].id: node.value
         for node in ast.walk(function)
@@ -191,7 +187,6 @@ def _constructed(function: Function) -> Iterator[tuple[str, str]]:
 
 
 def _pattern(value: ast.expr) -> str | None:
-    """A regular expression of a text, or of an f-string; None of everything else."""
     if isinstance(value, ast.Constant) and isinstance(value.value, str):
         return re.escape(value.value)
     if isinstance(value, ast.JoinedStr):
@@ -202,7 +197,6 @@ def _pattern(value: ast.expr) -> str | None:
 
 
 def _case(handle: Function, message: str) -> ast.match_case | None:
-    """The case of `handle` whose pattern names the class of the message."""
     for node in ast.walk(handle):
         if isinstance(node, ast.match_case):
             patterns = node.pattern.patterns if isinstance(node.pattern, ast.MatchOr) else [node.pattern]
@@ -214,7 +208,6 @@ def _case(handle: Function, message: str) -> ast.match_case | None:
 
 
 def _own_calls(case: ast.match_case) -> Iterator[str]:
-    """The names of methods of `self` that a case calls, in the order of its text."""
     for statement in case.body:
         for node in ast.walk(statement):
             if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("self."):
@@ -222,7 +215,6 @@ def _own_calls(case: ast.match_case) -> Iterator[str]:
 
 
 def _sends(method: Function, message: str) -> bool:
-    """True if the method sends a new message of that class, or a variable that holds one."""
     snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", message).lower()
     held = {snake}
 

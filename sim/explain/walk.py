@@ -116,13 +116,11 @@ def walk(run: Path, request_id: str) -> Walk:
 
 
 def _insert(stops: list[WalkStop], stop: WalkStop, end_s: float) -> None:
-    """Put a stop before the messages of the step that began when it ended, even if they were sent before."""
     later = (place for place, each in enumerate(stops) if each.step and each.step.start_s >= end_s)
     stops.insert(next(later, len(stops)), stop)
 
 
 def _files(run: Path) -> tuple[Path, Path]:
-    """The journal, and the messages beside it."""
     server = "`sundog emulate … --record DIR --messages`, or `sundog serve` with these and --in-process"
     again = f"sundog replay {f'--config {run / CONFIG}' if (run / CONFIG).is_file() else '…'}"
     if (run / SUMMARY).is_file():
@@ -147,7 +145,6 @@ Steps = dict[tuple[int, int], OwnStep]
 
 
 def _own_steps(record: Path, name: str) -> Steps:
-    """The steps that the request was in, in order. O(requests in all batches)."""
     lines = JsonLines(record, JournalError.at)
     rows = iter(lines)
     journal_header(next(rows), lines)
@@ -170,7 +167,6 @@ def _own_steps(record: Path, name: str) -> Steps:
 
 
 def _own_step(step: JournalStep, name: str, batch: dict[str, int], num_held: int) -> OwnStep:
-    """A step as the request sees it, which had `num_held` tokens in blocks before."""
     is_in, num_prefilled = name in batch, batch.pop(name, 0)
     hit = next((each.num_hit_tokens for each in step.admitted if each.request_id == name), None)
     ended = next((each.num_tokens for each in step.ended if each.request_id == name), None)
@@ -184,7 +180,6 @@ def _own_step(step: JournalStep, name: str, batch: dict[str, int], num_held: int
 
 
 def _folded(steps: Steps) -> tuple[Steps, list[OwnStep]]:
-    """The first and the last of the steps of a kind in a row, and all between two of these as one each."""
     shown: Steps = {}
     folds = []
     group: list[tuple[tuple[int, int], OwnStep]] = []
@@ -258,7 +253,6 @@ def _message_stops(
 
 
 def _place(row: Row) -> tuple[int, int] | None:
-    """The replica and the number of the step that a message is about, if it is."""
     number = row.get("step", row.get("batch", {}).get("step"))
     engine = ENGINE.search(f"{row['from']} {row['to']}")
     return None if number is None else (row.get("replica", 0) if engine is None else int(engine[1]), number)

@@ -129,7 +129,6 @@ def _num_finished(a: Floats, b: Floats, rows: Rows) -> tuple[int, int, int]:
 
 
 def _pairing(a: Columns, b: Columns) -> tuple[bool, Rows | None]:
-    """Rows of the same request in both runs; None unless nearly all are in both, and alike."""
     where = {name: row for row, name in enumerate(b["request_id"])}
     both = [(row, where[name]) for row, name in enumerate(a["request_id"]) if name in where]
     if not both or len(both) < 0.99 * max(len(a["request_id"]), len(b["request_id"])):
@@ -148,7 +147,6 @@ def _of_programs(a: dict[str, float], b: dict[str, float]) -> list[Compared]:
 
 
 def _of_tenants(a: Columns, b: Columns, rows: Rows | None) -> list[Compared]:
-    """Each tenant that is in both runs."""
     found = []
     for tenant in sorted({*a["tenant"]} & {*b["tenant"]} - {None}):
         own_a, own_b = a["tenant"] == tenant, b["tenant"] == tenant

@@ -296,7 +296,6 @@ async def fit_engine(
 async def _rounds(
     prober: Prober, shapes: Sequence[Shape], seconds: float, on_progress: Callable[[int, int], None]
 ) -> tuple[list[list[Seen]], int]:
-    """The steps of each shape, and how many rounds were made of all of them."""
     seen: list[list[Seen]] = [[] for _ in shapes]
     for shape in shapes:  # Whatever is made at first use is made.
         await prober.steps(shape, 1)

@@ -91,7 +91,6 @@ def logged_works(path: Path) -> list[tuple[StepWork, float]]:
 
 
 def _steps(path: Path) -> Floats:
-    """A row for each step that took time and computed tokens."""
     rows = [row for row in _rows(JsonLines(path, StepLogError.at)) if row[0] > 0 and row[2] + row[4] > 0]
     return np.array(rows, dtype=np.float64).reshape(-1, 6)
 
@@ -108,7 +107,6 @@ def _rows(lines: JsonLines) -> Iterator[tuple[float, ...]]:
 
 
 def _number(lines: JsonLines, row: Row, name: str) -> float:
-    """A field; one that is not there is 0, as in the format."""
     value = row.get(name, 0)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
         raise lines.error(f"{name} is {value!r}: give a number of at least 0")

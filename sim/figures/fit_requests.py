@@ -136,7 +136,6 @@ def _drift(off: Sequence[Sequence[float]]) -> float:
 
 
 def _off(loads: Sequence[Observed], model: Calibrated) -> float:
-    """Return how far off the model is of the whole time for which requests decoded."""
     equations = [_equations(observed, model) for observed in loads]
     explained = sum(float(own.explained(model).sum()) for own in equations)
     return explained / sum(float(own.seconds.sum()) for own in equations) - 1

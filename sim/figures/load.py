@@ -117,7 +117,6 @@ def _waiting(rows: _Arrived, span_s: float) -> float:
 
 
 def _waited(begin_s: Floats, end_s: Floats, turns_s: Floats) -> tuple[float, int]:
-    """Return the time in which any of the intervals lasts, and the number of admissions in it."""
     order = np.argsort(begin_s, kind="stable")
     begin_s, reached_s = begin_s[order], np.maximum.accumulate(end_s[order])
     apart = np.flatnonzero(begin_s[1:] > reached_s[:-1])

@@ -99,7 +99,6 @@ def _one(source: Source, front_end_s: float, name: str) -> Iterator[Part]:
 
 
 def _read(source: Source, front_end_s: float, names: Sequence[str]) -> Iterator[list[Part]]:
-    """Yield some figures of every finished request, as the rows come in parts."""
     for rows in source.requests():
         times = latencies(rows, front_end_s)
         parts: list[Part] = []
@@ -343,7 +342,6 @@ def _seen(
     front_s: float,
     last_step_s: float | None = None,
 ) -> Summary:
-    """Return the figures that follow from the requests alone."""
     over: dict[str, Any] = {**distributions(source, front_s, totals.num_requests)}
     duration_s, output_tokens = totals.duration_s(last_step_s), totals.output_tokens
     per_s = 1 / duration_s if duration_s else 0.0
@@ -375,7 +373,6 @@ def _seen(
 def _summed(
     source: Source, terms: RunTerms, front_end_s: float, replicas: Replicas
 ) -> tuple[RequestTotals, Tenants]:
-    """Sum up all requests, by tenant, and by replica; those with tenants are held in memory."""
     totals, owned = RequestTotals(), list[Rows]()
     for rows in source.requests():
         totals.add(rows, terms.met(rows, latencies(rows, front_end_s)))
@@ -390,7 +387,6 @@ def _summed(
 
 
 def _objectives(source: Source, terms: RunTerms, front_end_s: float) -> tuple[ObjectiveFigures, ...]:
-    """Return the figures of every objective; the rows are held in memory for them."""
     if not terms.objectives:
         return ()
     rows = joined(list(source.requests()))

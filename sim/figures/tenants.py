@@ -130,7 +130,6 @@ def _ended_by(rows: Rows, reason: str) -> NDArray[np.bool_]:
 
 
 def _waits(arrival_s: Floats, until_s: Floats, instants: Floats) -> NDArray[np.bool_]:
-    """Return whether any of these waits, from each instant to the next."""
     change = np.zeros(len(instants), dtype=np.int64)
     np.add.at(change, np.searchsorted(instants, arrival_s), 1)
     np.add.at(change, np.searchsorted(instants, until_s), -1)
@@ -139,7 +138,6 @@ def _waits(arrival_s: Floats, until_s: Floats, instants: Floats) -> NDArray[np.b
 
 
 def _served(rows: Rows, own: NDArray[np.bool_], instants: Floats) -> Floats:
-    """Tokens served until each instant: prompts evenly while they are computed, outputs until the end."""
     begins, ends, tokens = [], [], []
     for begin, end, count in (
         (rows.first_scheduled_s, rows.first_token_s, rows.num_prompt_tokens),

@@ -74,7 +74,6 @@ def _known(names: Iterable[str]) -> str:
 
 
 def _keys_at(made: Any, place: tuple[int | str, ...]) -> list[str]:
-    """The keys of the table that a key stands in; of a union, those of the kind that was meant."""
     from pydantic import TypeAdapter
 
     schema = TypeAdapter(made).json_schema()

@@ -155,7 +155,6 @@ class KvLinks(Actor[FetchKv | CeaseFetch | ChangeOfRates]):
         self._dead.discard(replica)
 
     def _break(self, fetch: FetchKv) -> None:
-        """End a transfer at one of whose ends the engine is dead; a dead reader gets no answer."""
         name = fetch.request_id
         if self._flows.pop(name, None) is not None:
             self._advance()
@@ -182,7 +181,6 @@ class KvLinks(Actor[FetchKv | CeaseFetch | ChangeOfRates]):
             self._share()
 
     def _end(self) -> None:
-        """Answer for the transfer that is done."""
         name = self._ends_next
         assert name is not None
         self._advance()
@@ -197,14 +195,12 @@ class KvLinks(Actor[FetchKv | CeaseFetch | ChangeOfRates]):
         self._replies.pop(name).set(Refused("the transfer was lost") if lost else Done())
 
     def _advance(self) -> None:
-        """Move every transfer on to this instant."""
         now_s = self.clock.now_s()
         for flow in self._flows.values() if now_s > self._since_s else ():
             flow.left_tokens = max(flow.left_tokens - flow.rate * (now_s - self._since_s), 0.0)
         self._since_s = now_s
 
     def _share(self) -> None:
-        """Share the links again, and wait for the transfer that is done next."""
         share(list(self._flows.values()), self._rate)
         if self._timer is not None:
             self._timer.stop()

@@ -109,7 +109,6 @@ class FleetLedger:
         )
 
     def _missed_alone(self, autoscaler: Autoscaler) -> MissedAlone | None:
-        """Return the prompts that the objective of a scaler is out of reach for."""
         for pool in autoscaler.pools:
             scaler, engine = pool.scaling.scaler, self._engines[min(pool.replicas)]
             if isinstance(scaler, Attainment) and engine.role != "decode":
@@ -145,7 +144,6 @@ def _moves(columns: MovedColumns) -> MoveFigures:
 
 
 def _befallen(trouble: Trouble, recorder: Recorder) -> tuple[FaultFigures, ...]:
-    """Return each fault with what it did to requests."""
     losses: dict[tuple[int | None, float], Loss] = {
         (loss.replica, loss.time_s): loss for loss in recorder.losses
     }

@@ -118,7 +118,6 @@ class ScaledPool:
         return [number for number, each in self.replicas.items() if each.is_wanted]
 
     def _facts(self) -> ScaledFleet:
-        """Return what has happened since the last question."""
         watch, time_s = self._watch, now_s()
         wanted, num_up, busy_s, span_s = 0, 0, 0.0, time_s - self._asked_s
         for number, replica in self.replicas.items():
@@ -157,7 +156,6 @@ class ScaledPool:
         replica.paid_since_s = replica.paid_since_s if replica.paid_since_s is not None else now_s()
 
     def _release(self, number: int, llm: Ref[FromClients]) -> None:
-        """Drain a replica; it is off when nothing is left there."""
         replica = self.replicas[number]
         replica.is_wanted, replica.up_s = False, None
 
@@ -222,7 +220,6 @@ class Autoscaler:
         self._on_change(now_s(), wanted, sum(pool.replica_seconds(now_s()) for pool in self.pools))
 
     async def _serve_until(self, time_s: float, llm: Ref[FromClients]) -> None:
-        """Let replicas serve as they come up, until an instant."""
         while True:
             coming_s = [up_s for pool in self.pools if (up_s := pool.next_up_s()) is not None]
             next_s = min([*coming_s, time_s])

@@ -138,7 +138,6 @@ class Trouble:
             self._notice(number)
 
     def _notice(self, number: int) -> None:
-        """The fleet misses the engine that this fault killed, unless that was down already."""
         if (found := self._dead.pop(number, None)) is None:
             return
         life, befallen = found

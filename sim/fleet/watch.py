@@ -104,13 +104,11 @@ class FleetWatch(Actor[Heard]):
     # --- requests --------------------------------------------------------------------------------
 
     def _pools(self, visit: Visit) -> list[int]:
-        """Return the pools in which a request counts."""
         if visit.pool != SOMEWHERE:
             return [visit.pool]
         return self._last_pools if visit.is_handed else self._first_pools
 
     def _enter(self, visit: Visit) -> None:
-        """A request comes to the pools of its next part."""
         for pool in self._pools(visit):
             self._counts[pool].num_unfinished += 1
             self._counts[pool].arrivals += 1
@@ -124,7 +122,6 @@ class FleetWatch(Actor[Heard]):
             self._leave(visit)
 
     def _routed(self, visit: Visit, replica: int) -> None:
-        """A request has been sent to a replica; one that begins again does so in the first pool."""
         if visit.is_handed and self._roles[replica] != "decode":
             self._leave(visit)
             visit.is_handed, visit.has_token, visit.since_s = False, False, visit.arrival_s
@@ -134,7 +131,6 @@ class FleetWatch(Actor[Heard]):
             self._found(visit, replica)
 
     def _found(self, visit: Visit, replica: int) -> None:
-        """A request is at a replica, whose pool is its pool from now on."""
         pool = self._pool_of[replica]
         if visit.pool != pool:
             before, others = visit.pool, [each for each in self._pools(visit) if each != pool]
@@ -147,7 +143,6 @@ class FleetWatch(Actor[Heard]):
             visit.pool = pool
 
     def _handed(self, name: str, time_s: float) -> None:
-        """A prompt is computed, and its request goes on where it is decoded."""
         visit = self._visits.get(name)
         if visit is not None:
             self._leave(visit)

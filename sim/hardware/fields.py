@@ -171,7 +171,6 @@ def ernie_experts(fields: Fields, index: int) -> Mlp | Experts:
 
 
 def _count_of_experts(fields: Fields, own: str) -> int:
-    """The number of routed experts, under the family's own key or another family's."""
     key = next((key for key in (own, *EXPERT_KEYS) if fields.get(key)), own)
     other = next((other for other in EXPERT_KEYS if fields.get(other) not in (None, fields.get(key))), None)
     if other is not None and fields.get(other):
@@ -316,7 +315,6 @@ def chunks_where_rope(fields: Fields) -> Windows:
 
 
 def _listed(fields: Fields) -> Windows | None:
-    """Return the windows by `layer_types`, if it is there."""
     types = fields.words("layer_types", fields.num_layers, TYPES)
     if types is None:
         return None

@@ -155,7 +155,6 @@ def _settings(config: dict[str, Any], generation: str, source: str) -> dict[str,
 
 
 def _text_part(config: dict[str, Any], source: str) -> tuple[dict[str, Any], list[str]]:
-    """The decoder of a model that also sees or hears, and what is left out of it."""
     inner = config.get("text_config")
     if inner is None:
         if not any(config.get(key) is not None for key in TOWERS):
@@ -178,7 +177,6 @@ def _text_part(config: dict[str, Any], source: str) -> tuple[dict[str, Any], lis
 
 
 def _towers(config: dict[str, Any]) -> list[str]:
-    """The parts that see or hear, or whatever else has a config of its own beside the text model's."""
     known = [key for key in TOWERS if config.get(key) is not None]
     others = [key for key, value in config.items() if key.endswith("_config") and isinstance(value, dict)]
     return known or [key for key in others if key not in NO_TOWERS]
@@ -193,7 +191,6 @@ def _first(config: dict[str, Any]) -> str:
 
 
 def _renamed(family: Family, config: dict[str, Any]) -> dict[str, Any]:
-    """Return it with the usual words for what the family calls otherwise; usual words that are there stay."""
     return {usual: config[own] for own, usual in family.renames.items() if own in config} | config
 
 
@@ -300,7 +297,6 @@ def _text_of(path: Path) -> str:
 
 
 def _spellings(name: str) -> list[str]:
-    """The part behind the slash as it is, and without what names a variant."""
     tail = normal(name.rsplit("/", 1)[-1])
     plain = VARIANTS.sub("", tail)
     return [tail, MODEL_ALIASES.get(tail, tail), plain, MODEL_ALIASES.get(plain, plain)]

@@ -103,7 +103,6 @@ def _left(layer: Layer, part: str, names: set[str]) -> set[str]:
 
 
 def _projections(module: str) -> set[str]:
-    """The projections that a module or pattern names."""
     spelt = EITHER.sub(lambda match: " ".join(f"{each}_proj" for each in match[1].split("|")), module)
     named = [first or second for first, second in PROJECTION.findall(spelt)]
     return {name for each in named for name in SPELT.get(each, (each,))}
@@ -137,7 +136,6 @@ def _entries(fields: Fields) -> tuple[str, list[str]]:
 
 
 def _is_left(rule: object) -> bool:
-    """True if a rule of AutoRound leaves a module in 16 bits or more."""
     bits = rule.get("bits") if isinstance(rule, dict) else None
     return isinstance(bits, int) and bits >= 16
 
@@ -195,7 +193,6 @@ def targeted(form: WeightFormat, fields: Fields, layers: Parts) -> WeightFormat:
 
 
 def _found(where: str, names: tuple[str, ...], targets: list[str], met: set[str]) -> list[bool]:
-    """Return which modules are named by any target; those targets are met."""
     found = []
     for name in names:
         own = [target for target in targets if any(_names(target, each) for each in _spelt(where, name))]
@@ -205,7 +202,6 @@ def _found(where: str, names: tuple[str, ...], targets: list[str], met: set[str]
 
 
 def _spelt(where: str, name: str) -> list[str]:
-    """A module of some layer by its own name, and by that of what it is fused into."""
     fused = re.sub(r"^[qkv]_proj$", "qkv_proj", re.sub(r"^(gate|up)_proj$", "gate_up_proj", name))
     return [f"model.layers.1.{where}.{each}" for each in {name, fused}]
 
@@ -289,7 +285,6 @@ def format_in(fields: Fields, layers: Sequence[Layer]) -> tuple[WeightFormat | N
 
 
 def _stored(fields: Fields) -> WeightFormat:
-    """The format of whatever is quantised."""
     method = fields.get("quant_method") or ("modelopt" if fields.get("quant_algo") is not None else None)
     if method in ("fp8", "fbgemm_fp8"):
         return _fp8(fields)
@@ -346,7 +341,6 @@ def _grouped(fields: Fields, usual: WeightFormat) -> WeightFormat:
 
 
 def _compressed(fields: Fields) -> WeightFormat:
-    """The one format of all groups of compressed-tensors."""
     groups = fields.get("config_groups")
     if not isinstance(groups, dict) or not groups:
         raise _not_known(fields, "compressed-tensors without config_groups")

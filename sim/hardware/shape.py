@@ -207,7 +207,6 @@ class ModelShape:
         return ceil(sum(num * size for num, size in stored) / ranks)
 
     def _stored(self, plain: float, ranks: int, groups: int) -> Iterator[tuple[int, float]]:
-        """Weights of all ranks of a group together and the bytes of each."""
         yield self._outer_params, plain
         hidden = self.hidden_size
         for layer, count in self.layers:

@@ -202,7 +202,6 @@ def _step_line(output: StepOutput, origin_s: float) -> str:
 
 
 def _rank(rank: object) -> object:
-    """A rank as JSON: numbers, text, or lists of them; what is not finite is text."""
     if isinstance(rank, tuple):
         return [_rank(part) for part in rank]
     return str(rank) if isinstance(rank, float) and not math.isfinite(rank) else rank
@@ -245,7 +244,6 @@ class MessageFile:
 
 
 def _fields(message: Any) -> dict[str, Any]:
-    """Return a record's fields but those left to None, a list of nothing, or their default of False."""
     if is_dataclass(message):
         values = {field.name: getattr(message, field.name) for field in fields(message)}
     else:

@@ -235,7 +235,6 @@ class Recorder:
             self._idle(output, now)
 
     def _stop_ranges(self, batch: Batch, now: int, replica: int) -> None:
-        """Close the ranges of requests that an abort or a preemption took out before this step."""
         live, steps, columns = self._live, self.steps[replica], self.columns
         for request_id in batch.finished:
             # Only one that was aborted between two steps is still known here, or one that was handed over.
@@ -263,7 +262,6 @@ class Recorder:
                 steps.restarting.append(request)
 
     def _close(self, request: LiveColumns, steps: StepColumns, stop: int) -> None:
-        """End the open range before step `stop`, and count its tokens."""
         start, request.start = request.start, None
         if start is None or stop < start:
             return
@@ -343,7 +341,6 @@ class Recorder:
             self.columns.left(request.row, moves.has_remote_kv)
 
     def _resumes(self, request: LiveColumns, admission: Admission, start_s: float) -> None:
-        """A request that ran before runs again, here or on another replica."""
         columns, hit_tokens = self.columns, admission.num_computed_tokens
         columns.recomputed_tokens[request.row] += max(request.lost_tokens - hit_tokens, 0)
         if self.host_hits is not None:

@@ -34,8 +34,6 @@ SUMMED = [name for name in Rows._fields if name != "is_done"]
 
 
 class _TableFile:
-    """A Parquet file that is written in parts."""
-
     def __init__(self, path: Path, empty: pa.Table, run_id: str | None) -> None:
         self.path = path
         self._buffer = empty
@@ -54,7 +52,6 @@ class _TableFile:
 
 
 def _writer(path: Path, empty: pa.Table, run_id: str | None) -> pq.ParquetWriter:
-    """A file that carries the run's id."""
     metadata = {} if run_id is None else {TABLE_ID: run_id.encode()}
     schema = empty.schema.with_metadata(metadata)
     # Few values come twice: a dictionary of them takes more than it saves.
@@ -122,7 +119,6 @@ class RunWriter:
 
 @contextmanager
 def _reporting(folder: Path) -> Iterator[None]:
-    """Turn trouble with files into one clear error."""
     try:
         yield
     except OSError as error:

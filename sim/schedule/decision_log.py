@@ -211,7 +211,6 @@ class DecisionLog:
 
 
 def _tokens(state: SchedulerState, batch: Batch) -> Iterator[tuple[str, int]]:
-    """Each request of the step that has just been planned, and how many tokens it computes."""
     idle = set(batch.idle)
     drafts = dict(batch.drafts)
     chunks = {chunk.request_id: chunk.num_tokens for chunk in batch.chunks}

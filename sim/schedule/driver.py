@@ -211,7 +211,6 @@ class Driver:
             self._to_manager.close()
 
     async def _go_on(self) -> bool:
-        """Do what is next, when all is at rest; False when nothing is left."""
         match self._scheduler.phase:
             case Phase.IDLE:
                 if not (self._rows or self._before):
@@ -227,12 +226,10 @@ class Driver:
         return True
 
     def _next_input(self) -> int:
-        """The step before which something comes next."""
         steps = [self._rows[0].arrival_step] if self._rows else []
         return min([*steps, self._before[0].step] if self._before else steps)
 
     async def _begin_step(self) -> None:
-        """Tell the Scheduler what comes before the next step, and let it begin."""
         while self._rows and self._rows[0].arrival_step <= self._step:
             submit = self._rows.popleft().submit
             self._to_scheduler.tell(submit)
@@ -251,7 +248,6 @@ class Driver:
             self._watch(WasReset(self._step, isinstance(answer, Done)))
 
     async def _end_step(self) -> None:
-        """Tell the Scheduler what comes while the oldest step executes, and its result."""
         if not self._backend.queue:
             await trio.sleep_forever()  # The Scheduler has failed, and ends this task when it is its turn.
         batch, reply = self._backend.queue.popleft()
@@ -273,7 +269,6 @@ class Driver:
         self._ending_step = None
 
     def _steps_until_anything(self, first: int) -> int:
-        """Return how many steps of a run from `first` on end before anything else comes."""
         if self._backend.is_interrupted:
             return 1
         is_late = self.state.config.async_scheduling

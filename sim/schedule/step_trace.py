@@ -199,7 +199,6 @@ def _get(row: Mapping[str, Any], name: str, where: str) -> Any:
 
 
 def _of_type(where: str, value: object, kind: type[T], *, none: bool = False) -> Any:
-    """The value, if it is of this type; a whole number is a float, true and false are no numbers."""
     if value is None and none:
         return None
     is_number = kind in (int, float) and not isinstance(value, bool)
@@ -257,7 +256,6 @@ def _refuse_unknown(where: str, row: Mapping[str, Any], known: Collection[str]) 
 
 
 def _refuse_misspelt(name: str, known: Collection[str]) -> None:
-    """Refuse misspelt keys; other keys beside the known ones are the trace's own."""
     hint = did_you_mean(name, known)
     if hint and name not in known:
         raise ConfigError(f"the trace has a field {name!r}.{hint}")

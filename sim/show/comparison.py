@@ -60,7 +60,6 @@ def print_comparison(found: Comparison, names: tuple[str, str], console: Console
 
 
 def _requests(found: Comparison, names: tuple[str, str]) -> str:
-    """Return how many requests there are, and how they are compared."""
     if found.is_paired or found.of_each is None:
         many = "s" * (found.num_requests != 1)
         return f"{found.num_requests:,} request{many}, the same in both: compared one by one"
@@ -72,7 +71,6 @@ def _requests(found: Comparison, names: tuple[str, str]) -> str:
 
 
 def _words(moved: Moved) -> str:
-    """Return both times, with as many digits as tell them apart, up to the millisecond."""
     digits = 2 if abs(moved.second_s - moved.first_s) >= 0.1 else 3
     return f"{moved.request_id} {moved.first_s:.{digits}f} → {moved.second_s:.{digits}f} s"
 

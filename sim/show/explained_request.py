@@ -135,8 +135,6 @@ class RequestPage:
         return rows
 
     def _by_cause(self, found: list[RequestPhase]) -> list[RequestPhase]:
-        """The phases of one cause as one, as if they had followed each other at once."""
-
         def key(phase: RequestPhase) -> tuple[str, bool]:
             return (phase.reason or "", phase.own)
 

@@ -97,7 +97,6 @@ def _worst(worst: list[WorstWait]) -> Table:
 
 
 def _passed(found: Findings) -> list[str]:
-    """Return a line on the one of the longest waits in which the policy let the most others go first."""
     most = max(found.worst, key=lambda entry: len(entry.passed_by), default=None)
     if most is None or not most.passed_by:
         return []

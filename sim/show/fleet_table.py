@@ -48,7 +48,6 @@ def print_fleet(console: Console, fleet: FleetFigures) -> None:
 
 
 def _faults(fleet: FleetFigures) -> Table:
-    """The first faults, with the requests that they ended or sent elsewhere."""
     table = table_of("fault", "at s", "replica", "ended", "begun again", "clients left")
     for fault in fleet.faults[:MOST_FAULTS]:
         replica = "" if fault.replica is None else f"{fault.replica}"

@@ -189,7 +189,6 @@ def _us(time_s: float) -> float:
 
 
 def _steps(record: Path, drawn: Drawn) -> Iterator[Event]:
-    """A slice for each batch, or some of them, and counters of blocks and decoding requests."""
     lines = JsonLines(record, JournalError.at)
     rows = iter(lines)
     journal_header(next(rows), lines)
@@ -223,7 +222,6 @@ def _steps(record: Path, drawn: Drawn) -> Iterator[Event]:
 
 
 def _name(piece: Slice) -> str:
-    """Return what the batches computed: `512 prefill + 3 decode`, with how many they were if not one."""
     prefill = sum(chunk.num_tokens for step in piece.steps for chunk in step.chunks)
     most_decodes = max(step.num_decodes for step in piece.steps)
     parts = [f"{prefill} prefill"] if prefill else []
@@ -233,7 +231,6 @@ def _name(piece: Slice) -> str:
 
 
 def _requests(history: History, drawn: Drawn) -> Iterator[Event]:
-    """A track for each request that is drawn, and on it what it did and what it waited for."""
     for request in drawn.requests:
         own = {"cat": "request", "pid": REQUESTS, "tid": 0, "id": request.request_id}
         found = phases(history, request)
@@ -254,7 +251,6 @@ def _requests(history: History, drawn: Drawn) -> Iterator[Event]:
 
 
 def _messages(path: Path, record: Path, run_id: str | None, drawn: Drawn) -> Iterator[Event]:
-    """Each message as an instant on the track of the actor that got it; of the record's run."""
     tracks: dict[str, int] = {}
     rows = iter(JsonLines(path, JournalError.at))
     check_same_run(record, run_id, path, next(rows, {}).get("run"))

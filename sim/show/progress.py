@@ -63,7 +63,6 @@ def runs_progress(
 
 
 def _bar(what: str) -> "Progress":
-    """A bar on a terminal, which goes when it is done."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

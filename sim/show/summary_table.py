@@ -68,7 +68,6 @@ def print_ranges(ranges: "Ranges", file: IO[str] | None = None) -> None:
 
 
 def _replicas(replicas: Sequence[ReplicaFigures]) -> Table:
-    """The replicas; of many, those that computed the most and the fewest tokens."""
     heads = ("replica", "requests", "prompt tokens", "found cached", "hit rate", "output tokens")
     table = table_of(*heads, num_names=0)
     shown = list(enumerate(replicas))
@@ -136,7 +135,6 @@ def _rough(value_s: float) -> str:
 
 
 def _regime(summary: Summary, doubt: float | None) -> str | None:
-    """Return the regime in words; a run of which requests are lost is never below the knee."""
     saturation = summary.saturation
     if not (num_lost := summary.num_requests - summary.num_finished):
         return None if saturation is None else _regime_of_served(summary, saturation, doubt)
@@ -211,7 +209,6 @@ def _totals(summary: Summary, doubt: float | None) -> Table:
 
 
 def _objectives(table: Table, summary: Summary) -> None:
-    """Add which objectives the run holds; requests without an answer hold none."""
     for each in summary.objectives:
         value = "no request has a value" if each.value_s is None else f"{_ms(each.value_s)} ms"
         if each.num_unanswered:
@@ -221,7 +218,6 @@ def _objectives(table: Table, summary: Summary) -> None:
 
 
 def _engines(table: Table, summary: Summary, doubt: float | None) -> None:
-    """Add what only engines know; of a run that clients saw, what they were told of it."""
     if summary.busy_fraction is not None:
         table.add_row(
             "engines busy",
@@ -249,7 +245,6 @@ def _engines(table: Table, summary: Summary, doubt: float | None) -> None:
 
 
 def _client(table: Table, client: ClientFigures) -> None:
-    """Add how late the client was, and what went wrong; then what no client can know."""
     if (late := client.lateness_s) is not None:
         most = f", at most {_ms(client.lateness_max_s)} ms" if client.lateness_max_s is not None else ""
         table.add_row("sent late by", f"mean {_ms(late.mean)} ms, p99 {_ms(late.p99)} ms{most}")

@@ -61,7 +61,6 @@ def print_cells(
 
 
 def _leaderboard(ranking: Ranking, metrics: Sequence[Metric], confidence: float, by: str | None) -> Table:
-    """Return the leaderboard: below each figure stands its difference to that of the best setting."""
     several = len(ranking.places) > 1
     name = "setting, and its difference to the best" if several else "setting"
     table = table_of(name, *(metric.title for metric in metrics))
@@ -80,7 +79,6 @@ def _leaderboard(ranking: Ranking, metrics: Sequence[Metric], confidence: float,
 
 
 def _difference(place: RankedCell, ranking: Ranking, metric: Metric, is_first: bool) -> str:
-    """A setting's metric less that of the best setting, and its mark; `is_first` where it ranks them."""
     if place.behind is None:
         return "best" if is_first else ""
     change, is_apart = ranking.change(place.cell, metric.name)
@@ -90,7 +88,6 @@ def _difference(place: RankedCell, ranking: Ranking, metric: Metric, is_first: b
 
 
 def _knees(found: Sequence[Knee], by: str, has_objectives: bool) -> Table:
-    """The largest load of each setting."""
     held = "every run settles" + (" and holds the objectives" if has_objectives else "")
     table = table_of("setting", f"{held} up to {by}=")
     for knee in found:
@@ -100,7 +97,6 @@ def _knees(found: Sequence[Knee], by: str, has_objectives: bool) -> Table:
 
 
 def _notes(cells: Sequence[Cell], num_compared: int, confidence: float) -> list[str]:
-    """Explain how often each setting was run, what is left out, and what the marks mean."""
     if not cells:
         return []
     warm = sorted({run["num_warmup"] for cell in cells for run in cell.runs})
@@ -140,7 +136,6 @@ def _notes(cells: Sequence[Cell], num_compared: int, confidence: float) -> list[
 
 
 def _marks(num_settings: int) -> list[str]:
-    """Explain the marks of a table that compares settings."""
     if num_settings < 2:
         return []
     together = ", with intervals wide enough to hold for all settings at once" if num_settings > 2 else ""
@@ -155,7 +150,6 @@ def _is_unsettled(cell: Cell) -> bool:
 
 
 def _why_no_row(cell: Cell, metric: Metric) -> str:
-    """Explain why a setting that ran has no place in the ranking."""
     least = min(run["num_measured"] for run in cell.runs)
     if least < FEWEST and any(run["num_warmup"] for run in cell.runs):
         return (
@@ -166,7 +160,6 @@ def _why_no_row(cell: Cell, metric: Metric) -> str:
 
 
 def _unfinished(cells: Sequence[Cell], confidence: float) -> str:
-    """Return which settings' latencies leave out requests: one that refuses half can look quick."""
     shares = {label(cell.settings): cell.interval("finished_fraction", confidence).mean for cell in cells}
     if all(share == 1 or math.isnan(share) for share in shares.values()):
         return ""

@@ -36,7 +36,6 @@ def timeline(submits: Mapping[str, Submit], outputs: Sequence[StepOutput], label
 
 
 def _states(submits: Mapping[str, Submit], outputs: Sequence[StepOutput]) -> list[dict[str, int]]:
-    """Return what each request does in each step."""
     decoding: set[str] = set()
     ended: set[str] = set()
     states = []

@@ -216,5 +216,4 @@ def accuracy_page(rows: Sequence[ValidationRow], refusals: Sequence[ShownRefusal
 
 
 def _table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """Write a table in Markdown."""
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, ["---"] * len(heads), *lines))

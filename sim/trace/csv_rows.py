@@ -86,7 +86,6 @@ class Timestamps:
 
 
 def _minute(text: bytes) -> int:
-    """Minutes since year 1 of `YYYY-MM-DD HH:MM:`."""
     day = date.fromisoformat(text[:10].decode("ascii")).toordinal()
     hours, minutes = text[11:13], text[14:16]
     marks = text[10:11] + text[13:14] + text[16:17]
@@ -121,7 +120,6 @@ class CsvRows:
             raise TraceError(self._path, 1, "there are no rows after the header")
 
     def _row(self, line: bytes) -> TraceRequest:
-        """Read one row; raises the TraceError that says what is wrong with it."""
         names, row = self._names, line.split(b",")
         if len(row) != len(names):
             if not line.strip():

@@ -78,7 +78,6 @@ def describe(trace: Iterable[TraceRequest]) -> Description:
 
 
 def _hit(request: TraceRequest, seen: set[int]) -> int:
-    """Tokens of the prompt whose blocks came before, from its start on; remembers the rest."""
     assert request.hash_ids is not None
     hit = 0
     for block in request.hash_ids:
@@ -98,7 +97,6 @@ def _lengths(values: "NDArray[Any]") -> dict[str, float]:
 
 
 def _histogram(values: "NDArray[Any]") -> list[int]:
-    """Counts of lengths in bins of equal ratio from 1 to the largest."""
     if not len(values):
         return []
     counts: list[int] = np.histogram(np.log(values), NUM_BINS, (0.0, float(np.log(max(values.max(), 2)))))[

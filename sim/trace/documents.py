@@ -178,7 +178,6 @@ Counts = tuple[int, int, str | None]
 
 
 def _spans(path: str, values: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Counts | None]]:
-    """Each span, with its tokens and its conversation if it counts tokens."""
     for resource in values.get("resourceSpans") or ():
         for scope in resource.get("scopeSpans") or resource.get("instrumentationLibrarySpans") or ():
             for span in scope.get("spans") or ():
@@ -211,7 +210,6 @@ def _value(value: dict[str, Any]) -> object:
 
 
 def _first_of(row: object, *names: str) -> Any:
-    """The first of these values that is there."""
     if not isinstance(row, dict):
         return None
     return next((row[name] for name in names if row.get(name) is not None), None)

@@ -107,7 +107,6 @@ def sharegpt_rows(path: str, lines: Iterable[bytes], texts: TraceTexts) -> Itera
 
 
 def _conversations(path: str, lines: Iterable[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Each conversation with its line, or with its place in the list."""
     rest = iter(lines)
     first = next(rest)
     if first.lstrip().startswith(b"{"):
@@ -193,7 +192,6 @@ class Trace:
         return () if self.format in STREAMED else self._read()[1]
 
     def _streamed(self) -> Iterator[TraceRequest] | None:
-        """The rows of a format that is read row by row."""
         if self.format not in STREAMED:
             return None
         lines = read_lines(self.path, TraceError)
@@ -211,7 +209,6 @@ class Trace:
         return CsvRows(self.path, DIALECTS[first.decode("ascii")]).read(lines)
 
     def _read(self) -> Reading:
-        """The rows of a format that is read as a whole, and remarks."""
         if self.format == "run":
             return run_rows(self.path, _of_run)
         if self.columns is not None:
@@ -258,7 +255,6 @@ def _documents(path: str) -> list[dict[str, Any]]:
 
 
 def _of_run(path: str, config: Mapping[str, Any]) -> Iterable[TraceRequest]:
-    """The trace of a run as its options say that it was read."""
     part = TracePart(
         config.get("from_s", 0.0),
         config.get("until_s"),
@@ -313,7 +309,6 @@ def _recognised(path: str, tokenizer: str | None) -> Trace:
 
 
 def _first_object(path: str, first: bytes) -> dict[str, Any]:
-    """The object on the first line, or of the whole file if it begins there and goes on."""
     try:
         return parse_object(path, 1, first, TraceError)
     except TraceError as error:
@@ -324,7 +319,6 @@ def _first_object(path: str, first: bytes) -> dict[str, Any]:
 
 
 def _of_objects(path: str, first: bytes, header: dict[str, Any], tokenizer: str | None) -> Trace:
-    """A trace whose first JSON object tells the format by its keys."""
     if header.get("format") == OWN_FORMAT:
         check_header(path, header)
         return Trace(path, "sundog", header)

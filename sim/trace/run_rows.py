@@ -111,7 +111,6 @@ def _table(folder: str) -> list[dict[str, Any]]:
 
 
 def _source(folder: Path, open_trace: Open) -> Iterable[TraceRequest] | None:
-    """The trace of a run, if it is known and there; raises TraceError if it has changed."""
     if (folder / KEPT_TRACE).is_file():
         return open_trace(str(folder / KEPT_TRACE), {})
     if not (folder / CONFIG).is_file() or not (folder / SUMMARY).is_file():

@@ -143,7 +143,6 @@ def _lines(path: str, wanted: Mapping[str, str]) -> Iterator[tuple[int, dict[str
 
 
 def _delimiter(first: bytes, wanted: Mapping[str, str]) -> str:
-    """Return the one of DELIMITERS by which the header has all columns; a comma if none is."""
     for delimiter in DELIMITERS:
         names = next(csv.reader([first.decode("utf-8")], delimiter=delimiter, strict=True))
         if set(wanted.values()) <= set(names):

@@ -34,8 +34,6 @@ class PrefixNames:
 
 
 class _Fields:
-    """An object of a file, whose getters refuse by line and name."""
-
     def __init__(self, path: str, number: int, values: object) -> None:
         if not isinstance(values, dict):
             raise TraceError(path, number, f"{values!r:.40} is not a JSON object")
@@ -180,8 +178,6 @@ def weka_sessions(path: str, traces: Iterable[dict[str, Any]]) -> Reading:
 
 
 class _Session:
-    """Makes the rows of one session."""
-
     def __init__(
         self, trace: _Fields, number: int, names: dict[tuple[int, int], int], fresh: "count[int]"
     ) -> None:
@@ -236,7 +232,6 @@ class _Session:
         return name
 
     def _contents(self, entry: _Fields, prompt: int) -> tuple[int, ...] | None:
-        """Names of the prompt's blocks, which count within one session."""
         ids = entry.whole_numbers("hash_ids")
         if ids is None:
             return None

@@ -69,12 +69,10 @@ ALL = TracePart()
 
 
 def _chance(name: str) -> float:
-    """A number from 0 to below 1 that follows from a name."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big") / 2.0**56
 
 
 def _without_idle(rows: list[TraceRequest], most_s: float) -> list[TraceRequest]:
-    """The rows with gaps between arrivals, and pauses, of `most_s` at most."""
     found: list[TraceRequest] = []
     cut_s, previous_s = 0.0, rows[0].arrival_s if rows else 0.0
     for row in rows:

@@ -82,7 +82,6 @@ class Mixture(Described):
 
 
 def _own(seed: int, name: str) -> int:
-    """The seed of a population."""
     return int(np.random.SeedSequence(seed, spawn_key=tuple(name.encode())).generate_state(1)[0])
 
 

@@ -224,7 +224,6 @@ class Workload(Described):
         return [row._replace(request_id=default_id(i)) for i, (_, row) in enumerate(ordered)]
 
     def _owners(self, seed: int, count: int) -> list[int]:
-        """Return the tenant of each session."""
         shares = np.array([tenant.share for tenant in self.tenants])
         owners: list[int] = (
             stream(seed, "tenants").choice(len(shares), count, p=shares / shares.sum()).tolist()

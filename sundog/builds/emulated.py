@@ -88,19 +88,16 @@ def emulated(
 
 
 def _scaler(simulated: "Simulated") -> "Autoscaler | None":
-    """Return what drives the number of replicas, if anything does."""
     plan = simulated.plan
     return None if plan is None or not plan.scaling else plan.autoscaler(_say_replicas)
 
 
 def _say_replicas(time_s: float, wanted: int, paid_s: float) -> None:
-    """Log a change of the fleet, in the server's own seconds."""
     what = "1 replica is" if wanted == 1 else f"{wanted} replicas are"
     log.info("%s wanted at %.1f s; replicas were paid for %.1f s so far", what, time_s, paid_s)
 
 
 def _check_processes(serving: EmulatedServing) -> None:
-    """Refuse what one process knows and others at the same port do not."""
     for flag, given in (
         ("--inject", bool(serving.inject)),
         ("--allow-runtime-lora-updating", serving.allow_runtime_lora_updating),
@@ -110,7 +107,6 @@ def _check_processes(serving: EmulatedServing) -> None:
 
 
 def _tokenizer(path: str | None, chat_template: Path | None) -> "Tokenizer":
-    """The one that counts prompts; raises ConfigError where there is none."""
     from sundog.runtime.serve import EMBEDDED_MODEL
     from sundog.runtime.text.tokenizer import Tokenizer
 
@@ -123,7 +119,6 @@ def _tokenizer(path: str | None, chat_template: Path | None) -> "Tokenizer":
 
 
 def _end_token(tokenizer: "Tokenizer", path: str | None) -> int:
-    """Return the token that ends an answer; refuses a tokenizer that names none, as no answer would end."""
     if not tokenizer.eos_token_ids:
         raise ConfigError(
             f"--tokenizer is {path}: no file there names the eos_token; add it to tokenizer_config.json"
@@ -132,7 +127,6 @@ def _end_token(tokenizer: "Tokenizer", path: str | None) -> int:
 
 
 def _answers(asked: str, tokenizer: "Tokenizer", seed: int) -> "Answers":
-    """Return the answers, by name or from a file."""
     from sundog.sim.emulation.answers import canned, echoed, from_file
 
     if asked == "texts":

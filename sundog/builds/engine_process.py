@@ -140,7 +140,6 @@ class OpenedModel:
         return run if is_alone else self._apart(run, num_ranks, is_late)
 
     def _apart(self, run: "Run", num_ranks: int, is_late: bool) -> "Run":
-        """The life of an engine process on GPUs or cores that no other replica has."""
         from sundog.runtime.host.devices import VISIBLE, gpus_of, num_gpus, on_own_gpus
 
         if not is_late:
@@ -149,7 +148,6 @@ class OpenedModel:
         return partial(on_own_gpus, run, gpus)
 
     def _on_own_cores(self, run: "Run", replica: int, connected: socket.socket) -> None:
-        """Run an engine process on the CPU, on cores apart from those of other replicas."""
         from sundog.runtime.host.threads import share_cores
 
         share_cores(replica, self.config.replicas)

@@ -187,7 +187,6 @@ def _take_or_raise(said: Said, rows: Mapping[str, TraceRequest], record: Record)
 
 
 def _take(said: Said, rows: Mapping[str, TraceRequest], record: Record) -> None:
-    """Put what a process said into the record."""
     if isinstance(said, _Done):
         record.took(said.share)
     elif isinstance(said, list):
@@ -332,8 +331,6 @@ async def _play(pipe: Connection, job: _Job) -> None:
 
 
 def _reporting(pipe: Connection, reports: _Reports) -> Beside:
-    """Return what sends a report every second, and cancels the load when it is told to stop."""
-
     async def report(scope: trio.CancelScope) -> None:
         while True:
             with trio.move_on_after(REPORT_S):

@@ -45,8 +45,6 @@ class ClientLoad:
 
 @dataclass(frozen=True, slots=True)
 class _Watched:
-    """The record, and a bar that shows how far it is."""
-
     record: ClientRecord
     on_progress: Progress | None
 

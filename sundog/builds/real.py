@@ -84,7 +84,6 @@ def real_model(begun: StartingModel, stack: ExitStack) -> Served:
 
 
 def _faults(serving: RealServing, file: str, engine: EngineOptions) -> "tuple[Fault, ...]":
-    """The faults of a file for engine processes of this machine; refuses by name what cannot be for real."""
     from sundog.runtime.faults import MOST_TIMES, Fault, Hurt
     from sundog.sim.fleet.faults import (
         DeadEngine,
@@ -121,7 +120,6 @@ def _faults(serving: RealServing, file: str, engine: EngineOptions) -> "tuple[Fa
 
 
 def _of_links(fault: "SlowLink | LostTransfer") -> "tuple[LinkFault, LinkFault]":
-    """The begin of a fault of links, and its end."""
     from sundog.runtime.faults import LinkFault
     from sundog.runtime.kv_transfer.mover import KvMover
     from sundog.sim.fleet.faults import SlowLink
@@ -136,7 +134,6 @@ def _of_links(fault: "SlowLink | LostTransfer") -> "tuple[LinkFault, LinkFault]"
 
 
 def _with_thought(vocabulary: "Vocabulary", real: "RealModel", serving: RealServing) -> "Vocabulary":
-    """The vocabulary of a model that reasons, if its marks are tokens."""
     from sundog.actors.front.codec import ThoughtMarks
 
     if serving.reasoning_parser is None:

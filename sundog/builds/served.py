@@ -121,7 +121,6 @@ def as_served(config: EngineConfig, serving: Serving) -> EngineConfig:
 
 
 def _predictor(text: str) -> LengthPredictor:
-    """The predictor of a user's file; when it fails, requests go on without predictions."""
     found = find_own_predictor(text)
     if isinstance(found, GuardedPredictor):
         found.fallback = LengthPredictor()

@@ -84,7 +84,6 @@ def serve_until_stopped(
 
 
 def _check_address(options: "ServerOptions") -> None:
-    """Refuse a port in use, and name the process that has it."""
     from sundog.actors.api import PortInUse
 
     try:
@@ -120,7 +119,6 @@ def server_options(serving: Serving, door: ConnectionOptions) -> "ServerOptions"
 
 
 def _answers(serving: Serving) -> "AnswerFormats":
-    """The parsers of the model's answers, as far as the options say them."""
     from sundog.actors.api.context import AnswerFormats
 
     return AnswerFormats(

@@ -189,7 +189,6 @@ class Simulated:
 
     @classmethod
     def _pooled(cls, engine: EngineOptions, target: TargetOptions) -> "Simulated":
-        """A fleet of several pools, each simulated by itself."""
         from sundog.sim.fleet.plan import FleetPlan, PlannedEngine
 
         refuse((engine, target), "is given beside --pool, which says it: leave it out", only=OF_POOLS)
@@ -244,7 +243,6 @@ class Simulated:
         )
 
     def _failing(self, file: str, seed: int) -> "Simulated":
-        """Return the fleet with the faults of a file."""
         from sundog.sim.fleet.faults import drawn_faults, read_faults
 
         if (plan := self._planned(seed)).has_ranks_in_step:
@@ -254,7 +252,6 @@ class Simulated:
         return replace(self, plan=replace(plan, faults=faults))
 
     def _planned(self, seed: int = 0) -> "FleetPlan":
-        """The engines one by one, where they are all alike, too."""
         from sundog.sim.fleet.plan import FleetPlan, PlannedEngine
 
         num_replicas = self.config.replicas
@@ -262,7 +259,6 @@ class Simulated:
         return self.plan or FleetPlan((member,) * num_replicas, seed=seed)
 
     def _scaling(self, target: TargetOptions, scaler: str) -> "Simulated":
-        """Return the fleet with as many replicas as its scaler wants, or each pool as its own does."""
         from sundog.sim.fleet.scaling import Scaling
 
         plan, by_role = self._planned(), parse_scalers(scaler)
@@ -292,7 +288,6 @@ class Simulated:
         return replace(self, plan=replace(plan, scaling=tuple(scaled)))
 
     def _moving(self, target: TargetOptions, seed: int) -> "Simulated":
-        """Return the fleet with links, over which its router moves requests."""
         if (plan := self._planned(seed)).has_ranks_in_step:
             raise ConfigError("--router: ranks that share experts go in step, and pass no requests on")
         if not self.kv_token_bytes:
@@ -400,7 +395,6 @@ def _planned_step_by_step(asked: EngineOptions) -> tuple[str, ...]:
 
 
 def _measured(asked: SpeculativeConfig | None) -> SpeculativeConfig | None:
-    """Return the configuration with the rates of the record that it names, if it names one."""
     if asked is None or not isinstance(asked.acceptance, str):
         return asked
     if asked.proposed is not None:
@@ -411,7 +405,6 @@ def _measured(asked: SpeculativeConfig | None) -> SpeculativeConfig | None:
 
 
 def _guess(capacity: Capacity, hardware: Target) -> str:
-    """A count of blocks that was computed, not given."""
     kept = ", at least: what has left a window is not counted in full" if hardware.model.has_windows else ""
     return (
         f"{capacity.num_blocks:,} KV blocks are a guess from the memory that is left{kept};"

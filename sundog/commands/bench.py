@@ -162,7 +162,6 @@ def bench(
 
 
 def _rows(asked: BenchOptions, reading: ReadingOptions, seed: int, trace: str) -> "list[TraceRequest]":
-    """The requests, with the arrivals that were asked for."""
     from sundog.sim.workload.read import read_spec
     from sundog.sim.workload.resample import retimed
 
@@ -200,7 +199,6 @@ def _measured(
     rows: "list[TraceRequest]",
     record: "ClientRecord",
 ) -> "Summary":
-    """Run the load, and write the run if a folder was given."""
     from sundog.builds.load_processes import LoadBroken
     from sundog.builds.measuring import measure
     from sundog.runtime.load.clients import ServerGone

@@ -73,7 +73,6 @@ def chat(asked: ChatOptions, url: str) -> None:
 
 
 def _talk(client: "ServerClient", conversation: "Conversation") -> None:
-    """Question after question, until the end of input."""
     with suppress(ImportError):
         import readline  # noqa: F401  # gives input() its history and keys
     while True:
@@ -119,7 +118,6 @@ class Shown:
 
 
 def _first_model(client: "ServerClient", timeout_s: float) -> str:
-    """Return the server's name for its first model; raises ConfigError where there is none."""
     import trio
 
     from sundog.runtime.load.server import find_model
@@ -134,7 +132,6 @@ def _first_model(client: "ServerClient", timeout_s: float) -> str:
 
 
 def _answer(client: "ServerClient", conversation: "Conversation", question: str) -> str | None:
-    """Print the answer as it comes; returns what went wrong, if anything did. Ctrl-C stops it."""
     import trio
 
     from sundog.runtime.load.server_client import RequestFailed

@@ -58,7 +58,6 @@ def compare(asked: CompareOptions, first: Path, second: Path) -> None:
 
 
 def _how_many_would_tell(found: "Comparison", a: "Run", b: "Run") -> str | None:
-    """Say how many runs would show a difference in TTFT as large as this one, and by which command."""
     from sundog.sim.figures.compare import replications_that_tell
 
     mean = next((figure for figure in found.figures if figure.name == "TTFT mean"), None)

@@ -53,7 +53,6 @@ def explain(asked: ExplainOptions, record: Path) -> None:
 
 
 def _turned_away(record: Path, asked: ExplainOptions) -> bool:
-    """Say so if the request was refused at the door, where the journal knows nothing of it."""
     from sundog.sim.explain.load import refused_at_door
 
     assert asked.request_id is not None
@@ -66,7 +65,6 @@ def _turned_away(record: Path, asked: ExplainOptions) -> bool:
 
 
 def _request(history: "History", request_id: str, asked: ExplainOptions) -> None:
-    """Print one request, from its arrival to its end."""
     from sundog.sim.explain.data import request_data
     from sundog.sim.explain.load import find_request
     from sundog.sim.show.console import console_for
@@ -80,7 +78,6 @@ def _request(history: "History", request_id: str, asked: ExplainOptions) -> None
 
 
 def _told(record: Path) -> dict[str, int]:
-    """Return how many requests the run's summary says were refused, by reason."""
     from sundog.sim.files.run_files import SUMMARY
     from sundog.sim.record.run_directory import open_run
 
@@ -88,7 +85,6 @@ def _told(record: Path) -> dict[str, int]:
 
 
 def _run(history: "History", name: str, asked: ExplainOptions, told: dict[str, int]) -> None:
-    """Print what the whole record tells."""
     from dataclasses import replace
 
     from sundog.sim.explain.data import run_data

@@ -111,7 +111,6 @@ MOST_RANGED = 10_000
 def _ranges(
     simulated: "Simulated", reading: ReadingOptions, load: LoadOptions, seed: int, trace: str
 ) -> "Ranges":
-    """Play the trace twice more, with steps as short and as long as they may be."""
     from sundog.builds.replayed import ranged
 
     rows = list(islice(reading.trace(trace), reading.limit))
@@ -137,7 +136,6 @@ def _played(
     seed: int,
     trace: str,
 ) -> "Summary":
-    """Run the trace, and write the run if a folder was given."""
     from dataclasses import replace
 
     from sundog.builds.replayed import replayed
@@ -165,7 +163,6 @@ def _played(
 
 
 def _warn(simulated: "Simulated", summary: "Summary") -> None:
-    """Say where the prediction stands on thin ground."""
     from sundog.sim.cost.doubt import outside_measured
     from sundog.sim.figures.load import KNEE, of_capacity
 

@@ -164,13 +164,11 @@ def sweep(
 
 
 def _draw(found: "SweepResult", file: str | None) -> None:
-    """Draw the first metric over the axis of load, or the Pareto front where there is no such axis."""
     if file is not None:
         (found.plot.pareto() if found.by is None else found.plot.load_curve()).save(file)
 
 
 def _by(name: str | None, varied: dict[str, Sequence[Any]]) -> str | None:
-    """The axis that --by names; raises ConfigError."""
     if name is None:
         return None
     name = name if name in varied else name.removeprefix("--").replace("-", "_")
@@ -184,7 +182,6 @@ def _by(name: str | None, varied: dict[str, Sequence[Any]]) -> str | None:
 def _run(
     plan: Plan, cells: "Sequence[Settings]", rule: "Rule", asked: SweepOptions, metrics: "Sequence[Metric]"
 ) -> "list[Cell]":
-    """Run all cells; Ctrl-C and SIGTERM say how far they came."""
     from sundog.sim.figures.sweep.cells import label
     from sundog.sim.show.progress import runs_progress
 
@@ -211,7 +208,6 @@ def _folder(asked: SweepOptions, cells: "Sequence[Settings]") -> SweepFolder | N
 
 
 def _say_what_is_not_measured(plan: Plan, cells: "Sequence[Settings]") -> None:
-    """Each remark on the cost of steps once, whichever settings it is of."""
     from sundog.builds.simulated import priced
 
     found = (priced(changed(plan.engine, each), changed(plan.target, each)) for each in cells)
@@ -220,7 +216,6 @@ def _say_what_is_not_measured(plan: Plan, cells: "Sequence[Settings]") -> None:
 
 
 def _check_any(cells: "Sequence[Cell]") -> None:
-    """Refuse a sweep in which nothing ran; the first bug is shown, to be reported."""
     failures = [cell.failed for cell in cells if cell.failed is not None]
     for failed in failures:
         if failed.traceback is not None:

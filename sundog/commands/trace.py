@@ -71,7 +71,6 @@ def _write(output: str, rows: "Sequence[TraceRequest]", traces: tuple[str, ...])
 
 
 def _print(found: "Description", format: str) -> None:
-    """A table of lengths, and bars over time."""
     from sundog.sim.show.console import console_for, print_table, table_of
     from sundog.sim.trace.describe import bars
 

@@ -49,7 +49,6 @@ def _head(text: str, output: Path) -> str:
 
 
 def _source(recipe: PolicyRecipe) -> str:
-    """The policy's own file, if none of its names is the template's."""
     assert recipe.file is not None
     source = recipe.file.read_text(encoding="utf-8")
     theirs = _defined(source) & _defined(_template())
@@ -62,14 +61,12 @@ def _source(recipe: PolicyRecipe) -> str:
 
 
 def _template() -> str:
-    """The scheduler's source, but for its docstring."""
     source = TEMPLATE.read_text(encoding="utf-8")
     first = ast.parse(source).body[0].end_lineno or 0
     return "".join(source.splitlines(keepends=True)[first:]).strip("\n")
 
 
 def _defined(source: str) -> set[str]:
-    """The names that a file defines itself."""
     found = set[str]()
     for node in ast.parse(source).body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef):

@@ -208,7 +208,6 @@ class Carrying(VllmBase):  # type: ignore[misc]
         return output
 
     def _may_preempt(self) -> bool:
-        """True unless the free blocks surely suffice for all that run."""
         size, num_running = self._blocks.block_size, len(self.running)
         each = 2 + self.num_lookahead_tokens // size
         most = self.max_num_scheduled_tokens // size + num_running * each
@@ -267,7 +266,6 @@ class Carrying(VllmBase):  # type: ignore[misc]
         return outputs
 
     def _measure(self, output: Any, now_s: float) -> None:
-        """Note what the step has taken, for `view.step_s`."""
         begun_s = max(self._begun.popleft(), self._last_end_s) if self._begun else now_s
         self._last_end_s = now_s
         counts = list(output.num_scheduled_tokens.values())
@@ -290,7 +288,6 @@ class SyncPolicyScheduler(Carrying, Scheduler):  # type: ignore[misc]
 
 
 def _limits(scheduler: Any) -> sundog_config.SchedulerConfig:
-    """vLLM's limits, as `view.limits` shows them."""
     config = scheduler.scheduler_config
     return sundog_config.SchedulerConfig(
         max_num_seqs=config.max_num_seqs,
@@ -305,7 +302,6 @@ def _limits(scheduler: Any) -> sundog_config.SchedulerConfig:
 
 
 def _submit(request: Any) -> sundog_request.Submit | str:
-    """A request of vLLM's as it arrives here, or why it is refused."""
     parameters, lora = request.sampling_params, request.lora_request
     extra = (parameters.extra_args if parameters is not None else None) or {}
     facts: dict[str, Any] = {"session": request.session_id}

@@ -61,7 +61,6 @@ def _taken(row: OptionRow, value: object) -> object:
 
 
 def _varied(vary: Mapping[str, Sequence[Any]], options: Mapping[str, object]) -> dict[str, Sequence[Any]]:
-    """The values to try, each as its option takes it; raises ConfigError."""
     from sundog.sweeps.axes import VARIED, WORKLOAD, one_text
 
     if not isinstance(vary, Mapping):
@@ -79,7 +78,6 @@ def _varied(vary: Mapping[str, Sequence[Any]], options: Mapping[str, object]) ->
 
 
 def _check_draws(replications: int, confidence: float) -> None:
-    """Raise ConfigError for a number of draws or a confidence that no command would take."""
     for name, kind, value in (
         ("replications", Whole(1, 1000), replications),
         ("confidence", Real(0.5, 0.9999), confidence),

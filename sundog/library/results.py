@@ -31,7 +31,6 @@ PARTS = ("mean", "p50", "p90", "p99")
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> "pa.Table":
-    """A table of records with the same keys; a column of values of several types holds their texts."""
     import pyarrow as pa
 
     columns: dict[str, list[Any]] = {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
@@ -57,7 +56,6 @@ def _text(value: object) -> str:
 
 
 def _cell(row: dict[str, Any]) -> Cell:
-    """A setting with its runs, from the record that the sweep's table has of it."""
     if "runs" not in row:
         return Cell(row["settings"], failed=FailedRun(str(row.get("failed"))))
     runs = [{name: math.nan if v is None else float(v) for name, v in run.items()} for run in row["runs"]]

@@ -31,7 +31,6 @@ def parse_origins(text: str) -> tuple[str, ...]:
 
 
 def _is_origin(given: object) -> bool:
-    """True if a browser would send the origin: a scheme and a host, no path."""
     if not isinstance(given, str) or not given.isascii() or not given.isprintable():
         return False
     scheme, _, host = given.partition("://")
@@ -118,7 +117,6 @@ class ConnectionOptions:
         return Tls(self.ssl_certfile, self.ssl_keyfile, self.ssl_ca_certs, cert_reqs)
 
     def _check_files(self, certfile: str) -> None:
-        """Raise ConfigError that names the option and the file, of those that hold nothing for TLS."""
         import ssl
 
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

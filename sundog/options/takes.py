@@ -99,14 +99,12 @@ class Command(click.Command):
 
 
 def _write_short(options: list[click.Option], ctx: click.Context, formatter: click.HelpFormatter) -> None:
-    """A line for each option: one name, and of its help what fits."""
     lines = [(_short_name(each), each.get_help_record(ctx)) for each in options]
     width = formatter.width - max(len(name) for name, _ in lines) - 6
     formatter.write_dl([(name, _clause(record[1], width)) for name, record in lines if record], col_max=40)
 
 
 def _short_name(option: click.Option) -> str:
-    """`-o, --out DIR`, `--[no-]resample`: the name that the table gives it, a letter, what it takes."""
     long = option.row.flag if isinstance(option, Option) else option.opts[-1]
     name = f"--[no-]{long[2:]}" if option.secondary_opts else long
     letters = [each for each in option.opts if not each.startswith("--")]
@@ -115,7 +113,6 @@ def _short_name(option: click.Option) -> str:
 
 
 def _clause(text: str, width: int) -> str:
-    """Give the help with its default if both fit, or the help, or its first clause, cut if need be."""
     words, bracket, default = text.partition("  [")
     first = re.split("[;(]|(?<=.{12}):", words)[0].strip().removesuffix(".")
     shorter = (f"{first[: comma.start()]}." for comma in reversed([*re.finditer(",", first)]))
@@ -178,7 +175,6 @@ def command(body: Body) -> Command:
 
 
 def _show_all(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
-    """Print the help with every section, and end."""
     if wanted:
         context.meta[SHOWS_ALL] = True
         click.echo(context.get_help())

@@ -121,7 +121,6 @@ def advise(
 def _with_pools(
     many: Search, tried: list[Candidate], pools: Sequence[Candidate], winner: Candidate | None
 ) -> Candidate | None:
-    """Return the cheapest of all, once pools are among them: also with an engine less, in turn."""
     pools = [each for each in pools if winner is None or each.bound < winner.cost]
     tried += pools
     winner = many.cheapest(tried) if pools else winner

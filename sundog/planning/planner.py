@@ -121,7 +121,6 @@ class Problem:
             yield found, simulated
 
     def _longest_tokens(self, num_seeds: int) -> int:
-        """The most tokens of a request in any draw, rounded up."""
         source, first = self.plan.source({}), self.plan.engine.seed
         most = max(
             row.num_prompt_tokens + row.num_output_tokens
@@ -132,7 +131,6 @@ class Problem:
 
 
 def _num_gpus(engine: EngineOptions) -> int:
-    """The GPUs of a replica."""
     return engine.tensor_parallel_size * engine.pipeline_parallel_size * engine.data_parallel_size
 
 

@@ -193,7 +193,6 @@ def _prefill(
 def _decode(
     machine: "Simulated", requests: "Sequence[TraceRequest]", objectives: "Sequence[Objective]", span_s: float
 ) -> Need:
-    """Return the engines that decode, in batches as large as memory and the limit on TPOT let."""
     from sundog.sim.cost.work import StepWork
 
     scheduler, capacity = machine.config.scheduler, machine.capacity

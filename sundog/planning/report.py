@@ -56,12 +56,10 @@ def why(result: "TrialResult", objectives: "Sequence[Objective]") -> str:
 
 
 def _unanswered(result: "TrialResult") -> str:
-    """Say how many requests of a trial got no answer."""
     return f"{result.num_unfinished:,} of {result.num_requests:,} requests got no answer"
 
 
 def _missed(result: "TrialResult", objectives: "Sequence[Objective]") -> str:
-    """Name the objectives that the requests which ended missed; all of them if none had."""
     values = result.values
     missed = [e.text for e in objectives if not values.get(e.metric.name, 0.0) <= e.below_s]
     return " and ".join(missed or [each.text for each in objectives])
@@ -85,7 +83,6 @@ def print_advice(
 
 
 def _shown(advice: "Advice") -> list[Candidate]:
-    """The fleets that a table shows: those that were asked for, and the winner."""
     ordered = sorted(advice.candidates, key=lambda each: min(each.cost, each.bound))
     return [each for each in ordered if each is advice.winner or not each.is_variant]
 
@@ -123,7 +120,6 @@ def _table(advice: "Advice", objectives: "Sequence[Objective]", has_prices: bool
 def _lines(
     advice: "Advice", objectives: "Sequence[Objective]", confidence: float, has_prices: bool
 ) -> Iterator[str]:
-    """Yield what to know of the winner, a line each."""
     winner, held = advice.winner, advice.held
     assert winner is not None and winner.holding is not None
     price = f", {winner.cost:,.2f} an hour" if has_prices else ""

@@ -144,7 +144,6 @@ class CellRunner:
     def _keep(
         self, run: "CellRun", requests: "list[TraceRequest]", simulated: "Simulated", place: Path
     ) -> None:
-        """Make the run and leave it in its folder, from where `replay --config` makes it again."""
         from sundog.sim.figures.metrics import summarize
         from sundog.sim.record.journal_rows import Header
         from sundog.sim.record.run_directory import replay_id
@@ -188,7 +187,6 @@ class CellRunner:
         return str(plan.folder.trace(run.settings, run.engine.seed, self._requests(run))), ReadingOptions()
 
     def _arriving(self, run: "CellRun") -> "list[TraceRequest]":
-        """The requests at the instants that the setting gives them."""
         from sundog.sim.workload.resample import retimed
 
         requests, rate = self._requests(run), run.load.request_rate

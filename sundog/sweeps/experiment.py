@@ -140,7 +140,6 @@ class Experiment:
     def _outcomes(
         self, workers: "Workers[Job, Played | FailedRun]", jobs: "Sequence[Job]"
     ) -> "Iterator[Played | FailedRun]":
-        """Yield outcomes in the order of the jobs, whichever is done first."""
         numbers = [self._cells.index(settings) for settings, _ in jobs]
         new = [p for p, (_, seed) in enumerate(jobs) if seed == 0 or not self._fixed[numbers[p]]]
         self.num_asked += len(new)
@@ -158,12 +157,10 @@ class Experiment:
             yield done.pop(place)
 
     def _known(self, number: int) -> "Played | FailedRun | None":
-        """Return the result of a cell whose every run is the same."""
         kept = self._kept.get(number)
         return self._shelf.get(kept) if isinstance(kept, int) else kept
 
     def _taken(self, number: int, result: "Played | FailedRun | Died") -> "Played | FailedRun":
-        """Return the result of a job of this cell, as text if its process died."""
         from sundog.sim.figures.sweep.cells import FailedRun
 
         outcome = FailedRun(str(result)) if isinstance(result, Died) else result

@@ -70,7 +70,6 @@ class SweepFolder:
 
 
 def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Settings, rank, why a cell failed, and each figure's mean and half-width."""
     axes = list(rows[0]["settings"])
     figures = next((list(row["intervals"]) for row in rows if "intervals" in row), [])
     text = io.StringIO()

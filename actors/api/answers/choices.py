@@ -100,7 +100,6 @@ class AnswerChoice:
         return None if delta is None else self._taken(delta)
 
     def _taken(self, delta: Delta) -> Delta:
-        """Count a delta as read, and return it."""
         self.num_tokens += delta.num_tokens
         if self.thoughts is not None:
             self.thoughts.feed(delta)

@@ -157,7 +157,6 @@ def _finished(block: Json) -> Json:
 
 
 def _arguments(call: Json) -> object:
-    """Return the arguments of a call as written; None if they are cut off."""
     try:
         return jiter.from_json(call.get("json", "").encode() or b"{}", allow_inf_nan=False)
     except ValueError:

@@ -173,7 +173,6 @@ class ResponseObject:
             yield "response.function_call_arguments.delta", self._place() | {"delta": part.arguments}
 
     def _begin(self, kind: tuple[str, int], item: Json) -> Iterator[Event]:
-        """Complete the last item, and add another."""
         yield from self._complete("completed")
         self._kind = kind
         self._items.append(item)
@@ -243,7 +242,6 @@ def _item(kind: str, item_id: str) -> Json:
 
 
 def _without_bytes(logprob: Json) -> Json:
-    """A token's log probabilities as events have them."""
     shown = {name: value for name, value in logprob.items() if name != "bytes"}
     tops = [{name: each[name] for name in ("token", "logprob")} for each in shown.get("top_logprobs") or ()]
     return shown | {"top_logprobs": tops}

@@ -310,7 +310,6 @@ LETTERS = string.ascii_letters + string.digits
 
 
 def _finish(delta: Delta, text: AnswerText) -> str | None:
-    """A complete answer that calls ends with `tool_calls`; one whose function was named, with `stop`."""
     return "tool_calls" if delta.finish_reason == "stop" and text.has_called else delta.finish_reason
 
 

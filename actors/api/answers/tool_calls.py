@@ -248,7 +248,6 @@ class CallParser:
         return said
 
     def _say(self, said: ParsedText, text: str) -> None:
-        """This is content; blanks alone are kept until more of it follows."""
         if not self._talks:
             text = self._blanks + text
             self._talks = bool(text.strip(BLANKS))
@@ -285,7 +284,6 @@ class CallParser:
             said.add(CallPart(call.index, None if had_name else call.name, fresh))
 
     def _reject(self, said: ParsedText, text: str) -> None:
-        """Make content of what was opened and is no call."""
         opened, self._opened = self._opened, ""
         self._between = self._form.begin is None
         self._say(said, opened + text)
@@ -319,7 +317,6 @@ class CallParser:
         return True
 
     def _skipped(self, text: str) -> str:
-        """The text without what may stand between calls; a mark may begin like that."""
         mark = self._form.begin or ""
         while text and text[0] in BETWEEN_CALLS and not (mark and mark.startswith(text[: len(mark)])):
             text = text[1:]

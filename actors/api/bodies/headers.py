@@ -69,7 +69,6 @@ def request_id_of(headers: Headers, body: TermsBody) -> str | None:
 
 
 def _read(headers: Headers, name: str, kind: TypeAdapter[T], otherwise: D) -> T | D:
-    """The header's value, or the body's where there is none."""
     given = headers.get(name)
     if given is None:
         return otherwise

@@ -54,7 +54,6 @@ NEEDED: dict[str, tuple[str, ...]] = {
 
 
 def _needed() -> list[JsonValue]:
-    """Return the required fields of each type of block as JSON Schema."""
     return [
         {
             "properties": {"type": {"const": kind}, **{name: {"type": "string"} for name in names}},
@@ -304,7 +303,6 @@ class PromptBody(JsonObject):
                 yield from _question(role, turn.content, where)
 
     def _first_thinking_turn(self) -> int:
-        """The index of the first turn whose thinking is kept."""
         edits = self.context_management.edits if self.context_management else ()
         kept = [edit.turns_kept for edit in edits if edit.turns_kept is not None]
         if not kept:
@@ -361,7 +359,6 @@ def _answer(blocks: list[Block], where: str, shows_thoughts: bool) -> Json:
 
 
 def _question(role: str, blocks: list[Block], where: str) -> Iterator[Json]:
-    """A user's turn: results of calls are messages of their own, before what else it says."""
     texts = []
     for index, block in enumerate(blocks):
         if block.type == "tool_result":

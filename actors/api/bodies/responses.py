@@ -293,7 +293,6 @@ def _called(item: Item, where: str) -> Json:
 
 
 def _thought(item: Item) -> list[Text]:
-    """Return what a piece of reasoning says, or else its summary."""
     return item.content if isinstance(item.content, list) and item.content else item.summary
 
 

@@ -132,7 +132,6 @@ Engines = Sequence[tuple[tuple[str, str], EngineTotals]]
 
 
 def _by_label(engines: Engines) -> Iterator[Metric]:
-    """Yield the families that have one label more."""
     waiting = GaugeMetricFamily(
         "vllm:num_requests_waiting_by_reason", "Waiting requests by reason.", labels=(*LABELS, "reason")
     )
@@ -173,7 +172,6 @@ def _by_label(engines: Engines) -> Iterator[Metric]:
 
 
 def _drafts(engines: Engines) -> Iterator[Metric]:
-    """Speculative decoding, once there is any."""
     if not any(engine.drafts.num_drafts for _, engine in engines):
         return
     drafts = CounterMetricFamily("vllm:spec_decode_num_drafts", "Verifications of drafts.", labels=LABELS)

@@ -113,7 +113,6 @@ class PendingAnswer:
         )
 
     def _handed(self, choices: AnswerChoices) -> Json:
-        """Return what another server needs to go on with the answer, if one is to."""
         params, emulation = self.body.kv_transfer_params, self.context.emulation
         if not params or emulation is None or emulation.transfers is None:
             return {}

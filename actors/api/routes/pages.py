@@ -83,7 +83,6 @@ async def _events(
 
 
 def _gate(in_flight: AnswersInFlight, *, is_stopping: bool) -> bytes:
-    """Write whether new requests are held up at this door, and how many are."""
     words = {"is_paused": in_flight.is_paused, "num_held": in_flight.num_held, "is_stopping": is_stopping}
     return b"event: gate\ndata: %s\n\n" % json.dumps(words).encode()
 

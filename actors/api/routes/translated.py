@@ -78,7 +78,6 @@ def messages_routes(context: ApiContext) -> Blueprint:
 
 
 async def _parsed_message(body_type: type[BodyT], context: ApiContext) -> BodyT:
-    """The request's checked body; raises 400 for what it has beyond what is honoured."""
     context.must_generate("Messages API")
     body = await read_body(body_type, current_request(), context)
     context.check_model(body.model)
@@ -91,7 +90,6 @@ async def _is_large(num_messages: int) -> bool:
 
 
 async def _as_chat(context: ApiContext, make: Callable[[], Json], is_large: bool) -> ChatBody:
-    """Return the chat completion for which a body stands; a large one is rewritten in a thread."""
     return await off_the_loop(context, lambda: validate(ChatBody, make()), is_large=is_large)
 
 

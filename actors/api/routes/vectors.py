@@ -52,7 +52,6 @@ def _as_numbers(vector: bytes) -> list[float]:
 
 
 def _listed(context: ApiContext, answer_id: str, data: list[Json], num_tokens: int) -> Response:
-    """Return a list of vectors or scores, of which prompts alone count."""
     return json_response(
         {
             "id": answer_id,

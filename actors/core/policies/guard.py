@@ -72,7 +72,6 @@ class Guard(Generic[P]):
         self._use(inner)
 
     def _use(self, inner: P) -> None:
-        """Say of this object what `inner` says of itself."""
         self.inner = inner
 
     def for_replica(self) -> Self:
@@ -102,7 +101,6 @@ class Guard(Generic[P]):
         return answer
 
     def _failed(self, method: str, subject: str, error: BaseException) -> None:
-        """Let the policy fail in the call of a method."""
         reason = self._reason(error)
         self._fail(PolicyError(f"{self.word} {self.name}: {method} of {subject} {reason}"), error)
 
@@ -159,7 +157,6 @@ class GuardedPolicy(Guard[Policy], Policy):
         return self.inner.new_memory()
 
     def _ask(self, method: str, request: Request, view: View, check: Callable[[object], Answer]) -> Answer:
-        """The checked answer of the policy about a request, or that of the fallback."""
         if self.failure is None:
             try:
                 call, seen = getattr(self.inner, method), request.shown or shown(request, view)

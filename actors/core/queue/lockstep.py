@@ -60,7 +60,6 @@ def _enter(calendar: Calendar, step: int, request: Request) -> None:
 
 
 def _leave(calendar: Calendar, step: int, request: Request) -> None:
-    """Take a member out, if it is entered."""
     entered = calendar.get(step)
     if entered is not None and request in entered:
         entered.remove(request)

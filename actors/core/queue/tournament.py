@@ -80,7 +80,6 @@ class Tournament:
         self._resize(1, [])
 
     def _resize(self, size: int, places: Iterable[Place]) -> None:
-        """Make a tree with room for `size` places, a power of two."""
         self._size = size
         self._winners: list[Place | None] = [None] * (2 * size)
         """The winners of the matches: the last match at 1, those below match n at 2 n and 2 n + 1."""

@@ -101,7 +101,6 @@ class WaitingQueue:
         self._begin()
 
     def _begin(self) -> None:
-        """Know nothing of the order."""
         self._has_keys = self._ranks is not None and gives_keys(self._policy)
         self._asks_again = self._has_keys or (self._ranks is not None and self._policy.is_dynamic)
         """False while no rank can change in the queue."""
@@ -276,14 +275,12 @@ class WaitingQueue:
         return key is None or self._lines[key][0][1] is request
 
     def _first_of(self, place: Place) -> Place:
-        """The place of the first request of the line."""
         key = self._key_of.get(place.request.request_id)
         return place if key is None else self._places[self._lines[key][0][1].request_id]
 
     # --- ranks that are due ----------------------------------------------------------------------
 
     def _note(self, request: Request, answer: RankValue | Rank) -> None:
-        """Note when the rank of a request is due, if it may be next."""
         name = request.request_id
         if not isinstance(answer, Rank):
             if self._asks_again and self._policy.is_dynamic and self._is_first(request):
@@ -304,7 +301,6 @@ class WaitingQueue:
             self._by_step.set(name, answer.until_step)
 
     def _forget(self, name: str) -> None:
-        """Let a request not be next, nor its rank due."""
         self._order.remove(name, self._view.now_s)
         self._unranked.pop(name, None)
         self._always.pop(name, None)
@@ -313,7 +309,6 @@ class WaitingQueue:
         self._by_step.forget(name)
 
     def _rank_due(self) -> None:
-        """Ask for each rank that is due."""
         fresh, self._unranked = self._unranked, {}
         due = dict(fresh)
         if self._is_stale:
@@ -333,7 +328,6 @@ class WaitingQueue:
                 self._order.put(name, place, self._view.now_s)
 
     def _add_due(self, due: dict[str, None]) -> None:
-        """Add the requests whose rank may have changed."""
         now_s, num_changes = self._view.now_s, self._view.num_memory_changes
         due.update(self._always)
         if num_changes != self._num_changes:
@@ -348,7 +342,6 @@ class WaitingQueue:
             self._by_step.take(self._view.step, due)
 
     def _firsts(self) -> list[str]:
-        """The requests that may be next."""
         if self._has_keys:
             return [line[0][1].request_id for line in self._lines.values()]
         return [name for name in self._places if name not in self._passed]

@@ -57,7 +57,6 @@ class GuardedRouter(Guard[RouterPolicy], RouterPolicy):
         return []
 
     def _best(self, request: Submit, fleet: Fleet) -> int:
-        """The choice of the inherited `choose`, of scores that are checked."""
         scores = {}
         for replica in fleet.up:
             score = exact_score(self.inner.score(request, replica, fleet))

@@ -60,7 +60,6 @@ class SentBlocks:
             self._forget(*self._prompts.popleft())
 
     def _forget(self, number: int, keys: tuple[Key, ...]) -> None:
-        """Forget a prompt, and those of its blocks that no later one had."""
         last = self._last
         self._num_keys -= len(keys)
         for key in keys:

@@ -245,7 +245,6 @@ class Weighted(RouterPolicy):
 
 
 def _add(scores: dict[int, float], weight: float, count: Callable[[int], int]) -> None:
-    """Add what each replica has less than the one that has most."""
     most = max(map(count, scores))
     for replica in scores if most else ():
         scores[replica] += weight * (1 - count(replica) / most)

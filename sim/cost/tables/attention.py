@@ -252,7 +252,6 @@ class MixedAttention:
     def _beside_s(
         self, chunks: tuple[tuple[int, int], ...], num_decodes: int, context_tokens: float
     ) -> float:
-        """Decodes beside chunks where a tile holds the query heads of a group."""
         alone_s = self.generation.seconds(num_decodes, context_tokens / num_decodes) - self.context.launch_s
         group = self.heads / self.kv_heads
         if not self.is_hopper or max([new for new, _ in chunks]) * group <= NARROW_ROWS:
@@ -263,12 +262,10 @@ class MixedAttention:
         return max(alone_s, tiles_s + rows_s + read_s)
 
     def _tiles_s(self, num_decodes: int, context_tokens: float) -> float:
-        """Return the seconds of all tiles of the decodes, spread over the multiprocessors."""
         rows_s = TILE_SPEED * TILE_ROWS * self.context.pair_s * context_tokens
         return num_decodes * self.heads * TILE_S / self.num_sms + rows_s
 
     def _read_s(self, context_tokens: float) -> float:
-        """Reading all keys and values, as often as the cache makes it necessary."""
         read_bytes = context_tokens * self.generation.row_bytes
         spilled = (read_bytes / self.kv_heads / self.l2_bytes - 1) / SPILL
         again = min(max(spilled, 0.0), 1.0) * (self.heads / self.kv_heads - 1)

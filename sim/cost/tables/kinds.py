@@ -213,14 +213,12 @@ class WindowAttention(KindOfAttention):
 
 
 def _wider(sizes: tuple[int, int, int, int], like: tuple[int, int]) -> float:
-    """Return how many times longer heads that share a key take than measured ones: 1 if bound by memory."""
     return max(sizes[1] / sizes[2] / (like[0] / like[1]), 1.0)
 
 
 def _windowed(
     tables: dict[str, Any], name: str, sizes: tuple[int, int, int, int]
 ) -> tuple[Points, Floats, tuple[int, int]]:
-    """Points behind the sizes, seconds, and the heads and key heads they have."""
     window, heads, kv_heads, dim = sizes
     points: Points = tables[name]
     own = (points[:, 0] == window) & (points[:, 3] == dim)

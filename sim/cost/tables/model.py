@@ -157,7 +157,6 @@ class TablesCost(CostModel):
         return seconds
 
     def _logits_s(self, num_samples: int) -> float:
-        """The output head and the sampler; nothing without samples."""
         if not num_samples:
             return 0.0
         seconds = self._sample_s.get(num_samples)

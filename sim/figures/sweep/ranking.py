@@ -73,12 +73,10 @@ def _mean(cell: Cell, metric: str) -> float:
 
 
 def _side(change: Interval) -> int:
-    """The sign of a difference that is shown, else 0."""
     return (change.low > 0) - (change.high < 0)
 
 
 def _is_apart(change: Interval) -> bool:
-    """True if a difference is shown; runs that are the same for every seed show any difference."""
     return change.mean != 0 if math.isnan(change.half_width) else change.excludes_zero
 
 

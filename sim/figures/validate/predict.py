@@ -297,7 +297,6 @@ def _played(server: MeasuredServer, deployment: Deployment, cost: CostModel, fro
 
 
 def _rows(recorder: Recorder, stage: Stage) -> NDArray[np.bool_]:
-    """Finished requests of the stage."""
     done = np.array([reason in ("stop", "length") for reason in recorder.columns.reason])
     rows: NDArray[np.bool_] = done & _of_stage(recorder, stage)
     return rows
@@ -310,7 +309,6 @@ def _of_stage(recorder: Recorder, stage: Stage) -> NDArray[np.bool_]:
 
 
 def _measured(recorder: Recorder, stage: Stage) -> dict[str, Floats]:
-    """The latencies of a stage's requests by name, in order of arrival, and its throughput."""
     rows, times = _rows(recorder, stage), request_times(recorder)
     found = {}
     for name, values in (("ttft", times.ttft_s), ("tpot", times.tpot_s), ("e2e", times.e2e_s)):

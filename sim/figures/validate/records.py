@@ -124,7 +124,6 @@ def asked_in(run: Run) -> list[TraceRequest]:
 
 
 def _contents(config: dict[str, Any], folder: Path) -> Contents:
-    """The trace's rows by name, which say what prompts share; none where the trace is gone."""
     if (folder / KEPT_TRACE).is_file():
         return {row.request_id: row for row in read_trace(str(folder / KEPT_TRACE))}
     path = folder / str(config.get("trace"))

@@ -105,7 +105,6 @@ def figures(runs: Sequence[Run]) -> list[Figure]:
 
 
 def _objectives(runs: Sequence[Run]) -> list[Figure]:
-    """Each objective of a run, and if it held; what got no answer holds none."""
     texts = dict.fromkeys(each["objective"] for run in runs for each in run.summary.get("objectives", ()))
     found = []
     for text in texts:
@@ -225,12 +224,10 @@ def tenants(runs: Sequence[Run], names: Sequence[str]) -> list[Cells]:
 
 
 def _run_of(name: str, runs: Sequence[Run]) -> Cells:
-    """The column that names a run beside others."""
     return {"run": name} if len(runs) > 1 else {}
 
 
 def _tenant(run: Run, name: str, rows: Sequence[dict[str, Any]]) -> Cells:
-    """The service that a tenant received in a run; latencies are of its finished requests."""
     begun = [row for row in rows if row["ttft_s"] is not None]
     done = [
         row for row, is_done in zip(rows, finished([row["reason"] for row in rows]), strict=True) if is_done

@@ -151,7 +151,6 @@ def _spread(amounts: Floats, start: Floats, end: Floats, replica: Floats, edges:
 
 
 def _floats(table: "pa.Table", name: str) -> Floats:
-    """A column as float64, NaN where it is null."""
     values: Floats = table[name].to_numpy().astype(np.float64)
     return values
 
@@ -165,7 +164,6 @@ def _cdf(requests: "pa.Table", name: str) -> list[float] | None:
 
 
 def _most(steps: "pa.Table", bucket: NDArray[Any]) -> Floats:
-    """The most that waited in each bucket, all replicas together."""
     most = np.zeros(NUM_BUCKETS)
     replica, waiting = _floats(steps, "replica"), _floats(steps, "num_waiting")
     for number in np.unique(replica):
@@ -245,7 +243,6 @@ def write_page(runs: Sequence[Run], path: Path) -> None:
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
-    """Return the names of the runs: their folders', with a number where two are the same."""
     names = [run.name for run in runs]
     return [name if names.count(name) == 1 else f"{name} ({number})" for number, name in enumerate(names, 1)]
 

@@ -74,7 +74,6 @@ def _numbers(step: OwnStep) -> str:
 
 
 def _each(step: OwnStep) -> str:
-    """Return what each of the steps gave the request, in words."""
     match step.kind:
         case "prefill":
             return f"{words.count(step.num_prefilled, 'token')} of its prompt in chunks"
@@ -218,7 +217,6 @@ def render(walk: Walk, run: str) -> str:
 
 
 def _lit(walk: Walk, number: int) -> list[str]:
-    """The actors of a stop: of a wait the one that sends the next batch, of folded steps all in a step."""
     stop = walk.stops[number]
     if stop.message:
         return [stop.sender, stop.receiver]
@@ -230,7 +228,6 @@ def _lit(walk: Walk, number: int) -> list[str]:
 
 
 def _arc(start: int, end: int) -> str:
-    """The path of a wire between two actors' middles: above them to the right, and below them back."""
     bend = 1 if end < start else -1
     side = NODE_TOP + NODE_HEIGHT if end < start else NODE_TOP
     a, b = start - 8 * bend, end + 8 * bend
@@ -238,14 +235,12 @@ def _arc(start: int, end: int) -> str:
 
 
 def _share(walk: Walk, time_s: float) -> float:
-    """Return how much of its time from arrival to end has passed, in percent."""
     start_s = walk.request.arrival.time_s
     end_s = max(stop.until_s for stop in walk.stops)
     return round(min(max(100 * (time_s - start_s) / max(end_s - start_s, 1e-12), 0.0), 100.0), 3)
 
 
 def _shares(walk: Walk) -> list[tuple[str, float, float, str]]:
-    """Each phase with where it begins and how long it is, in percent, and its words."""
     found = phases(walk.history, walk.request)
     return [
         (

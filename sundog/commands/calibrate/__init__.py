@@ -75,7 +75,6 @@ def _from_server(
     engine: EngineOptions,
     output: Path,
 ) -> None:
-    """Put loads on a server, and fit to them."""
     refuse((measuring, engine), OF_MODELS, but=(*OF_LOADS, "seed"))
     if len(sources) > 2:
         raise ConfigError(f"{sources[2]} is one source too many: give a URL, and a trace or a workload")
@@ -90,7 +89,6 @@ def _from_server(
 def _from_several(
     folders: list[Path], measuring: MeasuringOptions, engine: EngineOptions, output: Path
 ) -> None:
-    """Fit to the loads of one server."""
     refuse((measuring, engine), OF_MODELS, but=OF_LOADS)
     for folder in folders:
         if not isdir(folder) or isfile(folder / "config.json"):
@@ -108,7 +106,6 @@ def _from_folders(folders: list[Path], output: Path, engine: EngineOptions) -> N
 
 
 def _check_writable(output: Path) -> None:
-    """Refuse before the work what could not be written after it: a file beside it is tried."""
     if isdir(output):
         raise ConfigError(f"cannot write {output}: it is a folder")
     if not isdir(output.parent):

@@ -60,7 +60,6 @@ def machine(device: str) -> dict[str, object]:
 
 
 def _processor() -> str:
-    """Return the processor's name where Linux says it, else its architecture."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.is_file() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -204,7 +203,6 @@ def _refuse_unmeasured(engine: EngineOptions) -> None:
 
 @asynccontextmanager
 async def _executor(backend: Backend) -> AsyncIterator[Ref[Batch | Interrupt | Load]]:
-    """The Executor over a Runner of this backend, as an engine core has it."""
     try:
         async with trio.open_nursery() as nursery:
             runner = Runner("runner", backend)
@@ -225,7 +223,6 @@ async def _measure(
     seconds: float,
     on_progress: Callable[[int, int], None] | None,
 ) -> tuple[Capacity, int, EngineFitted]:
-    """Measure an engine; returns its capacity, the bytes of a token's keys and values, and its steps."""
     assert isinstance(backend, MovesKv)
     async with _executor(backend) as executor:
         capacity = await executor.ask(Load())
@@ -243,7 +240,6 @@ async def _measure(
 
 
 def _evidence(fitted: EngineFitted) -> dict[str, object]:
-    """Return how well the fit explains steps that it was not fitted to."""
     shape, error = fitted.worst
     return {
         "shapes": fitted.num_shapes,
@@ -273,7 +269,6 @@ def _say(output: Path, fitted: EngineFitted) -> None:
 
 
 def _trial(tried: Tried) -> dict[str, object]:
-    """Return how far off the whole profile is on a load to which nothing was fitted."""
     errors = {f"trial_error_{name.lower()}": round(error, 4) for name, error in tried.errors.items()}
     front_s = [(name, round(seconds, 6)) for name, seconds in tried.front_s]
     return {"trial_requests": tried.num_requests, **errors, "front_s": front_s}

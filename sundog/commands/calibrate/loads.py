@@ -115,7 +115,6 @@ LeftOut = dict[str, ComparedFigure]
 
 
 def _show(found: Mapping[str, LeftOut]) -> None:
-    """Print each load as the others predict it, and sum it up."""
     figures = [
         figure._replace(name=f"{load}: {figure.name}")
         for load, own in found.items()
@@ -134,7 +133,6 @@ def _show(found: Mapping[str, LeftOut]) -> None:
 
 
 def _pooled(parts: Iterable[tuple[MeasuredLoad, Means]]) -> Means:
-    """The means of several loads together, each by the number of its requests."""
     listed = [(len(load.asked), means_s) for load, means_s in parts]
     total = sum(weight for weight, _ in listed)
     return {name: sum(weight * means_s[name] for weight, means_s in listed) / total for name in MEANS}

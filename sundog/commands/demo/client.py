@@ -87,7 +87,6 @@ async def play(url: str) -> list[Answer]:
 
 
 def _drawn(answers: list[Answer]) -> AbstractContextManager[object]:
-    """Draw the answers as they come, if anybody watches."""
     console = Console(stderr=True)
     if not console.is_terminal:
         return nullcontext()
@@ -103,7 +102,6 @@ async def _ask_all(
 
 
 async def _ask(client: ServerClient, answer: Answer, delay_s: float = 0.0, name: str | None = None) -> None:
-    """Stream one greedy answer, `delay_s` seconds from now."""
     await trio.sleep(delay_s)
     fields = {"temperature": 0, "max_tokens": MAX_TOKENS, **({"session": name} if name else {})}
     conversation = Conversation("sundog-tiny", None, fields)

@@ -164,7 +164,6 @@ def run_demo(seed: int) -> int:
 
 
 def _by_round(journal: Journal) -> list[Past]:
-    """The questions of each round, in the order in which they are written here."""
     past = Past.of(journal)
     names = {submit.session: name for name, submit in past.submits.items()}
     rounds = [[names[name_of(turn, n)] for n in range(len(QUESTIONS))] for turn in range(NUM_ROUNDS)]
@@ -172,7 +171,6 @@ def _by_round(journal: Journal) -> list[Past]:
 
 
 def _steps(outputs: Sequence[StepOutput], names: Collection[str]) -> range:
-    """Return the steps from the first to the last of these requests."""
     begun = (o.step for o in outputs if any(each.request_id in names for each in o.batch.admitted))
     ended = (o.step for o in outputs if any(each.request_id in names for each in o.finished))
     return range(min(begun), max(ended) + 1)
@@ -181,7 +179,6 @@ def _steps(outputs: Sequence[StepOutput], names: Collection[str]) -> range:
 def _compare(
     console: Console, real: Sequence[DemoRun], predicted: Sequence[DemoRun], pasts: Sequence[Past]
 ) -> bool:
-    """Say whether both worlds took the same decisions at the same times; returns it."""
     ours, theirs = ([decisions(run.journal.outputs) for run in runs] for runs in (real, predicted))
     num_answers = sum(len(past.submits) for past in pasts)
     num_same = sum(
