@@ -70,7 +70,7 @@ class Recording(Actor[Heard]):
                     message.request_id, message.arrival_s, message.num_prompt_tokens, message.tenant
                 )
             case EngineDown():
-                lost = self._recorder.lost(message.replica, message.request_ids, self.clock.now_s())
+                lost = self._recorder.lost(message, self.clock.now_s())
                 if self.client is not None:
                     self.client.tell(Ended(lost, lost))
             case Unserved():

@@ -242,9 +242,12 @@ async def test_while_no_engine_is_up_new_requests_are_sent_away() -> None:
 async def test_of_two_replicas_one_goes_on() -> None:
     """It is given what the other lost, and everything new, until the other is back."""
     outputs = {"a": text("the answer")}
-    async with served(outputs, replicas=2) as (world, client):
+    async with served(outputs, replicas=2, max_num_seqs=1) as (world, client):
         world.crash(0)
-        assert (await read(await ask(client, "a"))).text == "the answer"
+        dies, other, waits = [await ask(client, name, 3) for name in ("dies", "other", "a")]
+        assert (await read(dies)).finish_reason == "error"
+        assert (await read(other)).num_tokens == 3
+        assert (await read(waits)).text == "the"
         assert trio.current_time() < BACKOFF.first_s
         state = await health(client)
         assert (state.status, state.serves, state.replicas) == ("degraded", True, ("restarting", "healthy"))
@@ -261,14 +264,14 @@ async def test_of_two_replicas_one_goes_on() -> None:
 
 async def test_a_core_that_never_comes_up_again_is_dead_in_the_end() -> None:
     """After a bounded number of starts, each later than the last; nobody is left waiting."""
-    async with served() as (world, client):
+    async with served(max_num_seqs=1) as (world, client):
 
         def fault(replica: int, method: str) -> None:
             raise Crash(method)
 
         world.fault = fault  # type: ignore[method-assign]
-        waiting = await ask(client, "a")
-        whole = await read(waiting)
+        await ask(client, "a")
+        whole = await read(await ask(client, "waits"))
         assert whole.finish_reason == "error" and whole.num_tokens == 0
         assert trio.current_time() == BACKOFF.first_s + 2 * BACKOFF.first_s
         state = await health(client)
@@ -284,28 +287,60 @@ async def test_a_core_that_was_up_for_long_begins_anew() -> None:
     async with served() as (world, client):
         for number in range(2 * BACKOFF.most_crashes):
             world.crash()
+            assert (await read(await ask(client, f"dies{number}"))).finish_reason == "error"
+            await trio.sleep(2 * BACKOFF.first_s)
             assert (await read(await ask(client, f"a{number}", 2))).num_tokens == 2
             await trio.sleep(BACKOFF.stable_s)
         assert (await health(client)).status == "healthy"
 
 
-async def test_a_request_that_kills_every_engine_is_not_submitted_for_ever() -> None:
-    """It ends with an error, and the engine lives."""
-    backoff = Backoff(first_s=0.1)
-    async with served(backoff=backoff) as (world, client):
+class Poisonable(Mortal):
+    """A backend that dies of any batch with a request named `poison`, or a choice of it."""
 
-        def poison(replica: int, method: str) -> None:
-            if method == "execute" and any(b.num_outputs for b in world.backends[-1:]):
-                return
-            if method == "execute" and is_poisoned:
-                raise Crash("poison")
+    def execute(self, batch: Batch) -> Reply:
+        if any("poison" in each.request_id for each in batch.admitted):
+            raise Crash("poison")
+        return super().execute(batch)
 
-        is_poisoned = True
-        world.fault = poison  # type: ignore[method-assign]
-        assert (await read(await ask(client, "poison"))).finish_reason == "error"
-        is_poisoned = False
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("fields", [{}, {"async_scheduling": True}], ids=["sync", "async"])
+async def test_a_request_that_kills_is_given_to_one_engine_and_no_other(
+    n: int, replicas: int, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P9: one crash, one error; who waited is answered whole, and is none of its other choices."""
+    monkeypatch.setattr("tests.test_fates.Mortal", Poisonable)
+    names = [f"waits{number}" for number in range(4)]
+    outputs = {name: text(f"the answer of {name}") for name in names}
+    async with served(outputs, replicas=replicas, max_num_seqs=1, **fields) as (world, client):
+        poison = await client.ask(Generate("hello", Sampling(max_tokens=20), request_id="poison", n=n))
+        waiting = [await ask(client, name) for name in names]
+        for stream in poison.streams:
+            assert [delta.finish_reason async for delta in stream] == ["error"]
+        for name, accepted in zip(names, waiting, strict=True):
+            assert (await read(accepted)).text == f"the answer of {name}"
+        assert (await health(client)).status in ("healthy", "degraded")
+    assert len(world.backends) == replicas + 1
+
+
+async def test_what_kills_an_engine_outside_its_batches_is_not_submitted_for_ever() -> None:
+    """After three engines it ends with an error, though it was in none of their batches."""
+    async with served(backoff=Backoff(first_s=0.1), max_num_seqs=1) as (world, client):
+
+        def fault(replica: int, method: str) -> None:
+            if method == "execute" and is_hurt:
+                raise Crash("whatever")
+
+        is_hurt = True
+        world.fault = fault  # type: ignore[method-assign]
+        for name in ("a", "b", "c"):
+            await ask(client, name)
+        assert (await read(await ask(client, "waits"))).finish_reason == "error"
+        assert len(world.backends) == 3
+        is_hurt = False
         await trio.sleep(1)
-        assert (await read(await ask(client, "a", 2))).num_tokens == 2
+        assert (await read(await ask(client, "again", 2))).num_tokens == 2
     assert len(world.backends) == 4
 
 
@@ -322,8 +357,9 @@ async def test_ids_of_requests_that_left_a_dead_engine_are_free() -> None:
 
 async def test_a_request_that_waits_for_an_engine_can_be_cancelled() -> None:
     """At once, and it never reaches the next one."""
-    async with served() as (world, client):
+    async with served(max_num_seqs=1) as (world, client):
         world.crash()
+        await ask(client, "dies")
         accepted = await ask(client, "a")
         await trio.sleep(STEP_S)
         client.tell(Cancel("a"))
@@ -335,14 +371,16 @@ async def test_a_request_that_waits_for_an_engine_can_be_cancelled() -> None:
 
 async def test_hanging_up_during_a_restart_answers_what_was_accepted() -> None:
     """The block is left when it has been; with nothing to answer, at once."""
-    async with served({"a": text("the answer")}) as (world, client):
+    async with served({"a": text("the answer")}, max_num_seqs=1) as (world, client):
         world.crash()
+        await ask(client, "dies")
         accepted = await ask(client, "a")
         await trio.sleep(STEP_S)
     assert (await read(accepted)).text == "the answer"
     start_s = trio.current_time()
-    async with served() as (world, client):
+    async with served(max_num_seqs=1) as (world, client):
         world.crash()
+        await ask(client, "dies")
         cancelled = await ask(client, "a")
         await trio.sleep(STEP_S)
         client.tell(Cancel("a"))
@@ -363,13 +401,15 @@ async def test_listeners_hear_what_was_lost() -> None:
                 self.heard.append(message)
 
     downs = Downs()
-    async with served(listeners=[downs]) as (world, client):
+    async with served(listeners=[downs], max_num_seqs=1) as (world, client):
         await ask(client, "a", 10)
+        await ask(client, "waits", 10)
         await trio.sleep(2.5 * STEP_S)
         world.crash()
         await trio.sleep(1)
     (down,) = downs.heard
-    assert (down.replica, down.request_ids, down.retry_after_s) == (0, ("a",), BACKOFF.first_s)
+    assert (down.replica, down.request_ids, down.retry_after_s) == (0, ("a", "waits"), BACKOFF.first_s)
+    assert down.in_batch == ("a",)
 
 
 async def test_in_a_simulation_a_crash_ends_the_run_with_its_cause() -> None:
@@ -442,17 +482,19 @@ def test_the_page_says_what_the_table_says() -> None:
 
 
 async def test_a_record_of_a_crash_can_be_explained(tmp_path: Path) -> None:
-    """What had been given a token ended with the core; the rest waited on, and ran in the next one."""
+    """What had been in its batches ended with the core; the rest waited on, and ran in the next one."""
     journal = JournalFile(tmp_path, Header.of(engine_config()))
-    async with served({"b": text("another one")}, listeners=[journal]) as (world, client):
+    async with served({"b": text("another one")}, listeners=[journal], max_num_seqs=2) as (world, client):
         await ask(client, "a", 100)
         await trio.sleep(4 * STEP_S)
-        prefilling = await client.ask(Generate("x" * 100, Sampling(max_tokens=20), request_id="b"))
+        await client.ask(Generate("x" * 100, Sampling(max_tokens=20), request_id="prefills"))
+        waiting = await ask(client, "b")
         await trio.sleep(6 * STEP_S)
-        assert any(each.request_id == "b" for o in world.listener.outputs for each in o.batch.admitted)
+        assert any(each.request_id == "prefills" for o in world.listener.outputs for each in o.batch.admitted)
         world.crash()
-        assert (await read(prefilling)).text == "another one"
-    begun, anew = load(tmp_path).requests["a"], load(tmp_path).requests["b"]
+        assert (await read(waiting)).text == "another one"
+    begun, prefilling, anew = [load(tmp_path).requests[name] for name in ("a", "prefills", "b")]
     assert begun.reason == "error" and 0 < begun.num_output_tokens < 20
+    assert prefilling.reason == "error" and prefilling.num_output_tokens == 0
     assert anew.reason == "stop" and anew.num_output_tokens == len(text("another one"))
     assert anew.waits[0].end_s - anew.waits[0].start_s > BACKOFF.first_s

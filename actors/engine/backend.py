@@ -1,6 +1,6 @@
 """The seam between the graph and a world: what a Runner runs, or a whole core that runs elsewhere."""
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Never, Protocol, runtime_checkable
 
 from sundog.actors.core.params.sampling import Constraint
@@ -56,6 +56,16 @@ class PricesSteps(Protocol):
 
     def step_s(self, prefill_tokens: int, decodes: int, context_tokens: int) -> float:
         """Seconds of a step that computes a chunk of a prompt, and decodes that read a context in all."""
+        ...
+
+
+@runtime_checkable
+class DiesUnnoticed(Protocol):
+    """The interface of a Backend that may be dead for a while before its engine crashes."""
+
+    @property
+    def missed(self) -> Collection[str]:
+        """The requests in batches that came after its death: it took in none of them."""
         ...
 
 

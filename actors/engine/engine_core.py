@@ -21,6 +21,7 @@ from sundog.actors.core.step.state import SchedulerState
 from sundog.actors.engine.backend import (
     Backend,
     CompilesGrammars,
+    DiesUnnoticed,
     Engine,
     Listener,
     PricesSteps,
@@ -47,6 +48,7 @@ from sundog.actors.messages import (
     PolicyFailed,
     Pull,
     Submit,
+    TakenIn,
     ToEngine,
     Withdraw,
 )
@@ -150,14 +152,18 @@ async def run_engine_core(
     on_up: Callable[[EngineRefs], None],
     on_actors: Callable[[Sequence[Actor[Never]]], None] = lambda actors: None,
     elsewhere: Sequence[Ref[Batch | Interrupt | Load]] = (),
+    taken_in: Ref[TakenIn] | None = None,
 ) -> None:
     """Run a core to its end, and release everything that `backends`, one per rank, took.
 
     Further ranks have their Runners `elsewhere`. When a user's policy fails, the `fallback` takes over; None:
-    the core crashes. `on_actors` is told of the actors as they start: those that load first.
+    the core crashes. `on_actors` is told of the actors as they start: those that load first. `taken_in` is
+    told of each request before a batch with it is executed.
     """
     try:
-        await _run_actors(replica, config, listeners, fallback, tap, backends, on_up, on_actors, elsewhere)
+        await _run_actors(
+            replica, config, listeners, fallback, tap, backends, on_up, on_actors, elsewhere, taken_in
+        )
     finally:
         with trio.move_on_after(CLOSE_S, shield=True):
             for backend in backends:
@@ -174,6 +180,7 @@ async def _run_actors(
     on_up: Callable[[EngineRefs], None],
     on_actors: Callable[[Sequence[Actor[Never]]], None],
     elsewhere: Sequence[Ref[Batch | Interrupt | Load]],
+    taken_in: Ref[TakenIn] | None,
 ) -> None:
     """Start from the leaves, report the addresses, and end when all actors have.
 
@@ -202,21 +209,23 @@ async def _run_actors(
             compiler = Compiler(f"compiler-{replica}", each, tap=tap)
             grammars = GrammarsAhead(compiler.ref(scheduler_name), each)
             await start(compiler)
+        state = SchedulerState(
+            scheduler_config,
+            _policy(replica, config.policy, fallback, refs_of_listeners),
+            manager.lend(),
+            lockstep_enabled=config.lockstep,
+            decode_runs=config.decode_runs,
+            seed=config.seed,
+            step_times=_step_times(backends),
+        )
         scheduler = Scheduler(
             scheduler_name,
             replica,
-            SchedulerState(
-                scheduler_config,
-                _policy(replica, config.policy, fallback, refs_of_listeners),
-                manager.lend(),
-                lockstep_enabled=config.lockstep,
-                decode_runs=config.decode_runs,
-                seed=config.seed,
-                step_times=_step_times(backends),
-            ),
+            state,
             executor_ref,
             refs_of_listeners,
             grammars=grammars,
+            taken_in=taken_in,
             checks_when_idle=config.debug,
             tap=tap,
         )
@@ -230,7 +239,13 @@ async def _run_actors(
             entrance = hop.ref("router")
             await start(hop)
         on_actors([scheduler, manager])
-        on_up(EngineRefs(entrance, manager_ref, capacity))
+        on_up(EngineRefs(entrance, manager_ref, capacity, partial(_running, state, backends)))
+
+
+def _running(state: SchedulerState, backends: Sequence[Backend]) -> tuple[str, ...]:
+    """Return the requests that backends have taken in with a batch."""
+    missed = {name for each in backends if isinstance(each, DiesUnnoticed) for name in each.missed}
+    return tuple([name for name in state.running if name not in missed])
 
 
 def _step_times(backends: Sequence[Backend]) -> StepTimes:

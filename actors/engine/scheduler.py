@@ -58,6 +58,7 @@ from sundog.actors.messages import (
     StepOutput,
     StepResult,
     Submit,
+    TakenIn,
     ToEngine,
     Withdraw,
 )
@@ -113,11 +114,14 @@ class Scheduler(Actor[ToScheduler]):
         listeners: Sequence[Ref[StepOutput]],
         *,
         grammars: GrammarsAhead | None = None,
+        taken_in: Ref[TakenIn] | None = None,
         checks_when_idle: bool = False,
         tracer: Tracer | None = None,
         tap: Tap | None = None,
     ) -> None:
+        """`taken_in` is told which requests are in a batch, where the process may die of it."""
         super().__init__(name, tap=tap)
+        self._taken_in = taken_in
         self.phase = Phase.IDLE
         self._replica = replica
         self._state = state
@@ -295,6 +299,9 @@ class Scheduler(Actor[ToScheduler]):
             for name, end_s in host.begun:
                 self.schedule(max(end_s, self.clock.now_s()), Event.ARRIVAL, LoadDone(name))
             host.begun.clear()
+        if self._taken_in is not None and (batch.admitted or batch.preempted):
+            admitted = tuple([each.request_id for each in batch.admitted])
+            self._taken_in.tell(TakenIn(admitted, batch.preempted))
         result = self._executor.request(batch)
         self.expect(result, self._executor.receiver)
         return num_tokens

@@ -134,6 +134,7 @@ class EngineSupervisor:
         was_stable = self._engine is not None and now_s() - self._up_s >= backoff.stable_s
         if was_stable or self._has_served(self._replica):
             self._num_crashes = 0
+        in_batch = () if self._engine is None else self._engine.running()
         self._engine = None
         self._num_crashes += 1
         wait_s = None if self._is_stopping else backoff.wait_s(self._num_crashes)
@@ -148,5 +149,5 @@ class EngineSupervisor:
             block(cause),
         )
         retry_after_s = None if wait_s is None else wait_s + start_s
-        self._router.tell(EngineDown(self._replica, summary(cause), retry_after_s))
+        self._router.tell(EngineDown(self._replica, summary(cause), retry_after_s, in_batch=in_batch))
         return wait_s

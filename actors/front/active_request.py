@@ -53,7 +53,7 @@ class ActiveRequest:
         self.is_admitted = False
         """True once its engine has begun: until then, news of its id is of an earlier request's."""
         self.has_begun = False
-        """True once its reader has been given a token."""
+        """True once its reader has been given a token, or its engine was lost with a batch that it was in."""
         self.num_losses = 0
         """The number of engines that were lost with it."""
         wants = sampling.prompt_logprobs is not None
@@ -64,6 +64,11 @@ class ActiveRequest:
     def may_begin_anew(self) -> bool:
         """True if it may go to another engine: its reader would not notice, and it is not to blame."""
         return not self.has_begun and self.num_losses < MOST_LOSSES
+
+    def lost_with_engine(self, *, in_batch: bool) -> None:
+        """Note that its engine is gone; no other is given what was in a batch: that may be what kills."""
+        self.num_losses += 1
+        self.has_begun = self.has_begun or in_batch
 
     def admitted(self, admission: Admission) -> None:
         """Note that its engine has begun with it; after a preemption it resumes, and nothing is new."""
@@ -171,6 +176,10 @@ class Families:
     def unfinished(self, request_id: str) -> tuple[str, ...]:
         """The choices of a request, or itself if it has one."""
         return tuple(self._unfinished.get(request_id, (request_id,)))
+
+    def siblings(self, choice_id: str) -> tuple[str, ...]:
+        """Return the unfinished choices of the same prompt, or itself alone."""
+        return self.unfinished(self._parent_of.get(choice_id, choice_id))
 
     def end(self, choice_id: str) -> None:
         """Forget a choice, and its request with the last one."""

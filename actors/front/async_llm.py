@@ -1,8 +1,8 @@
 """AsyncLLM: a request from its arrival to its end. Tokenise, submit, detokenise, stream, cancel.
 
 Laws: an accepted request ends with exactly one last delta, and its blocks are free within a step after its
-client has left. The engine never waits for a reader. A request whose engine is lost is submitted again if its
-reader has been given nothing, and ends with an error otherwise.
+client has left. The engine never waits for a reader. A request whose engine is lost is submitted again if it
+was in no batch, and its reader has been given nothing; otherwise it ends with an error.
 """
 
 from collections.abc import Iterable, Sequence
@@ -183,9 +183,10 @@ class AsyncLLM(Actor[FrontMessage]):
 
     def _engine_down(self, down: EngineDown) -> None:
         self._replicas.down(down)
-        self._tell(down)
+        in_batch = {each for name in down.in_batch for each in self._families.siblings(name)}
+        self._tell(replace(down, in_batch=tuple([n for n in down.request_ids if n in in_batch])))
         for request in self._active(down.request_ids):
-            request.num_losses += 1
+            request.lost_with_engine(in_batch=request.submit.request_id in in_batch)
         self._lost(down.request_ids)
 
     def _undelivered(self, undelivered: Undelivered) -> None:

@@ -1,5 +1,6 @@
 """Messages about engines: what they are asked, and that they are lost or back."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -40,6 +41,21 @@ class Capacity:
     num_blocks: int
     block_size: int
     computation: Computation | None = None
+
+
+# --- Scheduler to the monitor of its process ------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TakenIn:
+    """Scheduler tells the monitor of its process which requests a batch takes in, before it is executed.
+
+    The process may die of the batch. Requests that the batch preempts are in none until they are taken in
+    again.
+    """
+
+    request_ids: tuple[str, ...]
+    preempted: tuple[str, ...] = ()
 
 
 # --- Router to Scheduler: Submit (core/request.py) and ---------------------------------------------
@@ -196,13 +212,21 @@ ToEngine = Submit | Abort | Freeze | HandOver | Pull | KvFetched | Withdraw
 # --- supervisor to Router to AsyncLLM and its listeners ------------------------------------------
 
 
+def _nothing_runs() -> tuple[str, ...]:
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class EngineRefs:
-    """The addresses of an engine core that is up. Closing both lets it end."""
+    """The addresses of an engine core that is up. Closing both lets it end.
+
+    `running` returns the requests in its batches: the supervisor reads them once the core is over.
+    """
 
     scheduler: Ref[ToEngine]
     kv_cache_manager: Ref[ResetPrefixCache]
     capacity: Capacity
+    running: Callable[[], tuple[str, ...]] = field(default=_nothing_runs, compare=False)
 
     def close(self) -> None:
         """Hang up; harmless when repeated."""
@@ -215,13 +239,15 @@ class EngineDown:
     """A replica's supervisor tells the Router that its engine core crashed, and is gone.
 
     The Router passes it on to AsyncLLM, and AsyncLLM to its listeners, with the `request_ids` that
-    the core has lost. `retry_after_s` is when it may be back; None: never.
+    the core has lost. Those that were `in_batch` end with an error: one of them may have killed it.
+    `retry_after_s` is when it may be back; None: never.
     """
 
     replica: int
     reason: str
     retry_after_s: float | None
     request_ids: tuple[str, ...] = ()
+    in_batch: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

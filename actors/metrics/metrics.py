@@ -196,6 +196,7 @@ class Metrics(Actor[Heard | SayThroughput]):
 
     def _lost(self, down: EngineDown) -> None:
         """End requests that had begun or were lost too often; the others will be given an engine."""
+        in_batch = frozenset(down.in_batch)
         engine = self.engines[down.replica]
         wait_s = down.retry_after_s
         engine.lost(down.reason, None if wait_s is None else self.clock.now_s() + wait_s)
@@ -204,7 +205,8 @@ class Metrics(Actor[Heard | SayThroughput]):
             if request is None:
                 continue
             request.begin_anew()
-            if request.first_s is not None or request.num_losses >= MOST_LOSSES:
+            has_begun = name in in_batch or request.first_s is not None
+            if has_begun or request.num_losses >= MOST_LOSSES:
                 self._end(engine, Finish(name, "error"), self.clock.now_s())
 
     def _unserved(self, unserved: Unserved) -> None:

@@ -391,7 +391,9 @@ class Router(Actor[RouterMessage]):
             lost = self._handovers.engine_down(down.replica, lost)
         if down.retry_after_s is None:
             self._dead.add(down.replica)
-        self._report(replace(down, request_ids=lost))
+        names = frozenset(lost)
+        in_batch = tuple([name for name in down.in_batch if name in names])
+        self._report(replace(down, request_ids=lost, in_batch=in_batch))
 
     def _engine_up(self, up: EngineUp) -> None:
         self._engines[up.replica] = up.engine

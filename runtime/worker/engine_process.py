@@ -127,14 +127,14 @@ class EngineProcess:
         hold = monitor.ref("engine-process")
         async with trio.open_nursery() as nursery:
             await nursery.start(monitor.live)
-            nursery.start_soon(self._start, link, on_up)
+            nursery.start_soon(self._start, link, monitor, on_up)
             nursery.start_soon(self._watch, monitor, begun.name)
             await link.run()
             hold.close()
             nursery.cancel_scope.cancel()
         return f"the link ended as {link.why_ended}"
 
-    async def _start(self, link: Link, on_up: Callable[[EngineRefs], None]) -> None:
+    async def _start(self, link: Link, monitor: ProcessMonitor, on_up: Callable[[EngineRefs], None]) -> None:
         replica, tap = self._replica, self._tap
         try:
             host: Ref[Start] = await link.open(f"host-{replica}", "engine-process")
@@ -148,7 +148,7 @@ class EngineProcess:
             return link.end(f"its core cannot be reached: {error}")
         host.close()
         self._is_up = self._has_been_up = True
-        on_up(EngineRefs(scheduler, manager, capacity))
+        on_up(EngineRefs(scheduler, manager, capacity, monitor.running))
 
     async def _watch(self, monitor: ProcessMonitor, name: str) -> None:
         """Raise EngineStalled when the process, or an actor of it, does not go on.

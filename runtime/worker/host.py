@@ -171,6 +171,7 @@ async def _host(
                         on_up,
                         on_actors,
                         runners,
+                        monitor,
                     )
             monitor.tell(CoreEnded())
         except Exception as error:  # noqa: BLE001  # whatever it is, the server says it

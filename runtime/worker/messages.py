@@ -23,6 +23,7 @@ from sundog.actors.messages import (
     StepOutput,
     StepResult,
     Submit,
+    TakenIn,
     Withdraw,
 )
 from sundog.runtime.kv_transfer.messages import KV_MESSAGES
@@ -46,6 +47,7 @@ MESSAGES: tuple[type, ...] = (
     Reserved,
     KvFetched,
     Withdraw,
+    TakenIn,
 )
 
 
@@ -91,7 +93,7 @@ class CoreFailed:
     is_refusal: bool
 
 
-ToMonitor = StepOutput | PolicyFailed | Pulse | Logged | CoreEnded | CoreFailed
+ToMonitor = StepOutput | TakenIn | PolicyFailed | Pulse | Logged | CoreEnded | CoreFailed
 """The messages that a `ProcessMonitor` understands."""
 
 WORKER_MESSAGES: tuple[type, ...] = (*MESSAGES, *KV_MESSAGES, Start, Pulse, Logged, CoreEnded, CoreFailed)

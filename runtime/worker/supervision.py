@@ -12,7 +12,7 @@ from sundog.actors.config import ConfigError
 from sundog.actors.engine.reports import ActorReport
 from sundog.actors.kernel.actor import Actor, Ref
 from sundog.actors.kernel.clock import now_s
-from sundog.actors.messages import PolicyFailed, StepOutput
+from sundog.actors.messages import PolicyFailed, StepOutput, TakenIn
 from sundog.runtime.worker.life import PULSE_S
 from sundog.runtime.worker.messages import CoreEnded, CoreFailed, Logged, Pulse, ToMonitor
 
@@ -67,6 +67,8 @@ class ProcessMonitor(Actor[ToMonitor]):
         self._listeners = listeners
         self.actors: tuple[ActorReport, ...] = ()
         """The reports of its actors, from its last sign of life."""
+        self._running: dict[str, None] = {}
+        """The requests that are in its batches, as it said before it executed them."""
         self._heard_s = now_s()
         self._num_silent = 0
         """The looks since: a server that stands still itself looks at nothing."""
@@ -75,8 +77,15 @@ class ProcessMonitor(Actor[ToMonitor]):
     def handle(self, message: ToMonitor) -> None:
         match message:
             case StepOutput() | PolicyFailed():
+                if isinstance(message, StepOutput):
+                    for finish in message.finished:
+                        self._running.pop(finish.request_id, None)
                 for listener in self._listeners:
                     listener.tell(message)
+            case TakenIn():
+                for name in message.preempted:
+                    self._running.pop(name, None)
+                self._running.update(dict.fromkeys(message.request_ids))
             case Pulse():
                 self.actors, self._heard_s, self._num_silent = message.actors, now_s(), 0
             case Logged():
@@ -85,6 +94,10 @@ class ProcessMonitor(Actor[ToMonitor]):
                 self.end = message
             case _:
                 self.unknown(message)
+
+    def running(self) -> tuple[str, ...]:
+        """Return the requests in its batches: those that it died with, once it has died."""
+        return tuple(self._running)
 
     def silence(self, stall_s: float, *, is_up: bool) -> str | None:
         """Return in words that the process gives no sign of life, once that lasts; called every LOOK_S."""

@@ -240,7 +240,7 @@ class History:
             request = self._request(name, "loses")
             if queue is None or request.end_s is not None:
                 continue
-            if request.first_token_s is None:
+            if request.first_token_s is None and name not in lost.in_batch:
                 arrival = request.arrival
                 request.waits, request.spans = [Wait(arrival.num_prompt_tokens, arrival.time_s)], []
                 request.replica = None

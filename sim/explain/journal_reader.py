@@ -124,7 +124,8 @@ def _arrival(row: Row) -> Arrival:
 
 
 def _lost(row: Row) -> Lost:
-    return Lost(_count(row["replica"]), _time(row["at"]), tuple(map(_text, _list(row["lost"]))))
+    lost, ended = (tuple(map(_text, _list(each))) for each in (row["lost"], row.get("ended", [])))
+    return Lost(_count(row["replica"]), _time(row["at"]), lost, ended)
 
 
 READERS: dict[str, Callable[[Row], Record]] = {"submit": _arrival, "lost": _lost, "routed": _chosen}

@@ -32,6 +32,7 @@ class MortalBackend:
         self._inner, self._up_s, self._on_up = inner, up_s, on_up
         self._runner: Ref[Batch | Interrupt | Load] | None = None
         self._is_killed = self._is_noticed = False
+        self.missed: set[str] = set()
 
     async def load(self) -> Capacity:
         """Load as the inner backend does, once no fault keeps it down."""
@@ -45,7 +46,10 @@ class MortalBackend:
     def execute(self, batch: Batch) -> Reply[StepResult]:
         """Do as the inner backend does, until the engine is killed."""
         self._check()
-        return Reply() if self._is_killed else self._inner.execute(batch)
+        if not self._is_killed:
+            return self._inner.execute(batch)
+        self.missed.update([each.request_id for each in batch.admitted])
+        return Reply()
 
     def interrupt(self) -> None:
         """End the run under way at its next step boundary."""

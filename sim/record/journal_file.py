@@ -10,7 +10,7 @@ journal was opened (virtual time begins at 0). Same run, same bytes.
     {"step":7,"start":0.5,"ends":[0.52],"decodes":3,"admitted":[["r1",120,16,0]],
      "chunks":[["r1",104,1]],"blocked":["r2","KV blocks"],"planned_free":12,"free":14}
     {"step":8,"start":0.52,"ends":[0.53],"decodes":3,"drafts":[["r1",4,2]],"free":14}
-    {"lost":["r1"],"replica":0,"at":0.6}
+    {"lost":["r1","r3"],"replica":0,"at":0.6,"ended":["r3"]}
 
 Fields that say nothing are left out. A decode run is one line with the end of each of its steps.
 
@@ -105,7 +105,8 @@ class JournalFile(Actor[Heard]):
                 self._lines.append(_routed_line(message))
             case EngineDown():
                 lost = {"lost": message.request_ids, "replica": message.replica}
-                self._lines.append(_encode(lost | {"at": now_s() - self._origin_s}))
+                ended = {"ended": message.in_batch} if message.in_batch else {}
+                self._lines.append(_encode(lost | {"at": now_s() - self._origin_s} | ended))
         if len(self._lines) >= LINES or (self._is_live and now_s() >= self._flush_due_s):
             self._flush()
 

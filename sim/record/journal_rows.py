@@ -82,11 +82,15 @@ class Chosen(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """An engine core crashed with these requests: those without a token begin again, the rest ended."""
+    """An engine core crashed with these requests.
+
+    Those that had a token, or were in its batches, ended; the others begin again.
+    """
 
     replica: int
     time_s: float
     request_ids: tuple[str, ...]
+    in_batch: tuple[str, ...] = ()
 
 
 class Admitted(NamedTuple):

@@ -10,14 +10,14 @@ With a `Sink` what is complete leaves the memory as the run goes on.
 
 import math
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from sundog.actors.core.acceptance import Acceptance
 from sundog.actors.core.batch import Admission, Batch, Finish
 from sundog.actors.core.request import Submit
-from sundog.actors.messages import StepOutput
+from sundog.actors.messages import EngineDown, StepOutput
 from sundog.sim.record.columns import (
     ABSENT,
     NO_SAMPLE,
@@ -349,14 +349,15 @@ class Recorder:
             columns.stood_still(request.row, start_s - request.stopped_since_s)
             request.stopped_since_s = ABSENT
 
-    def lost(self, replica: int, request_ids: Iterable[str], time_s: float) -> tuple[str, ...]:
-        """A replica is lost: requests that had a token end there, and are returned; others begin again."""
+    def lost(self, down: EngineDown, time_s: float) -> tuple[str, ...]:
+        """End requests that had begun on a replica that is lost, and return them; others begin again."""
+        replica, in_batch = down.replica, frozenset(down.in_batch)
         steps, ended, num_again = self.steps[replica], list[str](), 0
-        for name in request_ids:
+        for name in down.request_ids:
             request = self._live.get(name)
             if request is None:
                 continue
-            if math.isnan(self.columns.first_token_s[request.row]):
+            if name not in in_batch and math.isnan(self.columns.first_token_s[request.row]):
                 request.lost_tokens, request.computed_tokens = 0, 0
                 request.start, request.is_handed = None, False
                 num_again += 1

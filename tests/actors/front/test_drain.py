@@ -86,11 +86,12 @@ async def test_an_unknown_engine_cannot_be_drained(replica: int) -> None:
 async def test_a_drained_replica_that_crashes_comes_back_drained() -> None:
     """What it had not begun goes to another; what drains it is done, since it has nothing any more."""
     metrics = Metrics(2, 128)
-    async with served(listeners=[metrics], **ROUTED) as (world, client):
-        first = await ask(client, "a", 20)
+    async with served(listeners=[metrics], max_num_seqs=1, **ROUTED) as (world, client):
+        dies, _, waits = [await ask(client, name, 20) for name in ("dies", "other", "waits")]
         world.crash(0)
         assert await client.ask(Drain(0)) == Done()
-        assert (await read(first)).num_tokens == 20
+        assert (await read(dies)).finish_reason == "error"
+        assert (await read(waits)).num_tokens == 20
         await trio.sleep(2 * BACKOFF.first_s)
         assert (await health(client)).replicas == ("draining", "healthy")
         assert not metrics.requests
@@ -99,8 +100,8 @@ async def test_a_drained_replica_that_crashes_comes_back_drained() -> None:
 async def test_clients_that_leave_while_no_engine_is_up_are_forgotten() -> None:
     """By what is measured, too: one that waits for an engine, one that the lost engine should have ended."""
     metrics = Metrics(1, 128)
-    async with served(listeners=[metrics]) as (world, client):
-        waits, leaves = await ask(client, "waits"), await ask(client, "leaves")
+    async with served(listeners=[metrics], max_num_seqs=1) as (world, client):
+        _, waits, leaves = [await ask(client, name) for name in ("dies", "waits", "leaves")]
         world.crash()
         client.tell(Cancel("leaves"))
         while (await health(client)).status == "healthy":
@@ -109,7 +110,7 @@ async def test_clients_that_leave_while_no_engine_is_up_are_forgotten() -> None:
         client.tell(Cancel("waits"))
         assert [(await read(each)).finish_reason for each in (waits, leaves)] == ["abort", "abort"]
         assert not metrics.requests
-        assert metrics.engines[0].ended == {"abort": 2}
+        assert metrics.engines[0].ended == {"abort": 2, "error": 1}
 
 
 async def test_a_core_that_has_answered_begins_anew() -> None:
@@ -117,6 +118,8 @@ async def test_a_core_that_has_answered_begins_anew() -> None:
     async with served() as (world, client):
         for number in range(2 * BACKOFF.most_crashes):
             world.crash()
+            assert (await read(await ask(client, f"dies{number}"))).finish_reason == "error"
+            await trio.sleep(BACKOFF.first_s + STEP_S)
             assert (await read(await ask(client, f"a{number}", 2))).num_tokens == 2
         assert (await health(client)).status == "healthy"
         assert trio.current_time() < BACKOFF.stable_s

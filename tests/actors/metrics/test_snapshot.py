@@ -17,7 +17,7 @@ from sundog.actors.metrics.measured import percentiles
 from sundog.actors.metrics.metrics import Metrics
 from sundog.actors.metrics.snapshot import actors_shown, snapshot, waiting_in_order
 from tests.actors.fakes import read
-from tests.test_fates import ask, served
+from tests.test_fates import BACKOFF, ask, served
 
 
 def test_percentiles_count_how_often() -> None:
@@ -114,6 +114,7 @@ async def test_actors_say_what_they_have_handled_while_they_live() -> None:
         await trio.sleep(0.5)
         assert {place for place, _ in roster.reports()} == {"front", "listeners"}
         await read(begun)
+        await trio.sleep(BACKOFF.first_s)
         assert {place for place, _ in roster.reports()} == {"front", "engine-0", "listeners"}
 
 

@@ -20,9 +20,16 @@ async def sent(client: Ref, number: int) -> Accepted | Refused:
     return answer
 
 
+async def num_lost(answers: list[Accepted | Refused]) -> int:
+    """How many were in the batch of a crash; all others are answered whole."""
+    ends = [(whole := await read(answer)).num_tokens and whole.finish_reason for answer in answers]
+    assert set(ends) <= {0, "length"}
+    return ends.count(0)
+
+
 @pytest.mark.parametrize("router", NAMES, ids=lambda name: EXAMPLES.get(name, name))
 async def test_a_replica_that_is_down_gets_nothing_until_it_is_back(router: str) -> None:
-    """What it had lost goes to the other; with none up, requests are refused with a time to come again."""
+    """What waited there goes to the other; with none up, requests are refused with a time to come again."""
     async with served(router=find_router(router), replicas=2) as (world, client):
         world.crash(1)
         answers, number = [], 0
@@ -30,8 +37,7 @@ async def test_a_replica_that_is_down_gets_nothing_until_it_is_back(router: str)
             answers.append(await sent(client, number := number + 1))
         num_before = len(world.listener.outputs)
         answers += [await sent(client, number + each) for each in range(20)]
-        for answer in answers:
-            assert isinstance(answer, Accepted) and (await read(answer)).num_tokens == 2
+        assert await num_lost(answers) in range(1, 3)
         assert (await health(client)).replicas == ("healthy", "restarting")
         assert {output.replica for output in world.listener.outputs[num_before:]} == {0}
         await trio.sleep(BACKOFF.first_s)
@@ -43,5 +49,4 @@ async def test_a_replica_that_is_down_gets_nothing_until_it_is_back(router: str)
         while not isinstance(answer := await sent(client, number := number + 1), Refused) and number < 400:
             answers.append(answer)
         assert answer.kind == "unavailable" and answer.retry_after_s
-        for answer in answers:
-            assert isinstance(answer, Accepted) and (await read(answer)).num_tokens == 2
+        assert await num_lost(answers) in range(2, 5)
