@@ -4,17 +4,17 @@
 their results (RunResult, SweepResult, PlanResult) are tables and plots (docs/python.md). Commands are one
 file each, with one table of options.
 
-What a user's file of one's own policy, router, predictor or scaler needs is imported from here, too:
+Files with a policy, router, predictor or scaler of your own import from here, too:
 
-    Policy       base of a scheduling policy       Request   a request, as a policy is shown it
-    View         the queues and the time           Rank      a key that orders waiting requests
+    Policy       base of a scheduling policy       Request   a request, as the scheduler stores it
+    View         the scheduler's state, read-only  Rank      a rank with the time until which it is valid
     Refusal      the refusal of a request          Fcfs      first come, first served
-    Router       base of a router                  Fleet     the replicas, as a router is shown them
-    Submit       a request on its way to one       Unfinished   one that may move to another replica
-    Predictor    base of a predictor of lengths    Unanswered   a request, as a predictor is shown it
-    Scaler       base of a scaler                  ScaledFleet  the load, as a scaler is shown it
-    VirtualTokenCounter   the policy that shares tokens between tenants fairly
-    ConfigError  what is wrong with an option or a file; the next three are ConfigErrors:
+    Router       base of a router policy           Fleet     the replicas, read-only
+    Submit       a request as it arrives           Unfinished   a request that may move to another replica
+    Predictor    base of a predictor of lengths    Unanswered   a request, as a predictor sees it
+    Scaler       base of a scaler                  ScaledFleet  the load, as a scaler sees it
+    VirtualTokenCounter   fair sharing between tenants
+    ConfigError  an option or a file is wrong; base of the next three
     PolicyError  a policy, router, predictor or scaler failed
     TraceError   a trace cannot be read            RunError  the folder of a run cannot be read
 

@@ -1,6 +1,6 @@
-"""Predictors of answers' lengths: asked in front of the engine, once for each request, for policies.
+"""Predictors of the lengths of answers, called once for each request, before the engine.
 
-Law: a prediction orders requests and ends none. A predictor is a frozen object of a pure function.
+Law: a prediction orders requests and ends none. A predictor is a frozen object with a pure function.
 """
 
 from dataclasses import dataclass
@@ -13,10 +13,22 @@ from sundog.actors.core.policies.guard import ANY, Guard
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """A request whose answer is to be guessed.
+    """A request as a predictor sees it, before it reaches the engine.
 
-    `prompt_token_ids` is None where tokens are only counted. `num_output_tokens` is the truth where a trace
-    tells it, for predictors that are wrong in a known way; None when served.
+    Args:
+        request_id: Id of the request.
+        num_prompt_tokens: Number of prompt tokens.
+        prompt_token_ids: The prompt; None if tokens are only counted, as in a replay.
+        tenant: Tenant of the request, if any.
+        session: Conversation that the request belongs to, if any.
+        priority: Priority that the client gave; smaller is more urgent.
+        num_output_tokens: The true length in a replay, for predictors with a known error; None on a server.
+        seed: Seed of the run, for `random`.
+
+    Example:
+        >>> import sundog
+        >>> sundog.Unanswered("r1", num_prompt_tokens=12).num_prompt_tokens
+        12
     """
 
     request_id: str
@@ -29,15 +41,38 @@ class Unanswered:
     seed: int = 0
 
     def random(self, *key: str | int) -> float:
-        """A number from 0 to 1, 1 excluded, that follows from the run's seed, the request and this key."""
+        """Return a number in [0, 1) that depends only on the run's seed, the request and this key.
+
+        Args:
+            *key: Texts or numbers.
+
+        Returns:
+            The same number for the same key, however often it is called.
+        """
         return drawn(self.seed, ["predictor", self.request_id, *key])
 
 
 class LengthPredictor:
-    """A subclass guesses the lengths of answers."""
+    """Base of predictors of the lengths of answers. `import sundog` calls it `Predictor`.
+
+    Example:
+        >>> import sundog
+        >>> class AsLongAsThePrompt(sundog.Predictor):
+        ...     def predict(self, request):
+        ...         return request.num_prompt_tokens
+        >>> AsLongAsThePrompt().predict(sundog.Unanswered("r1", num_prompt_tokens=12))
+        12
+    """
 
     def predict(self, request: Unanswered) -> int | None:
-        """The answer's tokens, at least 1; None without a guess."""
+        """Predict the length of an answer.
+
+        Args:
+            request: The request, before it reaches the engine.
+
+        Returns:
+            Number of output tokens, at least 1; None without a prediction.
+        """
         return None
 
 

@@ -1,4 +1,4 @@
-"""A request: as it arrives, and as the scheduler keeps it."""
+"""Requests, as they arrive and as the scheduler stores them."""
 
 import enum
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ TraceHeaders = tuple[tuple[str, str], ...]
 
 @dataclass(slots=True)
 class Begun:
-    """Holds what a request brings along that has been on another engine.
+    """The state that a request brings from another engine.
 
-    It has `num_output_tokens`, which are `token_ids` (None where they are only counted). With `has_run` it
+    It has `num_output_tokens`, which are `token_ids` (None if they are only counted). `has_run` is whether it
     had been admitted there.
     """
 
@@ -27,20 +27,35 @@ class Begun:
 
 @dataclass(slots=True)
 class Submit:
-    """AsyncLLM tells the Scheduler, through the Router, of a new request.
+    """AsyncLLM sends a new request to the Scheduler, through the Router.
 
-    There is no output length: the future is not a part of a request. `prompt_token_ids` is None
-    in a world that only counts; `block_hashes` identifies the prompt's full blocks for the prefix
-    cache, None when nothing is known about them. `arrival_s` is on the run's clock. `slo_ttft_s`
-    is the wanted time to the first token, `slo_tpot_s` that from token to token, `slo_e2e_s` that to the
-    end. `predicted_tokens` is a guess, made before the engine, of the
-    answer's length; right or wrong, it orders requests and ends none. Requests of one `session` are turns
-    of one conversation. With `has_remote_kv` another server has computed the prompt, and its keys and values
-    are there when the request is admitted; its last token is computed again, for the first sample. One that
-    `hands_over` ends with its first token, and its blocks are kept for another server to fetch. One that has
-    `begun` elsewhere goes on behind its last token, which is computed here as the prompt's last would be.
-    With `refused` the Router's policy turns it away, for this reason: its client may come again after
-    `retry_after_s`.
+    There is no output length: the future is no part of a request. A request that `hands_over` ends with its
+    first token, and its blocks are kept until another server has fetched them. A request that has `begun` on
+    another engine continues behind its last token. One with `refused` was turned away by the router policy,
+    for this reason.
+
+    Args:
+        request_id: Id of the request.
+        arrival_s: Arrival in seconds on the run's clock.
+        num_prompt_tokens: Number of prompt tokens.
+        max_tokens: Largest number of output tokens.
+        prompt_token_ids: The prompt; None if tokens are only counted.
+        block_hashes: Hashes of the prompt's full blocks, for the prefix cache; None if unknown.
+        priority: Priority for the policies that use it; smaller is more urgent.
+        tenant: Tenant of the request, if any.
+        slo_ttft_s: Target for the time to the first token, in seconds.
+        slo_tpot_s: Target for the time per further token, in seconds.
+        slo_e2e_s: Target for the time to the end, in seconds.
+        predicted_tokens: Predicted output length. It orders requests, and ends none.
+        session: Conversation that the request is a turn of.
+        has_remote_kv: Whether another server computed the prompt. Its last token is computed again here, to
+            sample the first output token.
+        retry_after_s: Seconds after which the client of a refused request may try again.
+
+    Example:
+        >>> import sundog
+        >>> sundog.Submit("r1", arrival_s=0.0, num_prompt_tokens=12, max_tokens=4).num_prompt_tokens
+        12
     """
 
     request_id: str
@@ -79,10 +94,17 @@ class Status(enum.Enum):
 
 
 class Request:
-    """The scheduler's record of one request; owned by one `SchedulerState`.
+    """A request as the scheduler stores it, and as policies see it.
 
-    While `in_lockstep` the counts of tokens are as of the step in which it joined; ask
-    `Lockstep.settle` for exact ones. Otherwise they are exact.
+    It belongs to one `SchedulerState`. While `in_lockstep`, its counts of tokens are those of the step in
+    which it joined: `View` and `Lockstep.settle` have the exact ones.
+
+    Example:
+        >>> import sundog
+        >>> submit = sundog.Submit("r1", arrival_s=0.0, num_prompt_tokens=12, max_tokens=4)
+        >>> request = sundog.Request(submit, max_model_len=100)
+        >>> request.num_tokens, request.num_preemptions
+        (12, 0)
     """
 
     __slots__ = (
@@ -184,7 +206,7 @@ class Request:
         self.next_fill = 0
 
     def _go_on(self, begun: Begun) -> None:
-        """Have what it had on the engine where it was before."""
+        """Restore the tokens and times that the request had on its previous engine."""
         self.num_tokens += begun.num_output_tokens
         if self.token_ids is not None and begun.token_ids is not None:
             self.token_ids += begun.token_ids
@@ -204,7 +226,7 @@ class Request:
 
 
 def _stop_tokens(submit: Submit) -> frozenset[int]:
-    """The tokens that end a request: its stop tokens, and the end token unless ignored."""
+    """Return the tokens that end a request: its stop tokens, and the end token unless ignored."""
     if submit.eos_token_id is None and not submit.sampling.stop_token_ids:
         return NO_TOKENS
     tokens = set(submit.sampling.stop_token_ids)

@@ -44,50 +44,72 @@ class FirstItems(Sequence[T]):
 
 @dataclass(frozen=True, slots=True)
 class ScaledFleet:
-    """A fleet, or a pool of one, when its scaler is asked.
+    """The load of a fleet, or of one pool, as a scaler sees it.
 
-    Counts are of this instant; `busy`, `arrivals` and `ttfts_s` (of first tokens) are since the scaler was
-    asked before, `every_s` ago. A replica that has been scaled away still computes what it had begun: its
-    requests are among the running and waiting ones, and it counts neither in `num_up` nor in `busy`.
+    Counts are of this instant; `busy`, `arrivals` and `ttfts_s` cover the last `every_s` seconds. A replica
+    that was scaled away finishes its requests: they are counted as running or waiting, and the replica
+    neither in `num_up` nor in `busy`.
+
+    Args:
+        now_s: Time on the run's clock.
+        every_s: Seconds since the previous call of the scaler.
+
+    Example:
+        >>> import sundog
+        >>> fleet = sundog.ScaledFleet(
+        ...     now_s=60.0, every_s=15.0, num_up=2, num_starting=1, num_running=30, num_waiting=4, busy=0.9,
+        ...     arrivals=20, ttfts_s=[0.2, 0.3], history=[18, 25], asked=[(45.0, 3)], start_s=120.0,
+        ... )
+        >>> fleet.num_replicas
+        3
     """
 
     now_s: float
     every_s: float
     num_up: int
-    """Replicas that serve."""
+    """Number of replicas that serve."""
     num_starting: int
-    """Replicas that were ordered and do not serve yet, or have crashed and are not back."""
+    """Number of replicas that were ordered and do not serve yet, or crashed and are not back."""
     num_running: int
     num_waiting: int
     busy: float
-    """The share of the time that the replicas in `num_up` computed; before one came up it was idle."""
+    """Share of the time that replicas in `num_up` computed; 0 before one of them was up."""
     arrivals: int
     ttfts_s: Sequence[float]
     history: Sequence[int]
-    """The arrivals between earlier questions, the latest last."""
+    """Arrivals in earlier periods, the latest last."""
     asked: Sequence[tuple[float, int]]
-    """The scaler's earlier answers with their times, the latest last."""
+    """Earlier answers of the scaler with their times, the latest last."""
     start_s: float
     """Seconds from the order of a replica until it serves."""
 
     @property
     def num_replicas(self) -> int:
-        """Replicas that serve or start."""
+        """Number of replicas that serve or start."""
         return self.num_up + self.num_starting
 
 
 class Scaler:
-    """A subclass says how many replicas it wants, and how fast the fleet follows.
+    """Base of scalers: the number of replicas of a fleet, and how fast it may change.
 
-    The attributes are those of the HPA's `behavior`: windows over the answers of `want`, and the most that
-    may be added or removed in a period, in replicas or in percent, whichever is more. By default the fleet
-    follows at once. The outcome is kept between the fewest and the most replicas that there may be.
+    The attributes are those of `behavior` in Kubernetes' HorizontalPodAutoscaler: windows over the answers of
+    `want`, and how many replicas may be added or removed in a period, as a number or in percent, whichever is
+    more. By default the fleet follows at once. The result is kept within the fewest and the most replicas.
+
+    Example:
+        >>> import sundog
+        >>> class TenEach(sundog.Scaler):
+        ...     down_s = 300.0
+        ...     def want(self, fleet):
+        ...         return max(1, (fleet.num_running + fleet.num_waiting) // 10)
+        >>> TenEach().down_s
+        300.0
     """
 
     up_s: float = 0.0
-    """To grow, the least that was wanted in the last `up_s` seconds counts."""
+    """Window for growing, in seconds: the smallest answer in it counts."""
     down_s: float = 0.0
-    """To shrink, the most that was wanted in the last `down_s` seconds counts."""
+    """Window for shrinking, in seconds: the largest answer in it counts."""
     up_pods: float = inf
     up_percent: float = inf
     up_period_s: float = 15.0
@@ -96,12 +118,23 @@ class Scaler:
     down_period_s: float = 15.0
 
     def want(self, fleet: ScaledFleet) -> int:
-        """Return the number of replicas that the fleet should have."""
+        """Return the number of replicas that the fleet should have.
+
+        Args:
+            fleet: The load of the fleet, or of one pool.
+
+        Returns:
+            Number of replicas.
+        """
         raise NotImplementedError
 
 
 def check_behaviour(scaler: Scaler) -> None:
-    """Raise ValueError for an attribute that is no number, or out of its bounds."""
+    """Check the attributes of a scaler.
+
+    Raises:
+        ValueError: An attribute is no number, or out of its bounds.
+    """
     for name in ("up_s", "down_s", "up_pods", "up_percent", "down_pods", "down_percent"):
         value: Any = getattr(scaler, name)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)

@@ -30,7 +30,14 @@ NUMBERED = re.compile(r"(journal|messages)-(\d{4,})\.jsonl\.gz")
 
 
 class RunError(ConfigError):
-    """A run's folder that cannot be read or written as it stands."""
+    """A folder of a run that cannot be read or written.
+
+    Example:
+        >>> import sundog
+        >>> sundog.read("docs")
+        Traceback (most recent call last):
+        sundog.RunError: docs is no run
+    """
 
 
 def numbered(name: str, number: int) -> str:

@@ -21,7 +21,16 @@ LATEST_DATE_S = 2.0**33
 
 
 class TraceError(ConfigError):
-    """A trace that cannot be read as it stands: file, line, column if known, and the reason."""
+    r"""A trace that cannot be read. The message names file, line, column and reason.
+
+    Example:
+        >>> import pathlib, sundog, tempfile
+        >>> file = pathlib.Path(tempfile.mkdtemp()) / "trace.csv"
+        >>> _ = file.write_text("arrived_at,input_tokens,output_tokens\\n0.0,many,5\\n")
+        >>> sundog.replay(file, gpu="h100")
+        Traceback (most recent call last):
+        sundog.TraceError: trace.csv, line 2
+    """
 
     def __init__(self, path: str, line: int, reason: str, column: str | None = None) -> None:
         where = f"{path}, line {line}" + (f", column {column}" if column else "")

@@ -1,7 +1,7 @@
-"""`import sundog`: what the commands do, as functions whose results are tables and plots.
+"""The functions of `import sundog`: what the commands do, with tables and plots as results.
 
-Options are those of the command line, as keyword arguments: `--max-num-seqs 64` is `max_num_seqs=64`. A wrong
-one raises ConfigError with the line that the command would print. docs/python.md has examples.
+Options are those of the command line as keyword arguments: `--max-num-seqs 64` is `max_num_seqs=64`. A wrong
+option raises ConfigError with the line that the command would print. docs/python.md has more examples.
 """
 
 import os
@@ -31,7 +31,11 @@ RECORDS = (TargetOptions, ReadingOptions, LoadOptions, TermsOptions, EngineOptio
 
 
 def records_of(given: Mapping[str, object], records: Sequence[type] = RECORDS) -> tuple[Any, ...]:
-    """The records of options; raises ConfigError for a name or a value that no option has."""
+    """Return the records of options.
+
+    Raises:
+        ConfigError: An option does not exist, or does not take the value.
+    """
     known = {row.name: row for record in records for row in rows(record)}
     values: dict[str, object] = {}
     for name, value in given.items():
@@ -114,9 +118,28 @@ def replay(
 ) -> RunResult:
     """Replay a trace on simulated hardware, as `sundog replay` does.
 
-    `policy` and `router` are names, `FILE.py:NAME`, or objects and classes of your own. `out` is a folder for
-    the run; without it the run lies in a temporary folder as long as its result lives. Raises ConfigError for
-    options and TraceError for rows that are wrong.
+    Args:
+        trace: A file in any format of traces/README.md, or the description of a workload.
+        policy: The name of a scheduling policy, `FILE.py:NAME`, or an object or class of your own.
+        router: The name of a router, `FILE.py:NAME`, or an object or class of your own.
+        out: Folder for the run. Without it the run lies in a temporary folder until the result is deleted.
+        **options: Options of `sundog replay`, such as `model`, `gpu`, `max_num_seqs`, `replicas`, `limit`.
+
+    Returns:
+        The run: its requests, its steps and its figures.
+
+    Raises:
+        ConfigError: An option is wrong, or options contradict each other.
+        TraceError: A row of the trace cannot be read.
+        PolicyError: A policy or router of your own failed.
+
+    Example:
+        >>> import sundog
+        >>> run = sundog.replay("traces/chat-poisson-2rps-5min.jsonl.gz", gpu="h100", limit=20)
+        >>> run.figures["num_finished"]
+        20
+        >>> run.requests.num_rows
+        20
     """
     named = {"policy": policy if isinstance(policy, str) else None}
     named["router"] = router if isinstance(router, str) else None
@@ -155,12 +178,28 @@ def replay(
 
 @contextmanager
 def serve(model: str | None = None, *, gpu: str | None = None, **options: Any) -> Iterator[str]:
-    """Serve a model for as long as a `with` lasts, and give the server's URL, which clients put `/v1` behind.
+    """Serve a model while a `with` block lasts.
 
-    `model` is a folder with a model, or nothing for the small embedded one. With `gpu` the server is
-    emulated: canned answers at the pace of `model` on that GPU. It is a process of its own on a free port of
-    this machine, and ends with the `with` and with this process. Options are those of `sundog serve` and
-    `sundog emulate`. Raises ConfigError with the server's last words if it does not start.
+    The server is a process of its own on a free port of this machine. It ends with the `with` block, and with
+    this process.
+
+    Args:
+        model: Folder with a Hugging Face model; None for the embedded model. With `gpu`, the name of the
+            model to emulate.
+        gpu: Name of a GPU. The server is then emulated: canned answers at the pace of `model` on that GPU.
+        **options: Options of `sundog serve`, or of `sundog emulate` with `gpu`, but for `port`.
+
+    Yields:
+        The server's URL; OpenAI clients append `/v1`.
+
+    Raises:
+        ConfigError: An option is wrong, or the server did not start; the message has its last words.
+
+    Example:
+        >>> import httpx, sundog
+        >>> with sundog.serve("llama-3.1-8b", gpu="h100") as url:
+        ...     httpx.get(f"{url}/health").status_code
+        200
     """
     from sundog.child import serving
     from sundog.options.door import ConnectionOptions
@@ -186,7 +225,25 @@ def serve(model: str | None = None, *, gpu: str | None = None, **options: Any) -
 
 
 def read(folder: str | Path) -> RunResult | SweepResult:
-    """Read what `replay`, `bench` or `sweep` wrote with --out; raises RunError for another folder."""
+    """Read a folder that `replay`, `bench` or `sweep` wrote with `--out`.
+
+    Args:
+        folder: The folder.
+
+    Returns:
+        A RunResult for a run, a SweepResult for a sweep.
+
+    Raises:
+        RunError: The folder contains no run, or one that cannot be read.
+        ConfigError: The folder contains a damaged sweep.
+
+    Example:
+        >>> import sundog, tempfile
+        >>> folder = tempfile.mkdtemp() + "/run"
+        >>> _ = sundog.replay("traces/chat-poisson-2rps-5min.jsonl.gz", gpu="h100", limit=5, out=folder)
+        >>> sundog.read(folder).figures["num_requests"]
+        5
+    """
     from sundog.sim.record.run_directory import open_run
     from sundog.sweeps.sweep_folder import TABLE_JSON
 
@@ -209,10 +266,37 @@ def sweep(
     jobs: int | None = None,
     **options: Any,
 ) -> SweepResult:
-    """Try settings on a trace or a workload and rank them by the first metric, as `sundog sweep` does.
+    """Try settings on the same requests and rank them, as `sundog sweep` does.
 
-    `vary` maps names of options or `workload.TABLE.KEY` to the values to try. Runs are made in `jobs`
-    processes, by default one per core: a script needs `if __name__ == "__main__":`. Raises ConfigError.
+    Runs are made in processes of their own, so that a script needs `if __name__ == "__main__":`.
+
+    Args:
+        source: A trace, or the description of a workload (docs/workloads.md).
+        vary: Values to try, by the name of an option or by `workload.TABLE.KEY`. Every combination is tried.
+        metrics: Figures to report. The first one ranks the settings.
+        by: Name in `vary`: settings are ranked separately at each of its values, as for a load curve.
+        replications: Number of seeds of each setting.
+        confidence: Confidence of the intervals.
+        warmup_s: Seconds at the beginning that are not counted; None finds them for each run.
+        resample: Whether each replication draws new sessions from the trace.
+        jobs: Number of processes; None for one per core.
+        **options: Options that all settings share.
+
+    Returns:
+        A table of settings with their ranks, metrics and intervals.
+
+    Raises:
+        ConfigError: An option, a metric or a value to try is wrong.
+
+    Example:
+        >>> import sundog
+        >>> found = sundog.sweep(
+        ...     "traces/chat-poisson-2rps-5min.jsonl.gz",
+        ...     vary={"max_num_seqs": [1, 8]}, metrics=["ttft_s.mean"],
+        ...     gpu="h100", limit=40, replications=2, warmup_s=0, jobs=1,
+        ... )
+        >>> [(row["max_num_seqs"], row["rank"]) for row in found.rows]
+        [(1, 2), (8, 1)]
     """
     from sundog.sim.figures.named import Metric
     from sundog.sim.figures.sweep.cells import Rule, grid
@@ -261,14 +345,41 @@ def plan(
     jobs: int | None = None,
     **options: Any,
 ) -> PlanResult:
-    """Find the cheapest fleet that holds the objectives in `slo`, as `sundog plan` does.
+    """Find the cheapest fleet that meets objectives, as `sundog plan` does.
 
-    `prices` maps GPUs to their price an hour, or is a TOML file that does; without it GPUs are counted. With
-    `tune` other token budgets and `max_num_seqs` of the cheapest fleet are tried, and with `pools` two pools;
-    `resize_s` is how often the perfect autoscaler resizes it. It holds with `survive` replicas lost. Trials
-    are kept in the folder `out`.
-    Like `sweep` it makes processes.
-    Raises ConfigError.
+    Trials run in processes of their own, so that a script needs `if __name__ == "__main__":`.
+
+    Args:
+        source: A trace, or the description of a workload (docs/workloads.md).
+        slo: Objectives, such as `"p95(ttft)<1,p95(tpot)<0.04"`; times are in seconds.
+        gpus: GPUs to choose from.
+        prices: Price of each GPU per hour, or a TOML file with them. Without it GPUs are counted.
+        vary: Further options to try, with their values.
+        max_gpus: Largest number of GPUs to try.
+        survive: Number of replicas that may be lost while the objectives are still met.
+        replications: Number of seeds of each trial.
+        confidence: Confidence of the intervals.
+        tune: Whether to try other token budgets and `max_num_seqs` for the cheapest fleet.
+        pools: Whether to try separate pools for prefill and decode.
+        resize_s: Seconds between two resizings by a perfect autoscaler, whose price is reported.
+        out: Folder for the trials.
+        jobs: Number of processes; None for one per core.
+        **options: Options that all candidates share.
+
+    Returns:
+        The cheapest fleet, and the candidates that were tried.
+
+    Raises:
+        ConfigError: An option, an objective or a price is wrong.
+
+    Example:
+        >>> import sundog
+        >>> found = sundog.plan(
+        ...     "traces/chat-poisson-2rps-5min.jsonl.gz", slo="p95(ttft)<5", model="llama-3.1-8b",
+        ...     limit=40, replications=2, tune=False, pools=False, jobs=1,
+        ... )
+        >>> found.winner["replicas"]
+        1
     """
     from sundog.planning.fleets import fleets
     from sundog.planning.planner import planned

@@ -63,9 +63,17 @@ def _cell(row: dict[str, Any]) -> Cell:
 
 
 class RunResult:
-    """A run: `requests` and `steps` as tables, `figures` as plain values, `plot` for pictures.
+    """A finished run: tables, figures and plots.
 
-    Times are in seconds of the run's own clock. `remarks` say on what thin ground the prediction stands.
+    Times are in seconds on the run's own clock. `remarks` name the weak points of the prediction.
+
+    Example:
+        >>> import sundog
+        >>> run = sundog.replay("traces/chat-poisson-2rps-5min.jsonl.gz", gpu="h100", limit=20)
+        >>> run.requests.column_names[:2]
+        ['request_id', 'tenant']
+        >>> "ttft_s.mean" in run.summary["figure"].to_pylist()
+        True
     """
 
     def __init__(self, run: "Run", remarks: Sequence[str] = (), folder: str | None = None) -> None:
@@ -76,22 +84,30 @@ class RunResult:
 
     @cached_property
     def requests(self) -> "pa.Table":
-        """A row per request: its times, lengths, tenant and end (docs/records.md); raises RunError."""
+        """Table with a row per request: times, lengths, tenant and end (docs/records.md).
+
+        Raises:
+            RunError: The table is damaged, or belongs to another run.
+        """
         return self.run.requests()
 
     @cached_property
     def steps(self) -> "pa.Table":
-        """A row per step of an engine; raises RunError for a run that only clients saw."""
+        """Table with a row per step of an engine.
+
+        Raises:
+            RunError: The run was measured by clients, which see no steps.
+        """
         return self.run.steps()
 
     @property
     def figures(self) -> dict[str, Any]:
-        """The figures that `sundog replay --json` prints."""
+        """Figures that `sundog replay --json` prints, as plain values."""
         return self.run.summary
 
     @property
     def summary(self) -> "pa.Table":
-        """The figures that are numbers, as `figure` and `value`; parts of a distribution as `ttft_s.p99`."""
+        """Table of the numeric figures, as `figure` and `value`; parts of a distribution as `ttft_s.p99`."""
         found: dict[str, float] = {}
         for name, value in self.figures.items():
             for part, number in value.items() if isinstance(value, dict) else ((None, value),):
@@ -101,7 +117,7 @@ class RunResult:
 
     @property
     def plot(self) -> RunPlots:
-        """The kinds of pictures that a run has, as methods."""
+        """Plots of the run, as methods."""
         return RunPlots(self.requests)
 
     def __repr__(self) -> str:
@@ -122,7 +138,18 @@ class RunResult:
 
 
 class SweepResult:
-    """Settings with their replications: `table` with a row per setting, `runs` with a row per run, `plot`."""
+    """Settings of a sweep with their replications: tables and plots.
+
+    Example:
+        >>> import sundog
+        >>> found = sundog.sweep(
+        ...     "traces/chat-poisson-2rps-5min.jsonl.gz",
+        ...     vary={"policy": ["fcfs", "shortest-prompt"]}, metrics=["ttft_s.mean"],
+        ...     gpu="h100", limit=40, replications=2, warmup_s=0, jobs=1,
+        ... )
+        >>> found.table.num_rows
+        2
+    """
 
     def __init__(
         self,
@@ -154,10 +181,11 @@ class SweepResult:
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
-        """A record per setting: its axes, its rank by the first metric, and metrics with half-widths.
+        """Records of the settings: axes, rank by the first metric, metrics with half-widths.
 
-        Rank 1 is the best. `is_tied` is true where chance can explain that a setting is not. With `by`
-        settings are ranked among those with the same value of that axis. `failed` says why one could not run.
+        Rank 1 is the best. `is_tied` is true for a setting that cannot be distinguished from the best. With
+        `by`, settings are ranked among those with the same value of that axis. `failed` is the reason why a
+        setting could not run.
         """
         places: dict[int, tuple[int, bool]] = {}
         for block in blocks(self.cells, self.by):
@@ -177,12 +205,12 @@ class SweepResult:
 
     @property
     def table(self) -> "pa.Table":
-        """`rows` as a table, in the order of the grid."""
+        """Table with a row per setting, in the order of the grid."""
         return _table(self.rows)
 
     @property
     def runs(self) -> "pa.Table":
-        """A row per run: the axes, the replication, and every figure of it."""
+        """Table with a row per run: the axes, the replication, and all figures of the run."""
         return _table(
             [
                 {**cell.settings, "replication": number, **run}
@@ -193,7 +221,7 @@ class SweepResult:
 
     @property
     def plot(self) -> SweepPlots:
-        """The kinds of pictures that a sweep has, as methods."""
+        """Plots of the sweep, as methods."""
         return SweepPlots(self.cells, self.metrics, self.confidence, self.by)
 
     def __repr__(self) -> str:
@@ -211,7 +239,17 @@ class SweepResult:
 
 @dataclass(frozen=True)
 class PlanResult:
-    """The cheapest fleet that holds the objectives, and the candidates that were looked at."""
+    """The cheapest fleet that meets the objectives, and the candidates that were tried.
+
+    Example:
+        >>> import sundog
+        >>> found = sundog.plan(
+        ...     "traces/chat-poisson-2rps-5min.jsonl.gz", slo="p95(ttft)<5", model="llama-3.1-8b",
+        ...     limit=40, replications=2, tune=False, pools=False, jobs=1,
+        ... )
+        >>> found.candidates.num_rows >= 1
+        True
+    """
 
     advice: "Advice"
     objectives: "Sequence[Objective]"
@@ -220,7 +258,7 @@ class PlanResult:
 
     @cached_property
     def figures(self) -> dict[str, Any]:
-        """The figures that `sundog plan --json` prints."""
+        """Figures that `sundog plan --json` prints, as plain values."""
         from sundog.planning.report import to_json
 
         found: dict[str, Any] = json.loads(
@@ -230,18 +268,18 @@ class PlanResult:
 
     @property
     def winner(self) -> dict[str, Any] | None:
-        """The cheapest fleet: `settings`, `replicas`, `gpus`, `cost_per_h`; None if no fleet holds."""
+        """The cheapest fleet: `settings`, `replicas`, `gpus`, `cost_per_h`; None without one."""
         found: dict[str, Any] | None = self.figures["winner"]
         return found
 
     @property
     def plot(self) -> PlanPlots:
-        """The kind of picture that a plan has, as a method."""
+        """Plots of the plan, as methods."""
         return PlanPlots(self.advice, self.has_prices)
 
     @property
     def candidates(self) -> "pa.Table":
-        """A row per machine and setting: with how many replicas it fails, and holds if that was found out."""
+        """Table with a row per machine and setting, and the numbers of replicas that failed and passed."""
         rows = self.figures["candidates"]
         named = dict.fromkeys(name for row in rows for name in row["settings"])
         return _table(

@@ -51,7 +51,19 @@ server, and says where it was. A policy is called between two awaits, so no canc
 
 
 class PolicyError(ConfigError):
-    """A fault of a user's policy: file and class, method, request and reason, in one line."""
+    """A failure of a user's policy, router, predictor or scaler.
+
+    The message has one line: file and class, method, request and reason.
+
+    Example:
+        >>> import sundog
+        >>> class Broken(sundog.Policy):
+        ...     def rank(self, request, view):
+        ...         return 1 / 0
+        >>> sundog.replay("traces/chat-poisson-2rps-5min.jsonl.gz", gpu="h100", limit=5, policy=Broken)
+        Traceback (most recent call last):
+        sundog.PolicyError: Broken: rank raised ZeroDivisionError
+    """
 
 
 class Guard(Generic[P]):

@@ -11,10 +11,19 @@ from sundog.actors.core.request import Request
 
 @dataclass(frozen=True)
 class Fcfs(Policy):
-    """Order requests by arrival; the most recently admitted is preempted, and then goes first again.
+    """First come, first served: vLLM's default policy.
 
-    Running requests, decodes among them, take their tokens before any is admitted: the order
-    of Sarathi-Serve (Agrawal et al., OSDI 2024, section 4.2), which keeps decodes from stalling.
+    The victim is the most recently admitted request, which then goes first again. Running requests, including
+    decodes, get their tokens before any request is admitted. That is the order of Sarathi-Serve (Agrawal et
+    al., OSDI 2024, section 4.2), which keeps decodes from stalling.
+
+    Example:
+        >>> import sundog
+        >>> run = sundog.replay(
+        ...     "traces/chat-poisson-2rps-5min.jsonl.gz", limit=9, policy=sundog.Fcfs,
+        ... )
+        >>> run.figures["num_finished"]
+        9
     """
 
     returns_to_front: ClassVar[bool] = True
@@ -136,12 +145,22 @@ def least_recompute(running: dict[str, Request], view: View) -> Request:
 
 @dataclass(frozen=True)
 class VirtualTokenCounter(Policy):
-    """The least served tenant first, its requests in order of arrival (Sheng et al., "Fairness in
-    Serving Large Language Models", OSDI 2024, algorithm 2).
+    """Fair sharing between tenants: the tenant with the least service goes first.
 
-    The counters are those of `core/queue/tenant_service.py`. Two tenants that both always have requests
-    waiting differ in weighted service by at most 2 max(w_p L_input, w_q M), where M tokens fit into the cache
-    (theorem 4.4). Blocks are taken back from the most served tenant, which the paper leaves open.
+    This is algorithm 2 of Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024. The counters
+    are those of `core/queue/tenant_service.py`. Requests of a tenant go in order of arrival. Two tenants that
+    both always have requests waiting differ in weighted service by at most 2 max(w_p L_input, w_q M), where M
+    tokens fit into the cache (theorem 4.4). The paper does not specify preemption: the victim is a request of
+    the tenant with the most service.
+
+    Args:
+        input_weight: Weight of a prompt token.
+        output_weight: Weight of an output token.
+
+    Example:
+        >>> import sundog
+        >>> sundog.VirtualTokenCounter(output_weight=4).token_weights
+        (1, 4)
     """
 
     is_dynamic: ClassVar[bool] = True

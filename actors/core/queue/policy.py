@@ -25,12 +25,23 @@ class RankValue(Protocol):
 
 
 class Rank(NamedTuple):
-    """A rank that says until when it holds.
+    """A rank with the time or step until which it is valid.
 
-    It is asked again when the clock comes to `until_s`, in step `until_step`, and, if it was drawn from
-    `view.memory`, after each call of `refuse`, `admitted`, `sampled`, `preempted` and `finished`, whichever
-    comes first. Without a limit it holds while the request waits. With `per_s` the rank is
-    `value + per_s * view.now_s`, where `value` is a number: it moves while it holds.
+    The policy is called again when `until_s` is reached, in step `until_step`, or, with
+    `until_memory_changes`, after a call of `refuse`, `admitted`, `sampled`, `preempted` or `finished`,
+    whichever comes first. Without a limit the rank is valid while the request waits.
+
+    Args:
+        value: Number, text, or tuple of them; the smallest is next.
+        until_s: Time on the run's clock at which the rank expires.
+        until_step: Number of the step in which the rank expires.
+        until_memory_changes: Whether the rank depends on `view.memory`.
+        per_s: Change of the rank per second: the rank is `value + per_s * view.now_s`; `value` is a number.
+
+    Example:
+        >>> import sundog
+        >>> sundog.Rank(3, until_s=10.0).value
+        3
     """
 
     value: RankValue
@@ -42,122 +53,218 @@ class Rank(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A request is turned away: `reason` is for its client, who may come again after `retry_after_s`."""
+    """The refusal of a request, which its client receives as HTTP 429.
+
+    Args:
+        reason: Reason, in words for the client.
+        retry_after_s: Seconds after which the client may try again; None if unknown.
+
+    Example:
+        >>> import sundog
+        >>> sundog.Refusal("the queue is full", retry_after_s=2.0).reason
+        'the queue is full'
+    """
 
     reason: str
     retry_after_s: float | None = None
 
 
 class Policy:
-    """A subclass states what it needs and inherits the rest, which is first come, first served."""
+    """Base of scheduling policies: the order of the queue, and the choice of victims.
+
+    A subclass overrides what it needs and inherits first come, first served. It should be a frozen dataclass
+    without state: its fields are its parameters, and `new_memory` makes what must be counted.
+
+    Example:
+        >>> import sundog
+        >>> class LongestFirst(sundog.Policy):
+        ...     def rank(self, request, view):
+        ...         return -request.submit.num_prompt_tokens
+        >>> run = sundog.replay(
+        ...     "traces/chat-poisson-2rps-5min.jsonl.gz",
+        ...     gpu="h100", limit=20, policy=LongestFirst,
+        ... )
+        >>> run.figures["num_finished"]
+        20
+    """
 
     returns_to_front: ClassVar[bool] = False
-    """True if a preempted request goes before all waiting ones of the same rank."""
+    """Whether a preempted request goes before all waiting requests of the same rank."""
     is_dynamic: ClassVar[bool] = False
-    """True if a plain rank, or the urgency of running requests, may change while a request waits.
+    """Whether a plain rank, or the urgency of running requests, may change while a request waits.
 
-    Each plain rank is then asked again before each admission: O(waiting), or O(keys) with a `rank_key`.
+    All plain ranks are then computed again before each admission: O(waiting) calls, or O(keys) with
+    `rank_key`.
     """
     prefills_first: ClassVar[bool] = False
-    """True if prefills, waiting ones included, take from the token budget before decodes."""
+    """Whether prefills, waiting ones included, take from the token budget before decodes."""
     pauses: ClassVar[bool] = False
-    """True if a `quota` may be 0. Decodes are then asked for theirs, too: O(running) a step, and no decode
-    runs."""
+    """Whether `quota` may return 0.
+
+    It is then called for decodes as well, O(running) a step, and decode runs are switched off.
+    """
 
     @property
     def token_weights(self) -> tuple[float, float] | None:
-        """Weights of prompt and output tokens in `View.service`; None: service is not counted."""
+        """Weights of prompt and output tokens in `View.service`; None if service is not counted."""
         return None
 
     def rank(self, request: Request, view: View) -> RankValue | Rank:
-        """The request's place in the waiting queue: the smallest rank runs first.
+        """Return the place of a request in the waiting queue: the smallest rank runs first.
 
-        Ties are broken by order of arrival in the queue. Called once whenever the request enters the queue,
-        and again before an admission when the answer, a `Rank`, holds no longer or the policy `is_dynamic`.
+        It is called when the request enters the queue, and again before an admission if the returned `Rank`
+        has expired or the policy `is_dynamic`. Equal ranks run in order of arrival in the queue.
+
+        Args:
+            request: A waiting request.
+            view: The state of the scheduler.
+
+        Returns:
+            A number, a text or a tuple of them, or a `Rank` that limits how long it is valid.
         """
         return 0
 
     def rank_key(self, request: Request, view: View) -> object:
-        """The group of the request, in which ranks never change the order; None: it stands alone.
+        """Return the group of a request, within which the order of arrival never changes.
 
-        Of requests with the same key, one that has waited longer never ranks after one that has waited less:
-        only the first of a key is asked for its rank again. Called when the request enters the queue, and
-        when it is given a token there. Heeded if it is defined where `rank` is, or further down.
+        Within a group, a request that has waited longer never ranks after one that has waited less. Only the
+        first request of each group is then ranked again. It is called when the request enters the queue, and
+        when the request gets a token there. It is used only if it is defined in the class that defines
+        `rank`, or below.
+
+        Args:
+            request: A waiting request.
+            view: The state of the scheduler.
+
+        Returns:
+            A hashable group; None for a group of one.
         """
         return None
 
     def urgency(self, request: Request, view: View) -> RankValue:
-        """The urgency of a waiting or running request; smaller is more urgent.
+        """Return the urgency of a waiting or running request; smaller is more urgent.
 
-        With `preempt_for_priority` a waiting request may take the place of running ones that are
-        strictly less urgent. A policy that does not define it cannot be used with that option.
+        With `preempt_for_priority` a waiting request may preempt running requests that are strictly less
+        urgent.
+
+        Args:
+            request: A waiting or running request.
+            view: The state of the scheduler.
+
+        Returns:
+            A number, a text or a tuple of them.
+
+        Raises:
+            NotImplementedError: The policy does not define it, and cannot be used with that option.
         """
         raise NotImplementedError(f"{type(self).__name__} has no order of urgency")
 
     def quota(self, request: Request, view: View) -> int | None:
-        """Most of the request's known tokens to compute in this step, at least 1; None: no limit.
+        """Return the largest number of the request's tokens to compute in this step.
 
-        Called at the start of a step for each running request with more than one token to compute, and for a
-        waiting one when it is next. Needs chunked prefill. A policy that `pauses` is asked about decodes,
-        too, and may answer 0: a running request then keeps its blocks and computes nothing, a waiting one
-        keeps all behind it waiting.
+        It is called at the start of a step for each running request with several tokens to compute, and for a
+        waiting request when it is next. It needs chunked prefill.
+
+        Args:
+            request: A running request, or the next waiting one.
+            view: The state of the scheduler.
+
+        Returns:
+            At least 1; None for no limit. A policy that `pauses` may return 0: a running request then keeps
+            its blocks and computes nothing, and a waiting request keeps all requests behind it waiting.
         """
         return None
 
     def new_memory(self) -> object:
-        """The policy's memory, made once for each replica: `view.memory` everywhere else.
+        """Return the policy's memory of one replica, which is `view.memory` in all other methods.
 
-        Only `refuse`, `admitted`, `sampled`, `preempted` and `finished` may change it: how often others are
-        called is not promised.
+        Only `refuse`, `admitted`, `sampled`, `preempted` and `finished` may change it. How often the other
+        methods are called is not specified.
+
+        Returns:
+            Any object; None if the policy needs no memory.
         """
         return None
 
     def refuse(self, request: Request, view: View) -> Refusal | None:
-        """Turn a request away that has arrived, before it waits; None: it may wait. Called once.
+        """Decide whether to refuse a request that has arrived. Called once, before it waits.
 
-        A request that is refused ends at once: it is never ranked, and `finished` is not called.
+        A refused request ends at once: it is never ranked, and `finished` is not called for it.
+
+        Args:
+            request: The new request.
+            view: The state of the scheduler.
+
+        Returns:
+            The refusal; None if the request may wait.
         """
         return None
 
     def admitted(self, request: Request, view: View) -> None:
-        """Note that a waiting request is admitted, for the first time or again."""
+        """Handle the admission of a waiting request, the first or a later one.
+
+        Args:
+            request: The request, which is about to run.
+            view: The state of the scheduler.
+        """
 
     def sampled(self, request: Request, view: View) -> None:
-        """Note that a step has given a request a token, or several with drafts; `view.now_s` is its end.
+        """Handle the end of a step that gave a request a token, or several with drafts.
 
-        Called in order of admission. Costs O(running) a step where it is defined, and switches decode runs
-        off.
+        It is called in order of admission. Defining it costs O(running) a step and switches decode runs off.
+
+        Args:
+            request: A running request.
+            view: The state of the scheduler; `view.now_s` is the end of the step.
         """
 
     def preempted(self, request: Request, view: View) -> None:
-        """Note that a running request has lost its blocks, before it is ranked again."""
+        """Handle the preemption of a running request, before it is ranked again.
+
+        Args:
+            request: The request, which has lost its blocks.
+            view: The state of the scheduler.
+        """
 
     def finished(self, request: Request, view: View) -> None:
-        """Note that a request has ended or was aborted, running or waiting."""
+        """Handle the end or abort of a request, running or waiting.
+
+        Args:
+            request: The request.
+            view: The state of the scheduler.
+        """
 
     def victim(self, running: dict[str, Request], view: View) -> Request:
-        """The request to preempt when blocks run out; `running` is not empty, in order of admission."""
+        """Return the request to preempt when blocks run out.
+
+        Args:
+            running: Running requests by id, in order of admission; at least one.
+            view: The state of the scheduler.
+
+        Returns:
+            One of `running`. By default the latest admitted.
+        """
         return running[next(reversed(running))]
 
 
 def defines(policy: object, method: str, kind: type = Policy) -> bool:
-    """True if the policy has its own method of this name, instead of the one inherited from its kind."""
+    """Return whether a policy overrides a method of its kind."""
     own = getattr(policy, "inner", policy)
     return getattr(type(own), method) is not getattr(kind, method)
 
 
 def gives_keys(policy: Policy) -> bool:
-    """True if the policy has a `rank_key` that knows its `rank`."""
+    """Return whether the policy has a `rank_key` that was written for its `rank`."""
     own = type(getattr(policy, "inner", policy))
     definer = next(c for c in own.__mro__ if "rank_key" in vars(c) or "rank" in vars(c))
     return definer is not Policy and "rank_key" in vars(definer)
 
 
 def has_urgency(policy: Policy) -> bool:
-    """True if the policy defines an order of urgency."""
+    """Return whether the policy defines an order of urgency."""
     return defines(policy, "urgency")
 
 
 def class_name(policy: object) -> str:
-    """The name of a policy or a router in its author's words."""
+    """Return the class name of a policy or router, without its guard."""
     return type(getattr(policy, "inner", policy)).__name__

@@ -1,4 +1,4 @@
-"""The facts that a policy may look at apart from the requests, all of them of the past."""
+"""Facts that a policy may read besides the requests; all are of the past."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
@@ -45,7 +45,22 @@ class Blocks(Protocol):
 
 
 class View:
-    """A read-only window on one scheduler's state, exact at any moment between two steps."""
+    """The state of one scheduler, read-only, as policies see it.
+
+    It is exact at any moment between two steps. Policies receive it as an argument.
+
+    Example:
+        >>> import sundog
+        >>> class Patient(sundog.Policy):
+        ...     is_dynamic = True
+        ...     def rank(self, request, view):
+        ...         return (view.num_waited_steps(request) < 200, request.submit.num_prompt_tokens)
+        >>> run = sundog.replay(
+        ...     "traces/chat-poisson-2rps-5min.jsonl.gz", limit=9, policy=Patient,
+        ... )
+        >>> run.figures["num_finished"]
+        9
+    """
 
     __slots__ = (
         "_kv",
@@ -94,42 +109,49 @@ class View:
 
     @property
     def step(self) -> int:
-        """The number of the step being planned, or of the next one."""
+        """Number of the step being planned, or of the next one."""
         return self._lockstep.planned + 1
 
     def is_past(self, time_s: float) -> bool:
-        """True if `now_s` has come to this time."""
+        """Return whether `now_s` has reached a time."""
         return self.now_s >= time_s
 
     def has_waited(self, request: Request, num_steps: int) -> bool:
-        """True if the request has waited for at least this many steps."""
+        """Return whether the request has waited for at least `num_steps` steps."""
         return self.num_waited_steps(request) >= num_steps
 
     @property
     def running(self) -> Mapping[str, Request]:
-        """The running requests, in order of admission."""
+        """Running requests by id, in order of admission."""
         return MappingProxyType(self._running)
 
     @property
     def waiting(self) -> tuple[Request, ...]:
-        """The waiting requests, the next one first. O(n log n)."""
+        """Waiting requests, the next one first. O(n log n)."""
         return tuple(self._waiting)
 
     @property
     def num_waiting(self) -> int:
-        """The number of requests that wait."""
+        """Number of waiting requests."""
         return len(self._waiting)
 
     @property
     def num_free_blocks(self) -> int:
-        """Blocks that no request holds; their contents may still be found in the prefix cache."""
+        """Number of blocks that no request holds; the prefix cache may still find their contents."""
         return self._kv.pool.num_free
 
     def step_s(self, prefill_tokens: int, decodes: int) -> float | None:
-        """Seconds of a step with this many tokens of a prompt and decodes; None while nothing is known.
+        """Estimate how long a step takes.
 
-        From the cost model where time is modelled, each decode with the mean context of the running requests;
-        else from the steps that were measured.
+        In simulation the cost model answers, with the mean context of the running requests for each decode;
+        on a server a fit to measured steps does.
+
+        Args:
+            prefill_tokens: Prompt tokens in the step.
+            decodes: Decoding requests in the step.
+
+        Returns:
+            Seconds; None before anything was measured.
         """
         if self._step_times is None:
             return None
@@ -139,26 +161,36 @@ class View:
         return self._step_times.step_s(prefill_tokens, decodes, context)
 
     def random(self, *key: Request | str | int) -> float:
-        """A number from 0 to 1, 1 excluded, that follows from the run's seed and this key alone.
+        """Return a number in [0, 1) that depends only on the run's seed and this key.
 
-        It does not depend on how often or in which order it is asked for.
+        Args:
+            *key: Requests, texts or numbers.
+
+        Returns:
+            The same number for the same key, however often and in whichever order it is called.
         """
         names = [part.request_id if isinstance(part, Request) else part for part in key]
         return drawn(self._seed, names)
 
     def first_token_s(self, request: Request) -> float | None:
-        """The time at which the request got its first token; None before."""
+        """Return when the request got its first token, in seconds; None before."""
         return request.first_token_s
 
     def last_token_s(self, request: Request) -> float | None:
-        """The time at which the request got its latest token; None before its first."""
+        """Return when the request got its latest token, in seconds; None before the first."""
         return self._lockstep.last_token_s(request)
 
     def token_due_s(self, request: Request) -> float:
-        """The time by which the request wants its next token, by its limits; infinite if they say nothing.
+        """Return when the request's next token is due by its limits.
 
-        The first is due `slo_ttft_s` after the arrival, each further one `slo_tpot_s` after the one before
-        was due, or, without a limit for the first, after it came; the last, and so all, by `slo_e2e_s`.
+        The first token is due `slo_ttft_s` after the arrival. Each later one is due `slo_tpot_s` after the
+        previous one was due, or after the first token if there is no limit on it. All are due by `slo_e2e_s`.
+
+        Args:
+            request: A waiting or running request.
+
+        Returns:
+            Seconds on the run's clock; infinite without limits.
         """
         submit, num_tokens = request.submit, self.num_output_tokens(request)
         due_s, first_s = inf, request.first_token_s
@@ -170,35 +202,47 @@ class View:
         return due_s if submit.slo_e2e_s is None else min(due_s, submit.arrival_s + submit.slo_e2e_s)
 
     def num_output_tokens(self, request: Request) -> int:
-        """Output tokens of the request so far."""
+        """Return the number of output tokens of the request so far."""
         return self._lockstep.num_tokens(request) - request.submit.num_prompt_tokens
 
     def num_computed_tokens(self, request: Request) -> int:
-        """Return the number of computed tokens of the request, those of a planned step included."""
+        """Return the number of computed tokens of the request, including those of a planned step."""
         return self._lockstep.num_computed(request)
 
     def num_new_tokens(self, request: Request) -> int:
-        """Output tokens of the request since its latest admission; 0 while it waits."""
+        """Return the number of output tokens since the latest admission; 0 for a waiting request."""
         if request.status is not Status.RUNNING:
             return 0
         return self._lockstep.num_tokens(request) - request.num_tokens_at_admission
 
     def num_waited_steps(self, request: Request) -> int:
-        """Return the number of steps that the request has waited; if it runs, that of its latest wait."""
+        """Return the number of steps of the current wait, or of the latest wait of a running request."""
         runs = request.status is Status.RUNNING
         return (request.admission_step if runs else self.step) - request.waiting_since
 
     def num_hit_tokens(self, request: Request) -> int:
-        """Tokens of a waiting request that are in the prefix cache. O(hit)."""
+        """Return how many tokens of a waiting request the prefix cache has. O(hit)."""
         return len(self._kv.find_hit(request)) * self._kv.block_size
 
     def num_lost_tokens(self, request: Request) -> int:
-        """Computed tokens that a running request would lose with its blocks. O(shared blocks)."""
+        """Return how many computed tokens a preemption of the request would lose. O(shared blocks)."""
         shared = self._kv.num_shared_blocks(request) * self._kv.block_size
         return max(self._lockstep.num_computed(request) - shared, 0)
 
     def service(self, tenant: str | None) -> float:
-        """Weighted tokens that the tenant has received, lifted when it waits again after an absence."""
+        """Return the weighted tokens that a tenant has received.
+
+        A tenant that returns after an absence is lifted to the level of the others.
+
+        Args:
+            tenant: Name of the tenant; None for requests without one.
+
+        Returns:
+            The weighted sum of prompt and output tokens.
+
+        Raises:
+            LookupError: The policy has no `token_weights`.
+        """
         service = self._lockstep.service
         if service is None:
             raise LookupError("no service is counted: the policy gives no token_weights")

@@ -1,7 +1,7 @@
-"""The interface of router policies: which replica a request goes to, and the facts it is chosen by.
+"""The interface of router policies: which replica a request goes to.
 
-Law: a router policy is a frozen object of pure functions. It sees the request and a `Fleet`, facts that a
-Router knows in every world, and is asked once for each request (once for all choices of one prompt).
+Law: a router policy is a frozen object of pure functions. It sees the request and a `Fleet` of facts that a
+Router has in every world. It is called once for each request, and once for all choices of one prompt.
 """
 
 from collections.abc import Iterable
@@ -18,13 +18,20 @@ INDEXES = ("none", "own", "events")
 
 
 class Unfinished(NamedTuple):
-    """A request on its replica, as of that replica's last eventful step."""
+    """A request on its replica, as of that replica's last eventful step.
+
+    Example:
+        >>> import sundog
+        >>> submit = sundog.Submit("r1", arrival_s=0.0, num_prompt_tokens=12, max_tokens=4)
+        >>> sundog.Unfinished(submit, 0, True, num_prefill_tokens=0, num_output_tokens=3).request_id
+        'r1'
+    """
 
     request: Submit
     replica: int
     is_running: bool
     num_prefill_tokens: int
-    """Tokens that are yet to be computed before it samples one."""
+    """Number of tokens to compute before the request samples its next one."""
     num_output_tokens: int
 
     @property
@@ -33,7 +40,22 @@ class Unfinished(NamedTuple):
 
 
 class Fleet:
-    """A read-only window on a Router's replicas, which have numbers; `memory` alone may change."""
+    """The replicas of a Router, read-only except for `memory`.
+
+    Replicas have numbers from 0. Router policies receive a Fleet as an argument.
+
+    Example:
+        >>> import sundog
+        >>> class FewestTokens(sundog.Router):
+        ...     def score(self, request, replica, fleet):
+        ...         return -fleet.num_tokens(replica)
+        >>> run = sundog.replay(
+        ...     "traces/chat-poisson-2rps-5min.jsonl.gz",
+        ...     gpu="h100", replicas=2, limit=20, router=FewestTokens,
+        ... )
+        >>> run.figures["num_finished"]
+        20
+    """
 
     __slots__ = ("_state", "memory", "role")
 
@@ -46,74 +68,80 @@ class Fleet:
 
     @property
     def now_s(self) -> float:
-        """The time at which the request came to the Router, on the run's clock."""
+        """Time at which the request came to the Router, in seconds on the run's clock."""
         return self._state.now_s
 
     @property
     def up(self) -> tuple[int, ...]:
-        """The replicas that may be chosen, in order; at least one."""
+        """Replicas that may be chosen, in order; at least one."""
         return self._state.up_for[self.role]
 
     @property
     def num_replicas(self) -> int:
-        """The number of replicas, those that are down included."""
+        """Number of replicas, including those that are down."""
         return len(self._state.num_requests)
 
     @property
     def num_routers(self) -> int:
-        """Routers that share these replicas; each has a view of its own, which this is."""
+        """Number of Routers that share these replicas. Each has a view of its own."""
         return self._state.num_routers
 
     @property
     def router_number(self) -> int:
-        """The number of the Router whose view this is, from 0 on."""
+        """Number of the Router that this view belongs to, from 0."""
         return self._state.router_number
 
     @property
     def num_held(self) -> int:
-        """Requests that `choose` holds; one that it is asked about again is among them."""
+        """Number of requests that `choose` has held back, including one that it is called for again."""
         return self._state.num_held
 
     @property
     def idlest(self) -> int:
-        """The first of those in `up` that have the fewest unfinished requests. O(1)"""
+        """First of the replicas in `up` with the fewest unfinished requests. O(1)"""
         return self._state.tallies[self.role].idlest()
 
     def num_requests(self, replica: int) -> int:
-        """Requests that were sent there and have not ended."""
+        """Return how many requests were sent to a replica and have not ended."""
         return self._state.num_requests[replica]
 
     def num_tokens(self, replica: int) -> int:
-        """The number of tokens of these requests: prompts, and answers as predicted or else allowed."""
+        """Return the tokens of its unfinished requests: prompts, and answers as predicted or else allowed."""
         return self._state.num_tokens[replica]
 
     def num_prefill_tokens(self, replica: int) -> int:
-        """Tokens of their prompts that are yet to be computed; exact for policies that `follows_steps`.
+        """Return how many prompt tokens of its requests are not computed yet.
 
-        For others a prompt counts as long as its request has not ended.
+        The number is exact for policies with `follows_steps`. For others a prompt counts until its request
+        ends.
         """
         return self._state.num_prefill_tokens[replica]
 
     def num_free_blocks(self, replica: int) -> int:
-        """KV blocks free after its last eventful step; all of them, unless the policy `follows_steps`."""
+        """Return its free KV blocks after its last eventful step; all without `follows_steps`."""
         return self._state.num_free_blocks[replica]
 
     def num_running(self, replica: int) -> int:
-        """Requests that ran after its last eventful step; 0, unless the policy `follows_steps`."""
+        """Return its running requests after its last eventful step; 0 without `follows_steps`."""
         return self._state.num_running[replica]
 
     def num_waiting(self, replica: int) -> int:
-        """Requests that waited after its last eventful step; 0, unless the policy `follows_steps`."""
+        """Return its waiting requests after its last eventful step; 0 without `follows_steps`."""
         return self._state.num_waiting[replica]
 
     def step_s(self, replica: int) -> float | None:
-        """Seconds of its last eventful step; None before the first, and unless the policy `follows_steps`."""
+        """Return the seconds of its last eventful step; None before the first, or without `follows_steps`."""
         return self._state.step_s[replica]
 
     def published(self, replica: int) -> Counts:
-        """Waiting and running requests, and the share of KV in use, as published for a `stale_s` policy.
+        """Return what a replica last published.
 
-        For others as of the replica's last eventful step.
+        Args:
+            replica: Number of the replica.
+
+        Returns:
+            Waiting requests, running requests, and the used share of KV blocks: as published every `stale_s`
+            seconds, or as of the last eventful step if `stale_s` is 0.
         """
         state = self._state
         if state.published is not None:
@@ -124,7 +152,7 @@ class Fleet:
 
     @property
     def num_published(self) -> int:
-        """How often counts have been published; 0 for a policy without `stale_s`."""
+        """Number of publications so far; 0 for a policy without `stale_s`."""
         state = self._state
         if state.published is None:
             return 0
@@ -132,13 +160,19 @@ class Fleet:
         return state.published.number
 
     def num_blocks(self, replica: int) -> int:
-        """KV blocks that the replica has."""
+        """Return the number of KV blocks of a replica."""
         return self._state.num_blocks[replica]
 
     def requests(self, replica: int) -> list[Unfinished]:
-        """The replica's requests that can be moved, in order of arrival, without those that move already.
+        """Return the requests of a replica that can be moved, in order of arrival.
 
-        A request whose prompt is being computed moves when it is. O(unfinished requests of all replicas)
+        A request whose prompt is being computed moves afterwards. O(unfinished requests of all replicas)
+
+        Args:
+            replica: Number of the replica.
+
+        Returns:
+            Its requests, without those that are moving already.
         """
         state = self._state
         num_steps = state.num_steps[replica]
@@ -156,14 +190,21 @@ class Fleet:
         ]
 
     def can_move(self, request_id: str, replica: int) -> bool:
-        """True if a request is on this replica, and not on its way."""
+        """Return whether a request is on this replica and not moving."""
         sent = self._state.sent(request_id)
         return sent is not None and sent.replica == replica and not sent.is_moving
 
     def num_hit_tokens(self, request: Submit, replica: int) -> int:
-        """Tokens of the prompt that the replica has in its prefix cache, by the policy's `index`.
+        """Return how many tokens of the prompt are in a replica's prefix cache, by the policy's `index`.
 
-        O(log blocks) once for each replica and request.
+        O(log blocks), once for each replica and request.
+
+        Args:
+            request: The request that is routed.
+            replica: Number of the replica.
+
+        Returns:
+            Number of tokens, a multiple of the block size.
         """
         state = self._state
         return (
@@ -171,56 +212,117 @@ class Fleet:
         )
 
     def random(self, *key: Submit | str | int) -> float:
-        """A number from 0 to 1, 1 excluded, that follows from the run's seed and this key alone."""
+        """Return a number in [0, 1) that depends only on the run's seed and this key.
+
+        Args:
+            *key: Requests, texts or numbers.
+
+        Returns:
+            The same number for the same key, however often it is called.
+        """
         names = [part if isinstance(part, str | int) else part.request_id for part in key]
         return drawn(self._state.seed, ["router", *names])
 
 
 class RouterPolicy:
-    """A subclass states what it needs and inherits the rest, which is to take the least busy replica."""
+    """Base of router policies: the replica of each request. `import sundog` calls it `Router`.
+
+    A subclass overrides `score` or `choose`. By default the replica with the fewest unfinished requests is
+    taken.
+
+    Example:
+        >>> import sundog
+        >>> class MostHits(sundog.Router):
+        ...     index = "own"
+        ...     def score(self, request, replica, fleet):
+        ...         return fleet.num_hit_tokens(request, replica)
+        >>> run = sundog.replay(
+        ...     "traces/chat-poisson-2rps-5min.jsonl.gz",
+        ...     gpu="h100", replicas=2, limit=20, router=MostHits,
+        ... )
+        >>> run.figures["num_finished"]
+        20
+    """
 
     index: IndexName = "none"
-    """The source of `Fleet.num_hit_tokens`: the prompts that the Router sent (`own`), or the `events`
-    in which replicas say what they store and remove."""
+    """Source of `Fleet.num_hit_tokens`: `none`, the prompts that this Router sent (`own`), or the `events` of
+    the replicas' caches.
+    """
     follows_steps: ClassVar[bool] = False
-    """True if the Router is told of each step: `Fleet.num_prefill_tokens` follows what they compute, and
-    `num_free_blocks`, `num_running`, `num_waiting` and `step_s` what the last eventful one left: one that did
-    more than decode on. One that `moves` requests is told, too."""
+    """Whether the Router receives the output of each step.
+
+    `Fleet.num_prefill_tokens` then follows what steps compute. `num_free_blocks`, `num_running`,
+    `num_waiting` and `step_s` are as of the last eventful step, which is one that did more than decode. A
+    policy that defines `moves` receives steps as well.
+    """
     stale_s: ClassVar[float] = 0.0
-    """The seconds between two publications of what `Fleet.published` says; 0: it is as of the last step."""
+    """Seconds between two publications of `Fleet.published`; 0: as of the last step."""
     moves_every_s: ClassVar[float] = 1.0
-    """The seconds from one question for `moves` to the next, at least."""
+    """Least number of seconds between two calls of `moves`."""
 
     def score(self, request: Submit, replica: int, fleet: Fleet) -> float:
-        """The worth of a replica for the request: the highest score is chosen.
+        """Return the score of a replica for a request: the highest score is chosen.
 
-        Of equals the one with the fewest unfinished requests, and then the first.
+        Of equal scores the replica with the fewest unfinished requests is chosen, and then the first.
+
+        Args:
+            request: The request that is routed.
+            replica: Number of the replica, one of `fleet.up`.
+            fleet: The replicas; `fleet.memory` must not be changed here.
+
+        Returns:
+            Any finite number.
         """
         return 0.0
 
     def choose(self, request: Submit, fleet: Fleet) -> int | None:
-        """The replica, one of `fleet.up`. It may change `fleet.memory`, as `score` must not.
+        """Choose the replica of a request. It may change `fleet.memory`.
 
-        None holds the request: it is asked again about all that are held, in their order, whenever a request
-        has left a replica, a replica is up again or, if it `follows_steps`, an eventful step has ended. While
-        no replica has a request nothing of this would come, and None is an error; so it is where `fleet.role`
-        is `decode`. Requests whose replicas are all drained or down wait for one without a question.
+        Args:
+            request: The request that is routed.
+            fleet: The replicas.
+
+        Returns:
+            One of `fleet.up`; None to hold the request. `choose` is then called again for all held requests,
+            in order, when a request leaves a replica, a replica comes up or, with `follows_steps`, an
+            eventful step ends. None is an error while no replica has a request, because none of this would
+            happen, and for the role `decode`. Requests whose replicas are all drained or down wait without a
+            call.
         """
         return max(
             fleet.up, key=lambda replica: (self.score(request, replica, fleet), -fleet.num_requests(replica))
         )
 
     def refuse(self, request: Submit, fleet: Fleet) -> Refusal | None:
-        """Turn a request away before it is routed; None: it is routed. Asked once a prompt."""
+        """Decide whether to refuse a request before it is routed. Called once per prompt.
+
+        Args:
+            request: The new request.
+            fleet: The replicas.
+
+        Returns:
+            The refusal; None to route the request.
+        """
         return None
 
     def moves(self, fleet: Fleet) -> Iterable[tuple[Unfinished, int]]:
-        """The requests that are to go on elsewhere, each with the replica where.
+        """Return requests that should continue on another replica.
 
-        Asked after eventful steps, every `moves_every_s` seconds at most; free where it is not defined.
+        It is called after eventful steps, at most every `moves_every_s` seconds, and costs nothing if it is
+        not defined.
+
+        Args:
+            fleet: The replicas.
+
+        Returns:
+            Pairs of a request and its new replica.
         """
         return ()
 
     def new_memory(self) -> object:
-        """The policy's memory, made once for each run: `fleet.memory` everywhere else."""
+        """Return the policy's memory of one run, which is `fleet.memory` in all other methods.
+
+        Returns:
+            Any object; None if the policy needs no memory.
+        """
         return None
