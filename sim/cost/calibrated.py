@@ -1,7 +1,7 @@
 """A linear cost model fitted to observed steps, of our own engine or any other.
 
     seconds = step + tokens T + context C + decodes D + pairs P + chunks N + read R
-    seconds = max(that, floor) where the step has a chunk
+    seconds = max(that, floor) where the step has a chunk of several tokens
 
 T tokens computed, C context tokens read by decodes, D decoding requests, P (query, key) pairs of
 prefill attention, N chunks of prefills and R the tokens of context that these read; all coefficients at least
@@ -43,13 +43,23 @@ class Calibrated(CostModel):
     per_chunk: float = 0.0
     per_chunk_context_token: float = 0.0
     chunked_floor: float = 0.0
+    mixed_floor: float = 0.0
     bends: Bends = ()
     context_bends: Bends = ()
 
     def step_s(self, work: StepWork) -> float:
         """Return the seconds of one step."""
         seconds = float(self._rest_s(work) + self._context_s(float(work.decode_context_tokens)))
-        return max(seconds, self.chunked_floor) if work.chunks else seconds
+        return max(seconds, self.floor_s(work))
+
+    def floor_s(self, work: StepWork) -> float:
+        """Return the least seconds of the step: `mixed_floor` where decodes are beside its chunks.
+
+        None where every request computes one token, as for a prompt that is cached but for its last.
+        """
+        if is_recorded(work):
+            return 0.0
+        return self.mixed_floor if work.num_decodes else self.chunked_floor
 
     def run_s(self, work: StepWork, num_steps: int) -> Seconds:
         """Seconds of each step of a decode run."""
@@ -67,6 +77,11 @@ class Calibrated(CostModel):
         seconds += self.per_decode * work.num_decodes + self.per_prefill_pair * work.prefill_pairs
         seconds += self.per_chunk * len(work.chunks)
         return seconds + self.per_chunk_context_token * chunk_context_tokens(work)
+
+
+def is_recorded(work: StepWork) -> bool:
+    """True if every request computes one token: a GPU's engine plays such steps from recordings."""
+    return all(new == 1 for new, _ in work.chunks)
 
 
 def _bent(count: Number, slope: float, bends: Bends) -> Number:

@@ -21,7 +21,7 @@ LOADS_ERROR, DRIFT = "left_out_error", "drift"
 ERRORS = ("held_out_error_median", "trial_error_tpot", LOADS_ERROR, DRIFT)
 """The fields of [measured] that say how far off steps are."""
 MOST_DOUBT = 0.9
-NOT_IN_LOGS = {"per_chunk": 0.0, "per_chunk_context_token": 0.0, "chunked_floor": 0.0}
+NOT_IN_LOGS = {"per_chunk": 0.0, "per_chunk_context_token": 0.0, "chunked_floor": 0.0, "mixed_floor": 0.0}
 COMMENTS = {
     TITLE: "seconds for each; bends: [beyond so many, seconds for each more]",
     RANGE: "the largest step that was observed",

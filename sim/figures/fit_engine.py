@@ -1,8 +1,9 @@
 """A cost model from an engine at hand: it is measured over a grid of steps, in rounds, and fitted.
 
-Steps of given shapes are asked of an engine's Executor as its Scheduler would ask. The keys that a step reads
-have been written by the engine itself before, each request's in blocks of its own: pages that were never
-written, or that several requests share, would be read from the processor's cache.
+Steps of given shapes are asked of an engine's Executor as its Scheduler would ask; of one that plans ahead,
+a decode step while the one before it runs, and it takes what lies between their results. The keys that a
+step reads have been written by the engine itself before, each request's in blocks of its own: pages that were
+never written, or that several requests share, would be read from the processor's cache.
 
 Each shape is measured in every round, so that a disturbance spoils a few samples of all shapes, not all
 samples of a few. What disturbs a machine only makes steps longer: where it was busy, the shortest tenth
@@ -21,14 +22,15 @@ from numpy.typing import NDArray
 
 from sundog.actors.core.batch import Admission, Batch, Chunk
 from sundog.actors.core.params.sampling import Sampling
-from sundog.actors.kernel.actor import Ref
+from sundog.actors.kernel.actor import Ref, Reply
 from sundog.actors.kernel.clock import now_s
-from sundog.actors.messages import Capacity, Interrupt, Load
+from sundog.actors.messages import Capacity, Interrupt, Load, StepResult
 from sundog.sim.cost.calibrated import (
     Calibrated,
     ObservedRange,
     chunk_context_tokens,
     errors,
+    is_recorded,
     nonnegative_least_squares,
 )
 from sundog.sim.cost.work import StepWork, WorkFold
@@ -126,8 +128,14 @@ class Prober:
     """Asks for steps, one at a time; the requests of a shape end with the next."""
 
     def __init__(
-        self, executor: Ref[Batch | Interrupt | Load], capacity: Capacity, vocab_size: int, seed: int
+        self,
+        executor: Ref[Batch | Interrupt | Load],
+        capacity: Capacity,
+        vocab_size: int,
+        seed: int,
+        is_ahead: bool = False,
     ) -> None:
+        self._is_ahead = is_ahead
         self._executor, self._block_size = executor, capacity.block_size
         self._fold = WorkFold()
         self._names, self._step = itertools.count(), itertools.count()
@@ -159,13 +167,17 @@ class Prober:
         """
         self._next_block = 1
         # The last known token is computed, one is sampled, and from the next step on they decode.
-        decodes = [self._admission(context - 1, context - 2, num_steps) for context in shape.contexts]
+        is_ahead = self._is_ahead and not shape.chunks
+        num_more = num_steps + is_ahead
+        decodes = [self._admission(context - 1, context - 2, num_more) for context in shape.contexts]
         still: tuple[str, ...] = ()
         if decodes:
             await self._ask(decodes, [Chunk(each.request_id, 1, True) for each in decodes])
             still, self._ending = self._ending, ()
         behind, seen = self._next_block, []
-        for _ in range(num_steps):
+        if is_ahead:
+            seen = await self._ask_ahead(num_steps)
+        for _ in range(0 if is_ahead else num_steps):
             self._next_block = behind
             added = [self._admission(before + new, before) for new, before in shape.chunks]
             chunks = [
@@ -175,8 +187,28 @@ class Prober:
         self._ending += still
         return seen
 
+    async def _ask_ahead(self, num_steps: int) -> list[Seen]:
+        """Run decode steps, each asked for before the one before it has ended; the first fills the device."""
+        works, ends_s = list[StepWork](), list[float]()
+        _, before = self._request([], [])
+        for _ in range(num_steps):
+            work, reply = self._request([], [])
+            works.append(work)
+            self._refuse_failed(await before)
+            ends_s.append(now_s())
+            before = reply
+        self._refuse_failed(await before)
+        ends_s.append(now_s())
+        return [(work, end - begin) for work, (begin, end) in zip(works, pairwise(ends_s), strict=True)]
+
     async def _ask(self, admitted: list[Admission], chunks: list[Chunk]) -> Seen:
         """Run one step. What it admits ends with the next one, unless `_ending` is changed."""
+        begin_s = now_s()
+        work, reply = self._request(admitted, chunks)
+        self._refuse_failed(await reply)
+        return work, now_s() - begin_s
+
+    def _request(self, admitted: list[Admission], chunks: list[Chunk]) -> tuple[StepWork, Reply[StepResult]]:
         finished = self._ending
         joining = tuple(chunk.request_id for chunk in chunks if chunk.samples)
         self._num_decodes -= len(finished)
@@ -188,15 +220,14 @@ class Prober:
             num_decodes=self._num_decodes,
         )
         work = self._fold.begin(batch)
-        begin_s = now_s()
-        result = await self._executor.ask(batch)
-        seconds = now_s() - begin_s
-        if result.failed:
-            raise RuntimeError(f"step {batch.step}: {result.failed[0][1]}")
         self._fold.advance(1)
         self._ending = joining
         self._num_decodes += len(joining)
-        return work, seconds
+        return work, self._executor.request(batch)
+
+    def _refuse_failed(self, result: StepResult) -> None:
+        if result.failed:
+            raise RuntimeError(f"step {result.step}: {result.failed[0][1]}")
 
     def _admission(self, num_tokens: int, num_computed: int, num_more: int = 0) -> Admission:
         """A request whose first tokens are computed; its blocks hold `num_more` tokens more."""
@@ -224,8 +255,9 @@ MOST_STEPS = 8
 """The most steps of a shape in a round."""
 HUBER = 0.05
 """The relative error beyond which errors count linearly, not by their square."""
-ABOVE = 1.05
-"""Steps with chunks count as longer than a floor from this share of it on."""
+ABOVE, WIDEST = 1.1, 1.5
+"""Steps with chunks count as longer than a floor from this share on; decodes beside them add up to half."""
+NOTHING = Calibrated(0.0, 0.0, 0.0, 0.0, 0.0)
 MUCH_BETTER = 0.7
 """The share of the loss without a floor that one with it has at most: on a CPU there is none."""
 
@@ -299,6 +331,7 @@ async def _rounds(
     seen: list[list[Seen]] = [[] for _ in shapes]
     for shape in shapes:  # Whatever is made at first use is made.
         await prober.steps(shape, 1)
+    on_progress(0, len(shapes) * FEWEST_ROUNDS)
     begin_s, num_rounds = now_s(), 0
     while num_rounds < FEWEST_ROUNDS or now_s() - begin_s < seconds * num_rounds / (num_rounds + 1):
         for at, shape in enumerate(shapes):
@@ -332,9 +365,13 @@ def fit_points(points: Sequence[tuple[StepWork, float]]) -> Calibrated:
     """
     best = _linear(points)
     least = MUCH_BETTER * _loss(best, points)
-    for floor in sorted({seconds for work, seconds in points if work.chunks}):
-        above = [each for each in points if not each[0].chunks or each[1] > floor * ABOVE]
-        model = replace(_linear(above), chunked_floor=floor)
+    launched = [(work, seconds) for work, seconds in points if not is_recorded(work)]
+    for floor in sorted({seconds for _, seconds in launched}):
+        mixed = [seconds for work, seconds in launched if work.num_decodes and seconds <= floor * WIDEST]
+        low = replace(NOTHING, chunked_floor=floor, mixed_floor=float(np.median(mixed or [floor])))
+        above = [each for each in points if each[1] > low.floor_s(each[0]) * ABOVE]
+        model = _linear(above)
+        model = replace(model, chunked_floor=low.chunked_floor, mixed_floor=low.mixed_floor)
         if (loss := _loss(model, points)) < least:
             best, least = model, loss
     return best

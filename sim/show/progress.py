@@ -40,17 +40,19 @@ def runs_progress(
 ) -> Iterator[Callable[[int, int], None]]:
     """A function to call with how many runs (or `what`) are done, of how many as far as one can see.
 
-    A terminal has a bar with the time left; where stderr is a file, or a notebook's cell, a plain line a
-    minute says the same.
+    The time left is reckoned from the last call with none done, which restarts it, or from here. A terminal
+    has a bar with it; where stderr is a file, or a notebook's cell, a plain line a minute says the same.
     """
     if not sys.stderr.isatty():
         begin_s = last_s = now_s()
 
         def say(done: int, total: int) -> None:
-            nonlocal last_s
-            if now_s() - last_s >= LINE_EVERY_S:
+            nonlocal begin_s, last_s
+            if not done:
+                begin_s = last_s = now_s()
+            elif now_s() - last_s >= LINE_EVERY_S:
                 last_s = now_s()
-                left_s = (last_s - begin_s) * max(total - done, 0) / max(done, 1)
+                left_s = (last_s - begin_s) * max(total - done, 0) / done
                 print(
                     f"{done} of {total} {what}, about {_duration(left_s)} left", file=sys.stderr, flush=True
                 )

@@ -99,3 +99,16 @@ def test_progress_is_a_line_a_minute_without_a_terminal(capsys: pytest.CaptureFi
         "120 of 400 trials, about 5 min left",
         "180 of 400 trials, about 4 min left",
     ]
+
+
+def test_progress_is_reckoned_from_the_start(capsys: pytest.CaptureFixture[str]) -> None:
+    """What was loaded before, for five minutes here, is no part of it."""
+    now_s = 0.0
+    with runs_progress("shapes of steps", lambda: now_s) as say:
+        now_s = 300.0
+        say(0, 400)
+        for done in range(1, 121):
+            now_s += 1.0
+            say(done, 400)
+    first, _ = capsys.readouterr().err.splitlines()
+    assert first == "60 of 400 shapes of steps, about 6 min left"

@@ -25,7 +25,7 @@ from sundog.actors.kernel.actor import Ref
 from sundog.actors.messages import Batch, Capacity, Interrupt, Load
 from sundog.builds.measuring import ClientLoad, Cores, disturbed, predict
 from sundog.builds.simulated import Simulated
-from sundog.builds.torch_limits import as_replicas, check_quantization
+from sundog.builds.torch_limits import as_replicas, check_quantization, planned_ahead
 from sundog.commands.calibrate.logs import in_words
 from sundog.commands.calibrate.served import ServedLoads, measure_host
 from sundog.ends import remark
@@ -98,6 +98,7 @@ def from_engine(source: str, engine: EngineOptions, measuring: MeasuringOptions,
     if model.embedding is not None:
         raise ConfigError(f"{model.name} makes vectors: what is measured are models that generate text")
     cores = Cores()
+    engine = planned_ahead(engine, measuring.device)
     config = engine.config(model.max_position_embeddings)
     if config.scheduler.max_model_len < LEAST_CONTEXT:
         raise ConfigError(
@@ -228,7 +229,7 @@ async def _measure(
         capacity = await executor.ask(Load())
         scheduler = config.with_blocks(capacity.num_blocks)
         remark(f"measuring steps for about {seconds:.0f} s")
-        prober = Prober(executor, capacity, vocab_size, SEED)
+        prober = Prober(executor, capacity, vocab_size, SEED, is_ahead=scheduler.async_scheduling)
         longest = scheduler.max_model_len - GROWTH
         most = min(capacity.num_blocks - 1, MOST_TOKENS // capacity.block_size)
         least = min(most, LEAST_TOKENS // capacity.block_size)
