@@ -1,4 +1,4 @@
-"""Compose the graph: it is the same in every world; worlds differ in backends, clock and fates."""
+"""The graph of actors, the same in every world. Worlds differ in backends, clock and fates."""
 
 import logging
 from collections.abc import AsyncIterator, Sequence
@@ -43,12 +43,22 @@ async def open_graph(
     roster: Roster | None = None,
     links: Actor[FetchKv | CeaseFetch] | None = None,
 ) -> AsyncIterator[Ref[FromClients]]:
-    """The address of AsyncLLM over one engine per backend, started from the leaves.
+    """Open the graph over one engine per backend, from the leaves, and yield the address of AsyncLLM.
 
-    `listeners` hear every Submit, StepOutput, EngineUp, EngineDown and PolicyFailed; AsyncLLM hears of steps
-    through the `front_end`, if there is one. Leaving the block hangs up: what was accepted is finished, then
-    the actors end from the root, the listeners last. `supervision` says what follows a crash; by default any
-    ends the run and is raised. The `roster` knows all actors. `links` carry KV from engine to engine.
+    Leaving the block hangs up: accepted requests are finished, then the actors end from the root, the
+    listeners last.
+
+    Args:
+        config: Configuration of the deployment.
+        backends: Backend of each replica.
+        codec: Tokenizer; None if prompts are token ids or counts.
+        vocabulary: Size and special tokens of the model's vocabulary.
+        listeners: Actors that receive every Submit, StepOutput, EngineUp, EngineDown and PolicyFailed.
+        tap: Hook that sees every message.
+        supervision: What follows a crash; by default a crash ends the run and is raised.
+        front_end: Actor that delays steps on their way to AsyncLLM.
+        roster: Record of all actors.
+        links: Actor that copies KV blocks from engine to engine.
     """
     roster = Roster() if roster is None else roster
     supervision = supervision or Supervision()
@@ -107,7 +117,6 @@ def _hang_up(holds: Sequence[Ref[News]]) -> None:
 
 
 def _readers(intake: Intake, tap: Tap | None) -> tuple[PromptReader, PromptReader]:
-    """Return the readers of long prompts, and of those that are longer still."""
     return PromptReader("prompt-reader-long", intake, tap=tap), PromptReader(
         "prompt-reader-longest", intake, tap=tap
     )
@@ -121,7 +130,6 @@ def _async_llm(
     behind: Sequence[Actor[News]],
     tap: Tap | None,
 ) -> AsyncLLM:
-    """The front of the engine, over its Router and its PromptReaders."""
     name = "async-llm"
     refs = (readers[0].ref(name), readers[1].ref(name))
     listeners = [actor.ref(name, counted=False) for actor in behind]
@@ -135,7 +143,7 @@ def _router(
     links: Actor[FetchKv | CeaseFetch] | None,
     tap: Tap | None,
 ) -> Router:
-    """The Router; where policies are replaced, its own is by round-robin."""
+    """Return the Router. If failing policies are replaced, it falls back to round-robin."""
     return Router(
         "router",
         config.router,
@@ -152,7 +160,7 @@ def _router(
 def _heard_by(
     router: Router, async_llm: AsyncLLM, listeners: Sequence[Actor[Heard]], front_end: FrontEnd | None
 ) -> list[Actor[StepOutput | PolicyFailed]]:
-    """Return the actors that are told what engines do: the Router first, if its policy asks."""
+    """Return the actors that receive StepOutputs: the Router first, if its policy needs them."""
     first: Actor[StepOutput | PolicyFailed] = async_llm
     if front_end is not None:
         front_end.connect(async_llm.ref(front_end.name, counted=False))
@@ -162,7 +170,7 @@ def _heard_by(
 
 
 class _Opening:
-    """Reports that an actor has opened, and remembers it."""
+    """Task status that remembers whether an actor has opened."""
 
     def __init__(self, task_status: trio.TaskStatus[None]) -> None:
         self._task_status = task_status
@@ -176,7 +184,7 @@ class _Opening:
 async def _begin_listening(
     nursery: trio.Nursery, listeners: Sequence[Actor[Heard]], front_end: FrontEnd | None, fate: Fate
 ) -> None:
-    """Start the actors that are told what engines do, but for AsyncLLM."""
+    """Start the actors that receive StepOutputs, except AsyncLLM."""
     for listener in listeners:
         await nursery.start(_listen, listener, fate, name=listener.name)
     if front_end is not None:
@@ -186,7 +194,7 @@ async def _begin_listening(
 async def _listen(
     listener: Actor[Heard], fate: Fate, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Run a listener; its crash ends it alone if that is its fate."""
+    """Run a listener. If that is its fate, its crash ends it alone."""
     opening = _Opening(task_status)
     try:
         await listener.live(task_status=opening)

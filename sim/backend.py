@@ -1,13 +1,12 @@
-"""The cost backend: what a Runner runs where a GPU would be. It computes how long steps take, and waits that
-long.
+"""The cost backend: it executes a batch by waiting for as long as a GPU would take.
 
-On a virtual clock the wait is an event; on the wall clock it is a sleep, and the graph around it
-serves at the pace of a GPU that is not there. Durations are whole ticks, so that a run of steps
-done in one event ends at the very times of the steps done one by one.
+On a virtual clock the wait is an event. On the wall clock it is a sleep, and the graph serves at the pace of
+that GPU. Durations are whole ticks, so that a decode run in one event ends at the same times as its steps
+one by one.
 
-A tick is 2**-30 s. A float64 holds every multiple of it below 2**23 s (97 days) exactly, so that with a
-step's start and duration in whole ticks its end is exact, however steps are grouped into runs. Rounding a
-duration moves it by less than half a nanosecond.
+A tick is 2**-30 s. A float64 represents every multiple of it below 2**23 s (97 days) exactly. With a step's
+start and duration in whole ticks its end is therefore exact, however steps are grouped into runs. Rounding
+changes a duration by less than half a nanosecond.
 """
 
 from array import array
@@ -31,16 +30,16 @@ from sundog.sim.cost.work import CostModel, StepWork, WorkFold
 
 TICKS_PER_S: Final = 1073741824.0
 WHOLE: Final = 4503599627370496.0
-"""The number from which on every float64 is whole: adding it to a smaller one rounds that."""
+"""Smallest number from which on every float64 is whole: adding it to a smaller number rounds that."""
 
 
 def rounded(number: float) -> float:
-    """The nearest whole number to one from 0 on, halves to even: what `round` gives, without an integer."""
+    """Round a non-negative number, halves to even, as `round` does, without making an integer."""
     return number if number >= WHOLE else (number + WHOLE) - WHOLE
 
 
 def to_ticks(seconds: float) -> float:
-    """A duration in ticks, rounded half to even, at least one."""
+    """Return a duration in whole ticks, at least one, halves rounded to even."""
     ticks = seconds * TICKS_PER_S
     if ticks < WHOLE:
         ticks = (ticks + WHOLE) - WHOLE  # `rounded`, without a call for each step
@@ -48,10 +47,10 @@ def to_ticks(seconds: float) -> float:
 
 
 def end_times_s(start_tick: float, seconds: NDArray[np.float64]) -> "array[float]":
-    """Return the ends of the durations, one after another from `start_tick` on.
+    """Return the end times of steps with these durations, one after another from `start_tick` on.
 
-    Whole ticks all the way, in float64: the very values that `to_ticks` and `to_s` would give. In an array,
-    because a run that is cut short needs but the first of them.
+    All sums are of whole ticks in float64, so that they equal those of `to_ticks` and `to_s`. The result is
+    an array because a run that is cut short needs only the first of them.
     """
     ticks = seconds * TICKS_PER_S
     np.rint(ticks, out=ticks)
@@ -63,20 +62,21 @@ def end_times_s(start_tick: float, seconds: NDArray[np.float64]) -> "array[float
 
 
 def instant(time_s: float) -> float:
-    """An instant in ticks, rounded half to even."""
+    """Return an instant in whole ticks, halves rounded to even."""
     return rounded(time_s * TICKS_PER_S)
 
 
 def to_s(ticks: float) -> float:
-    """Ticks in seconds: exact below 2**23 s."""
+    """Return ticks in seconds; exact below 2**23 s."""
     return ticks / TICKS_PER_S
 
 
 @dataclass(slots=True)
 class SampledSteps:
-    """The tokens sampled by some steps: `tokens` None where they are only counted, else of one step.
+    """Tokens sampled by some steps: `tokens` of one step, or None if tokens are only counted.
 
-    `ended` names the requests whose token in the last step was the end token. The rest is as in a StepResult.
+    `ended` lists the requests whose token in the last step was the end token. The other fields are as in a
+    StepResult.
     """
 
     tokens: tuple[tuple[str, int], ...] | None
@@ -88,7 +88,7 @@ class SampledSteps:
     surplus: tuple[tuple[str, int], ...] = ()
 
     def result(self, step: int, end_times_s: Sequence[float]) -> StepResult:
-        """Return the backend's answer to a batch."""
+        """Return the StepResult of a batch."""
         return StepResult(
             step,
             end_times_s,
@@ -105,29 +105,29 @@ class SampledSteps:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class TokenSource:
-    """The source of a run's tokens, and with them of the end of each request."""
+    """Source of sampled tokens, and thereby of the end of each request."""
 
     __slots__ = ()
 
     def begin(self, batch: Batch) -> int:
-        """Fold the diff in; the most steps to do: through the first in which a request ends."""
+        """Apply the batch; return how many steps to do, through the first in which a request ends."""
         raise NotImplementedError
 
     def sample(self, num_steps: int) -> SampledSteps:
-        """Tokens of the `num_steps` steps that were done, at most what `begin` allowed."""
+        """Sample the tokens of the `num_steps` steps that were done, at most what `begin` returned."""
         raise NotImplementedError
 
 
 FEW: Final = 96
-"""The number of steps below which numpy's set-up costs more than the steps: same formula, same bits."""
+"""Number of steps below which numpy's set-up takes longer than the sums; both give the same bits."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Pace:
-    """Turns work into end times on the run's clock.
+    """Model of when steps end on the run's clock.
 
-    `key` orders this backend's steps among others that end at the same instant. A step begins now.
-    `early_s` is how much sooner than its end a step is waited for: nothing where the clock is exact.
+    `key` orders this backend's steps among others that end at the same instant. `early_s` is how much before
+    its end a step is waited for; 0 on an exact clock.
     """
 
     def __init__(self, cost: CostModel, key: str = "") -> None:
@@ -139,7 +139,7 @@ class Pace:
     ) -> Sequence[float]:
         """Return the ends of `num_steps` steps of `work`, the first of which begins now.
 
-        `continues` says that there has been work ever since the last step ended.
+        `continues` is whether there was work ever since the last step ended.
         """
         start = instant(now_s)
         if num_steps == 1:
@@ -153,23 +153,23 @@ class Pace:
         return ends
 
     def step_s(self, prefill_tokens: int, decodes: int, context_tokens: int) -> float:
-        """Seconds of a step of which only these counts are known."""
+        """Return the seconds of a step with these counts."""
         chunks = ((prefill_tokens, 0),) if prefill_tokens else ()
         return self.cost.step_s(StepWork(decodes, context_tokens, chunks, decodes + len(chunks)))
 
     def planned_tick(self, now_s: float, continues: bool) -> float:
-        """Return when a batch that may wait for others was planned, which it is now."""
+        """Record that a batch is planned now; it may wait for earlier ones."""
         return instant(now_s)
 
     def done(self, end_s: float) -> None:
-        """The last of the steps that were done ended then."""
+        """Record when the last step that was done ended."""
 
 
 class CostBackend:
-    """A Backend of modelled time and handed-in tokens.
+    """Backend with modelled time and tokens from a source.
 
-    `source` is the oracle of a trace, or canned text for an emulated server. A batch without tokens
-    takes no time. Costs O(what the batch changes), plus O(steps) for their end times.
+    `source` is the oracle of a trace, or canned text for an emulated server. A batch without tokens takes no
+    time. Costs O(changes of the batch), plus O(steps) for their end times.
     """
 
     def __init__(self, pace: Pace, source: TokenSource, capacity: Capacity) -> None:
@@ -179,16 +179,16 @@ class CostBackend:
         self._batch: Batch | None = None
         self._reply: Reply[StepResult] = Reply()
         self._end_times_s: Sequence[float] = ()
-        """The ends of the steps that are under way, or were last."""
+        """End times of the steps in flight, or of the last ones."""
         self._timer = CallTimer(self.end)
         self._clock: RunClock | None = None
 
     async def load(self) -> Capacity:
-        """The capacity that was handed in."""
+        """Return the given capacity."""
         return self._capacity
 
     def execute(self, batch: Batch) -> Reply[StepResult]:
-        """Do up to `max_steps` steps, through the first in which a request ends; gives a StepResult."""
+        """Execute up to `max_steps` steps, through the first in which a request ends."""
         reply: Reply[StepResult] = Reply()
         if self._batch is None:
             self._begin(batch, reply)
@@ -197,7 +197,7 @@ class CostBackend:
         return reply
 
     def interrupt(self) -> None:
-        """End the run under way at its next step boundary."""
+        """End the decode run at its next step boundary."""
         if self._batch is None or len(self._end_times_s) == 1:
             return
         num_steps = bisect_left(self._end_times_s, self._run_clock().now_s()) + 1
@@ -208,11 +208,11 @@ class CostBackend:
             self._wait()
 
     def step_s(self, prefill_tokens: int, decodes: int, context_tokens: int) -> float:
-        """Seconds of a step, for policies."""
+        """Return the seconds of a step, for policies."""
         return self._pace.step_s(prefill_tokens, decodes, context_tokens)
 
     def cut(self) -> None:
-        """End the run under way with the last step that has ended by now, if any has; the rest is lost."""
+        """End the decode run with the last step that has ended by now, if any; the rest is lost."""
         num_steps = bisect_right(self._end_times_s, self._run_clock().now_s())
         if self._batch is not None and 0 < num_steps < len(self._end_times_s):
             self._timer.stop()
@@ -222,7 +222,7 @@ class CostBackend:
         self._timer.stop()
 
     async def close(self) -> None:
-        """Do nothing, as nothing was taken."""
+        """Do nothing: the backend holds no resources."""
 
     def _begin(self, batch: Batch, reply: Reply[StepResult]) -> None:
         self._batch, self._reply = batch, reply
@@ -245,7 +245,7 @@ class CostBackend:
         return self._clock
 
     def end(self) -> None:
-        """The last step has ended: answer, and begin the next batch."""
+        """Answer the batch whose last step has ended, and begin the next one."""
         batch, reply = self._batch, self._reply
         assert batch is not None
         self._batch = None
@@ -268,7 +268,7 @@ class CostBackend:
 
 
 def accepted_of(batch: Batch, result: StepResult) -> tuple[tuple[str, int], ...]:
-    """Return the number of accepted drafts of each request, by its tokens where they are named."""
+    """Return how many drafts of each request were accepted, by its tokens if they are known."""
     if not batch.drafts or result.tokens is None:
         return result.accepted
     counts = Counter(name for name, _ in result.tokens)
@@ -276,10 +276,9 @@ def accepted_of(batch: Batch, result: StepResult) -> tuple[tuple[str, int], ...]
 
 
 class Paced:
-    """Real tokens of an inner Backend at the modelled pace.
+    """Backend that takes tokens from an inner backend and time from a cost model.
 
-    Does one step per batch. Where the inner backend itself takes time, the step ends when both
-    the model and the inner backend are done.
+    It does one step per batch. If the inner backend takes time itself, the step ends when both are done.
     """
 
     __slots__ = ("_fold", "_inner", "_pace")
@@ -289,11 +288,11 @@ class Paced:
         self._fold = WorkFold()
 
     async def load(self) -> Capacity:
-        """Return the inner backend's capacity."""
+        """Load the inner backend."""
         return await self._inner.load()
 
     async def execute(self, batch: Batch) -> StepResult:
-        """Execute a step: the inner backend's tokens, the cost model's end time."""
+        """Execute a step: tokens of the inner backend, end time of the cost model."""
         work = self._fold.begin(batch)
         end_times_s: Sequence[float] = ()
         if work.num_tokens:
@@ -306,7 +305,7 @@ class Paced:
         return replace(result, end_times_s=(max((now_s(), *end_times_s)),))
 
     def step_s(self, prefill_tokens: int, decodes: int, context_tokens: int) -> float:
-        """Seconds of a step, for policies."""
+        """Return the seconds of a step, for policies."""
         return self._pace.step_s(prefill_tokens, decodes, context_tokens)
 
     async def close(self) -> None:

@@ -1,14 +1,14 @@
-"""A step on the wire: what the Scheduler sends down and what comes back, as diffs.
+"""A step on the wire: the Scheduler's batch and the backend's result, both as differences.
 
-Both ends keep the decoding set by the same rule, so that a step in which nothing changes needs no words: a
-request whose `Chunk` samples has caught up with its tokens, joins the decoding set, and from the next step on
-computes exactly one token and samples one in every step, unless the batch names it in `idle` (this step
-only), `preempted` or `finished` (it leaves, and is forgotten).
+Both ends maintain the decoding set by the same rule, so that a step in which only lengths change needs no
+words. A request whose `Chunk` samples has caught up with its known tokens and joins the decoding set. From
+the next step on it computes one token and samples one in every step, unless the batch lists it in `idle`
+(for this step only), `preempted` or `finished` (it leaves the set and is forgotten).
 
-With speculative decoding the runner keeps drafts, guesses of the next tokens of a decoding request, and tells
-how many there are; `drafts` of a batch says how many of them the request computes beside its own token. The
-drafts that the model would have chosen itself are accepted; the first that it would not have is replaced, and
-the runner takes back the computed tokens from there on, as the scheduler does.
+With speculative decoding the runner keeps drafts of the next tokens of decoding requests and reports how
+many. `drafts` of a batch is how many of them the request computes in addition to its own token. Drafts that
+equal the model's choice are accepted. The first that differs is replaced, and both runner and scheduler
+count the tokens from there on as not computed.
 """
 
 from collections.abc import Sequence
@@ -24,12 +24,11 @@ from sundog.actors.core.request import Submit
 class Admission:
     """A request that begins to run in this step, or resumes after a preemption.
 
-    `token_ids` are all tokens known now: the prompt, and the outputs so far when it resumes;
-    None in a world that only counts. `num_tokens` is their number, the first
-    `num_prompt_tokens` of them the prompt's. The first `num_computed_tokens` of them are already
-    in `block_ids` (a prefix hit). `block_ids` is the block table, slot `t` of the request living
-    in block `block_ids[t // block_size]` at offset `t % block_size`. `adapter` None is the model itself.
-    `num_host_tokens` of the computed ones were loaded from the host's memory.
+    `token_ids` are all known tokens: the prompt, and after a preemption the outputs so far; None if tokens
+    are only counted. `num_tokens` is their number, and `num_prompt_tokens` the prompt's part of it. The first
+    `num_computed_tokens` are already in `block_ids` (a prefix hit), of which `num_host_tokens` were loaded
+    from the host's memory. `block_ids` is the block table: slot `t` of the request is offset `t % block_size`
+    of block `block_ids[t // block_size]`. `adapter` None is the base model.
     """
 
     request_id: str
@@ -46,10 +45,10 @@ class Admission:
 
 @dataclass(slots=True)
 class Chunk:
-    """`num_tokens` known tokens to compute for a request that has not caught up yet.
+    """Known tokens to compute for a request that has not caught up.
 
-    With `samples` the chunk reaches the last known token: one token is sampled from its last
-    position, and the request joins the decoding set from the next step on.
+    With `samples` the chunk ends at the last known token: a token is sampled from its last position, and the
+    request joins the decoding set from the next step on.
     """
 
     request_id: str
@@ -59,16 +58,16 @@ class Chunk:
 
 @dataclass(slots=True)
 class Batch:
-    """The work of one step, or of the first of up to `max_steps` equal decode steps.
+    """The work of one step, or of the first of up to `max_steps` equal decode steps (a decode run).
 
-    `finished` may name requests that ended while they waited, of which the runner knows nothing.
-    Order of folding: forget `finished` and `preempted`, take in `admitted`, append `new_blocks`
-    to block tables, then compute `chunks` and one token for each decoding request not in `idle`.
-    `num_decodes` counts the latter. A batch with `max_steps` above 1 has no chunks and goes
-    only to backends that count: the blocks of its later steps are not said. `preempted_for` names
-    for each of `preempted` the request whose growth needed its blocks (perhaps its own); None: a reset did.
-    `drafts` pairs decoding requests with the number of their drafts to verify, the first ones that the runner
-    keeps; the runner forgets those of any other request that the batch computes.
+    `finished` may list requests that ended while they waited, which the runner does not know. Apply a batch
+    in this order: forget `finished` and `preempted`, add `admitted`, append `new_blocks` to block tables,
+    then compute `chunks` and one token for each decoding request that is not in `idle`; `num_decodes` is the
+    number of the latter. A batch with `max_steps` above 1 has no chunks, and only backends that count tokens
+    get it: it does not list the blocks of its later steps. `preempted_for` has, for each of `preempted`, the
+    request that needed its blocks (possibly itself), or None after a reset. `drafts` pairs decoding requests
+    with the number of drafts to verify, the first that the runner keeps; the runner forgets the drafts of all
+    other requests that the batch computes.
     """
 
     step: int
@@ -85,39 +84,37 @@ class Batch:
 
     @property
     def num_draft_tokens(self) -> int:
-        """The number of drafts that are verified."""
+        """Number of drafts to verify."""
         return sum([num_drafts for _, num_drafts in self.drafts]) if self.drafts else 0
 
     @property
     def num_tokens(self) -> int:
-        """Tokens computed in the (first) step, drafts included."""
+        """Number of tokens that the (first) step computes, including drafts."""
         num_tokens = self.num_decodes + self.num_draft_tokens
         return num_tokens + sum([chunk.num_tokens for chunk in self.chunks]) if self.chunks else num_tokens
 
     def answered_by(self, answer: "StepResult") -> "Batch":
-        """Names its answer, for a type checker."""
         return self
 
 
 @dataclass(slots=True)
 class StepResult:
-    """The result of a batch from its backend.
+    """The backend's result of a batch.
 
-    `end_times_s` holds the end of each step done, on the run's clock; its length is the number
-    of steps. `tokens` pairs every sampling request with its token, in any order; None in a world
-    that only counts, where each sampling request got one token a step and `ended` names those
-    whose token in the last step was the end token.
+    `end_times_s` has the end of each step that was done, on the run's clock. `tokens` pairs every sampling
+    request with its token, in any order. It is None if tokens are only counted: then each sampling request
+    got one token a step, and `ended` lists those whose token in the last step was the end token.
 
-    A request with drafts in the batch has a pair for each accepted one and for the token after them, in
-    order; where tokens are only counted, `accepted` pairs it with the number of accepted ones, and `surplus`
-    with those that were accepted behind the end of its answer, if any. `drafts` pairs decoding requests with
-    the number of drafts that the backend now keeps for the next step that has them.
+    A request with drafts has a pair for each accepted draft and one for the token behind them, in order. If
+    tokens are only counted, `accepted` pairs the request with the number of accepted drafts, and `surplus`
+    with those behind the end of its answer. `drafts` pairs decoding requests with the number of drafts that
+    the backend now keeps for the next step.
 
-    `failed` pairs each request that cannot go on with the reason, in words for its client: the last step
-    computed it like the others but gave it no token. It ends alone. The backend keeps it in the decoding set
-    until a batch names it in `finished`; what it yields meanwhile is dropped.
-    `logprobs` pairs requests that asked for them with those of their new token, `prompt_logprobs` those of
-    the prompt tokens that were computed; `vectors` pairs requests with their prompt's, little-endian float32.
+    `failed` pairs each request that cannot continue with the reason, in words for its client. The last step
+    computed the request but gave it no token; the others are not affected. The backend keeps it in the
+    decoding set until a batch lists it in `finished`, and its tokens until then are dropped. `logprobs` pairs
+    requests with the log probabilities of their new token, `prompt_logprobs` has those of prompt tokens that
+    were computed, and `vectors` pairs requests with the vector of their prompt, in little-endian float32.
     """
 
     step: int
@@ -147,19 +144,18 @@ Lack = Literal[
     "KV load",
     "unknown",
 ]
-"""The reasons not to admit a request: when running requests are preempted, none is admitted; the policy may
-give the next one a `quota` of 0; prompts may be held back for the sake of decodes, by
-`prefill_schedule_interval`; its blocks may be on their way from the host's memory; `unknown` stands in what
-is read from logs that do not say it."""
+"""Reasons not to admit a request.
+
+A step that preempts admits no request ("preemption"). The policy may give the next request a `quota` of 0.
+`prefill_schedule_interval` may hold prompts back for the sake of decodes. "KV load": blocks are on their way
+from the host's memory. "unknown": a log that was read does not say.
+"""
 FinishReason = Literal["stop", "length", "abort", "error", "refused", "repetition", "handed"]
-"""The reasons to end; `handed` is no end: another engine goes on with the request."""
+"""Reasons for the end of a request; after `handed` another engine continues it."""
 
 
 class Blocked(NamedTuple):
-    """The reason why no further request was admitted in a step: what the next in the queue lacked.
-
-    All behind it wait for it.
-    """
+    """The head of the queue, and the reason why it was not admitted. All requests behind it wait."""
 
     request_id: str
     reason: Lack

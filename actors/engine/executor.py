@@ -1,4 +1,4 @@
-"""The Executor sends one batch to the Runner of every rank, and gives one result back."""
+"""The Executor sends a batch to the Runner of every rank, and returns one result."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -9,7 +9,7 @@ from sundog.actors.messages import Batch, Capacity, Interrupt, Load, StepResult
 
 
 class Runner(Actor[Batch | Interrupt | Load]):
-    """The shell around the Backend of one rank: hands it the Executor's messages, one after another."""
+    """The actor around the Backend of one rank. It executes one message after another."""
 
     def __init__(self, name: str, backend: Backend, *, tap: Tap | None = None) -> None:
         super().__init__(name, capacity=4, tap=tap)
@@ -34,15 +34,15 @@ class Runner(Actor[Batch | Interrupt | Load]):
 
 
 class RankDied(ActorDied):
-    """A rank will not answer."""
+    """A rank ended and will not answer."""
 
 
 class RanksDisagree(Exception):
-    """A rank did other steps than rank 0: its state no longer agrees with the others'."""
+    """A rank did other steps than rank 0: its state differs from the others'."""
 
 
 class AllRanks:
-    """Gathers the answers of all ranks to a batch: `reply` is rank 0's result, once all have come."""
+    """Collector of all ranks' results of a batch. `reply` is rank 0's result, once all have come."""
 
     __slots__ = ("_names", "_num_missing", "_results", "_step", "reply")
 
@@ -80,10 +80,10 @@ class AllRanks:
 
 
 class Executor(Actor[Batch | Interrupt | Load]):
-    """Keeps ranks in step: a batch goes to all, and rank 0's answer is given once all have answered.
+    """The actor that keeps ranks in step: each batch goes to all, and rank 0's result is returned.
 
-    The Executor does not block on the answers, so that an Interrupt finds it free. A rank that dies, or does
-    other steps than rank 0, is named in the error given instead of an answer.
+    It does not block on the results, so that it can handle an Interrupt meanwhile. If a rank dies, or does
+    other steps than rank 0, the reply is an error that names it.
     """
 
     def __init__(
@@ -115,7 +115,11 @@ class Executor(Actor[Batch | Interrupt | Load]):
             runner.tell(interrupt)
 
     async def _load(self, load: Load) -> Capacity:
-        """Return the smallest capacity of all ranks; raises RanksDisagree over the size of a block."""
+        """Return the smallest capacity of all ranks.
+
+        Raises:
+            RanksDisagree: Ranks have different block sizes.
+        """
         replies = [runner.request(load) for runner in self._runners]
         capacities = [await reply.wait() for reply in replies]
         for runner, capacity in zip(self._runners, capacities, strict=True):

@@ -1,9 +1,9 @@
 """The Scheduler: one step after another, each in three beats: plan, execute, update.
 
-New requests and resets take effect before a plan, aborts before a plan and before an update. With
-async scheduling step k+1 is planned while step k runs, and with stages of layers as many steps run at once;
-otherwise one runs at a time. All decisions are taken in `actors/core/`. At any moment the Scheduler is in one
-phase:
+New requests and resets take effect before a plan; aborts take effect before a plan and before an update. With
+async scheduling step k+1 is planned while step k runs; with pipeline stages as many steps run at once as
+there are stages; otherwise one at a time. All decisions are made in `actors/core/`. The Scheduler is in one
+of five phases:
 
     IDLE ---message--> BEGINNING ---plan--> EXECUTING ---result--> BEGINNING, or IDLE without work
                            |                    ^
@@ -14,13 +14,13 @@ phase:
 | IDLE | a message | `_begin_soon` | |
 | BEGINNING | its own BeginStep, later in this instant | is read then | `_begin_step` |
 | EXECUTING | the result of the oldest step | is read then | `_end_step` |
-| RUN | the result of a run of steps | `_interrupt` | `_end_step` |
+| RUN | the result of a decode run | `_interrupt` | `_end_step` |
 | INTERRUPTED | the same, at the run's next step boundary | is read then | `_end_step` |
 
-With async scheduling, a BEGINNING that leaves room in the queue of steps is followed by another, and
-each step of a run counts as planned while the one before it runs, so that no message changes the next step:
-when the run ends, that next step is planned as it would have been one step earlier, and then the one after
-it, which sees every message.
+With async scheduling, a BEGINNING that leaves room in the queue of steps is followed by another one. Each
+step of a decode run counts as planned while the previous one runs, so that a message cannot change the next
+step: when the run ends, that step is planned as it would have been one step earlier, and then the one
+behind it, which sees every message.
 """
 
 import enum
@@ -74,10 +74,10 @@ class Phase(enum.Enum):
 
 @dataclass(slots=True)
 class Planned:
-    """A step whose result is to come.
+    """A step whose result is pending.
 
-    `num_taken_blocks` is what its plan took from the pool, less what it gave back by preemption; of a run's
-    first step. The two other numbers are what the plan left.
+    `num_taken_blocks` is what its plan (of a decode run, that of the first step) took from the pool, less
+    what preemptions gave back. The two other numbers are as of the end of the plan.
     """
 
     batch: Batch
@@ -89,8 +89,10 @@ class Planned:
 
 
 class BeginStep:
-    """The Scheduler tells itself to begin a step: an event of its own, so that whatever comes in
-    an instant is in the step that begins in it."""
+    """The Scheduler tells itself to begin a step.
+
+    It is an event of its own, so that everything that arrives in an instant is in the step of that instant.
+    """
 
 
 BEGIN_STEP = BeginStep()
@@ -100,9 +102,10 @@ ToScheduler = ToEngine | ResetPrefixCache | StepResult | BeginStep | LoadDone | 
 
 
 class Scheduler(Actor[ToScheduler]):
-    """Owns the queues; borrows the pool; talks to one Executor and tells its listeners.
+    """The actor that owns the queues, borrows the block pool, and sends batches to one Executor.
 
-    The `start_s` that listeners are told is when the step's own work began, even if it was planned earlier.
+    Listeners receive each StepOutput. Its `start_s` is when the step's own work began, even if it was planned
+    earlier.
     """
 
     def __init__(
@@ -131,23 +134,23 @@ class Scheduler(Actor[ToScheduler]):
         self._checks_when_idle = checks_when_idle
         times, may_ask = state.step_times, isinstance(state.policy, GuardedPolicy)
         self._measured = times if may_ask and isinstance(times, MeasuredSteps) else None
-        """The measurements of steps, if a user's policy may ask and no model knows the durations."""
+        """Measured step times, if a user's policy may need them and no model has them."""
         self._tracer = tracer
         self._depth = state.config.max_concurrent_batches
         self._steps: deque[Planned] = deque()
-        """The steps that run, the oldest first: at most `_depth`."""
+        """Steps in flight, the oldest first; at most `_depth`."""
         self._results: deque[StepResult] = deque()
-        """Results that came while a step was beginning."""
+        """Results that arrived while a step was beginning."""
         self._inbox = Inbox(state, tracer)
         self._aborted: list[Finish] = []
-        """Aborted and refused requests, which the next StepOutput names beside those that tokens ended."""
+        """Aborted and refused requests, which the next StepOutput lists with those that tokens ended."""
         self._somebody_ended = False
-        """True if a request ended with the last step: then the next plan says so."""
+        """Whether a request ended with the last step: the next batch has to list it."""
         self._progress = Progress()
         self._begin_timer = MessageTimer(self, BEGIN_STEP)
         self._last_end_s = 0.0
         self._interrupted_s = 0.0
-        """The time of the latest Interrupt: the messages of that run came then or later."""
+        """Time of the latest Interrupt; the messages that caused it came then or later."""
 
     @property
     def idle(self) -> bool:
@@ -191,19 +194,19 @@ class Scheduler(Actor[ToScheduler]):
 
     @property
     def _has_work(self) -> bool:
-        """True while there is something to plan, and planning is allowed."""
+        """Whether there is something to plan and planning is allowed."""
         state = self._state
         return bool(state.requests or state.finished_ids) and not self._inbox.is_frozen
 
     def _take(self, message: Due) -> None:
-        """Keep a message until it takes effect; a run ends for it."""
+        """Store a message until it takes effect; it ends a decode run."""
         if self._grammars is not None and self._waits(self._grammars, message):
             return
         self._inbox.put(message)
         self._hurry()
 
     def _waits(self, grammars: GrammarsAhead, message: Due) -> bool:
-        """Whether a message has to wait for a grammar; steps of other requests do not wait for that."""
+        """Return whether a message waits for a grammar to compile; other requests go on meanwhile."""
         if isinstance(message, Abort | Withdraw):
             for due in grammars.release(message.request_ids):
                 self._inbox.put(due)
@@ -219,7 +222,7 @@ class Scheduler(Actor[ToScheduler]):
             self.expect(compiled, grammars.receiver)
 
     def _compiled(self, message: Compiled) -> None:
-        """Keep the requests that waited for a grammar until they take effect."""
+        """Queue the requests that waited for a grammar."""
         assert self._grammars is not None
         for due in self._grammars.compiled(message.constraint):
             self._inbox.put(due)
@@ -227,7 +230,7 @@ class Scheduler(Actor[ToScheduler]):
         self._hurry()
 
     def _let_go(self, grammars: GrammarsAhead, request_ids: Sequence[str]) -> None:
-        """Free the grammars of requests that have ended here, and take those that waited for room."""
+        """Free the grammars of requests that ended, and queue requests that waited for room."""
         for due in grammars.let_go(request_ids):
             self._inbox.put(due)
         self._expect_grammars(grammars)
@@ -250,7 +253,7 @@ class Scheduler(Actor[ToScheduler]):
     # --- a step begins ---------------------------------------------------------------------------
 
     def _begin_step(self) -> None:
-        """Plan a step and send it, if there is work for one."""
+        """Plan a step and send it, if there is work."""
         self._state.view.advance(self.clock.now_s())
         if self._steps and self._steps[0].batch.max_steps > 1:
             self.phase = Phase.RUN
@@ -283,7 +286,7 @@ class Scheduler(Actor[ToScheduler]):
             self._fall_idle()
 
     def _plan(self, *, may_run: bool = True) -> int:
-        """Plan one step, or a run of them, and have it executed; returns the tokens of one step."""
+        """Plan a step or a decode run and send it; return the number of tokens of one step."""
         state, pool = self._state, self._state.kv.pool
         num_before = pool.num_free
         batch, blocked = plan(state, may_run=may_run)
@@ -309,7 +312,7 @@ class Scheduler(Actor[ToScheduler]):
     # --- a step ends -----------------------------------------------------------------------------
 
     def _end_step(self) -> None:
-        """Take in the result of the oldest step, tell the listeners, and go on."""
+        """Apply the result of the oldest step, send it to the listeners, and continue."""
         state, result = self._state, self._results.popleft()
         # A run that a failing engine cuts ends in the past: what came later waits for the step that is lost.
         is_heard = self.phase is not Phase.INTERRUPTED or result.end_times_s[-1] >= self._interrupted_s
@@ -372,7 +375,7 @@ class Scheduler(Actor[ToScheduler]):
         self._go_on(planned, finished)
 
     def _go_on(self, planned: Planned, finished: Sequence[Finish]) -> None:
-        """Begin the next step soon, or wait for what it needs."""
+        """Begin the next step, or wait for what it needs."""
         if self._grammars is not None:
             self._let_go(self._grammars, [each.request_id for each in finished])
         if self._steps or self._has_work or self._inbox.held or not self._inbox.is_empty:
@@ -388,7 +391,7 @@ class Scheduler(Actor[ToScheduler]):
             self._fall_idle()
 
     def _waits_for_blocks(self, planned: Planned) -> bool:
-        """True if only a message can go on: what is held for, or by, another engine is all that lacks."""
+        """Return whether only a message can help: all requests lack blocks held for, or by, other engines."""
         state = self._state
         if not state.requests:
             return False
@@ -404,7 +407,7 @@ class Scheduler(Actor[ToScheduler]):
 
 
 def _what_counts(state: SchedulerState, result: StepResult) -> StepResult:
-    """Return a result without tokens behind an end, and without those of requests that have left."""
+    """Return the result without tokens behind an end, and without those of requests that have left."""
     dropped = state.lockstep.in_flight[0].dropped
     if state.speculates:
         result = cut(state, result)
@@ -415,7 +418,7 @@ def _what_counts(state: SchedulerState, result: StepResult) -> StepResult:
 
 
 def _measure(measured: MeasuredSteps, output: StepOutput) -> None:
-    """Note how long the output's first step took, if it computed anything."""
+    """Record how long the first step took, if it computed tokens."""
     if num_tokens := output.batch.num_tokens:
         num_decodes = output.batch.num_decodes
         measured.seen(num_tokens - num_decodes, num_decodes, output.end_times_s[0] - output.start_s)

@@ -1,8 +1,8 @@
-"""AsyncLLM: a request from its arrival to its end. Tokenise, submit, detokenise, stream, cancel.
+"""AsyncLLM: the life of a request, from arrival to end: tokenise, submit, detokenise, stream, cancel.
 
 Laws: an accepted request ends with exactly one last delta, and its blocks are free within a step after its
-client has left. The engine never waits for a reader. A request whose engine is lost is submitted again if it
-was in no batch, and its reader has been given nothing; otherwise it ends with an error.
+client has left. The engine never waits for a reader. If an engine is lost, a request whose reader has
+received nothing is submitted again; others end with an error.
 """
 
 from collections.abc import Iterable, Sequence
@@ -53,7 +53,7 @@ FrontMessage = FromClients | PromptRead | StepOutput | EngineNews
 
 
 class AsyncLLM(Actor[FrontMessage]):
-    """The front of the engine: the one actor that the API and replayed clients talk to."""
+    """The front of the engine: the only actor that the API and replayed clients send to."""
 
     def __init__(
         self,
@@ -74,9 +74,9 @@ class AsyncLLM(Actor[FrontMessage]):
         self._replicas = ReplicaHealth(config.roles)
         self._requests: dict[str, ActiveRequest] = {}
         self._leaving: set[str] = set()
-        """Requests that are over for their readers and not yet for an engine: their ids are still in use."""
+        """Requests that ended for their readers and not yet for an engine; their ids are still in use."""
         self._without_engine: dict[str, ActiveRequest] = {}
-        """Requests whose engine was lost before their readers had been given anything; they wait for one."""
+        """Requests that lost their engine before their readers received anything, waiting for another."""
         self._families, self._num_accepted = Families(), 0
         self._may_refuse = defines(config.policy, "refuse") or defines(config.router, "refuse", RouterPolicy)
 
@@ -135,7 +135,7 @@ class AsyncLLM(Actor[FrontMessage]):
             self.expect(read, reader)
 
     def _prompt_read(self, read: PromptRead) -> None:
-        """A PromptReader is done with a prompt; its client may have left meanwhile."""
+        """Accept a prompt that a PromptReader has tokenised, unless its client has left."""
         if (accepted := self._readings.end(read)) is not None:
             accepted.set(self._accept(read.request_id, read.submits))
         self._expect_read(self._readings.next())
@@ -159,11 +159,11 @@ class AsyncLLM(Actor[FrontMessage]):
         return key in self._requests or key in self._leaving or key in self._readings or key in self._families
 
     def _active(self, names: Iterable[str]) -> list[ActiveRequest]:
-        """Return the requests among these whose readers wait for more."""
+        """Return those of the requests whose readers wait for more."""
         return [self._requests[name] for name in names if name in self._requests]
 
     def _new_id(self) -> str:
-        """Return the next id that no client has chosen for a request."""
+        """Return the next id that no client has chosen."""
         while self._is_in_use(name := f"request-{self._num_accepted}"):
             self._num_accepted += 1
         return name
@@ -174,7 +174,6 @@ class AsyncLLM(Actor[FrontMessage]):
             self._cut(request, Delta(finish_reason="abort"))
 
     def _drain(self, drain: Drain) -> Refused | Reply[Done | Refused]:
-        """Have a replica given nothing new, or give it requests again."""
         if refused := self._replicas.drain(drain):
             return refused
         drained = self._router.request(drain)
@@ -195,7 +194,7 @@ class AsyncLLM(Actor[FrontMessage]):
         self._lost(undelivered.request_ids)
 
     def _lost(self, request_ids: Iterable[str]) -> None:
-        """End requests that no engine has any more, or find them another engine."""
+        """End requests that lost their engine, or find them another one."""
         if gone := self._forget_leaving(request_ids):
             self._tell(Unserved(gone, "abort"))
         for request in self._active(request_ids):
@@ -208,9 +207,9 @@ class AsyncLLM(Actor[FrontMessage]):
         self._rescue()
 
     def _rescue(self) -> None:
-        """Give requests that wait for an engine to one that is up; end them if none ever will be.
+        """Submit requests that wait for an engine; end them if none will be up again.
 
-        While all that are up are drained, they wait for an undrain.
+        While all engines that are up are drained, they wait for an undrain.
         """
         if not self._without_engine:
             return
@@ -230,7 +229,6 @@ class AsyncLLM(Actor[FrontMessage]):
             listener.tell(news)
 
     def _forget_leaving(self, request_ids: Iterable[str]) -> tuple[str, ...]:
-        """Forget the leaving requests among these, and return them."""
         gone = tuple([name for name in request_ids if name in self._leaving])
         self._leaving.difference_update(gone)
         return gone
@@ -269,7 +267,7 @@ class AsyncLLM(Actor[FrontMessage]):
             self._end(request, last_delta(finishes[request.submit.request_id]))
 
     def _begun(self, output: StepOutput) -> None:
-        """Note which requests have begun, and where tokens are only counted, which have a first token."""
+        """Record which requests were admitted and, if tokens are only counted, have a first token."""
         for admission in output.batch.admitted:
             if (request := self._requests.get(admission.request_id)) is not None:
                 request.admitted(admission)
@@ -278,7 +276,7 @@ class AsyncLLM(Actor[FrontMessage]):
                 request.has_begun = True
 
     def _token(self, request: ActiveRequest, delta: Delta, finish: Finish | None) -> None:
-        """Pass one token on; it may complete a stop string, or be the last."""
+        """Stream a token, which may complete a stop string or be the last."""
         if delta.finish_reason is None:
             request.stream.put(delta)
         elif finish is None:
@@ -307,5 +305,5 @@ class AsyncLLM(Actor[FrontMessage]):
 
 
 def _ends(output: StepOutput) -> dict[str, Finish]:
-    """The requests that ended with a step; one that is handed over goes on elsewhere."""
+    """Return the requests that ended with a step; a handed-over request continues elsewhere."""
     return {finish.request_id: finish for finish in output.finished if finish.reason != "handed"}

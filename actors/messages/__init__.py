@@ -1,13 +1,13 @@
-"""The vocabulary: every message that an actor sends, grouped by wire.
+"""All messages between actors, grouped by sender and receiver.
 
-Messages are records without tensors, callables or handles (streams and addresses excepted), and they
-are never changed: `dataclasses.replace` makes another. What is made in every step or for every request is
-written as `Submit` is: a dataclass with slots and an `__init__` of its own, which compilation makes a
-struct. A NamedTuple, or a dataclass that is frozen or has a generated `__init__`, is made by interpreted
-code even then, at four to twenty times the cost; for what is made seldom a frozen dataclass will do.
+A message is an immutable record without tensors, callables or handles (streams and addresses excepted);
+`dataclasses.replace` makes a changed copy. A message that is made in every step or for every request is
+written like `Submit`: a dataclass with slots and an `__init__` of its own, which compilation turns into a
+struct. Compiled code makes NamedTuples, frozen dataclasses and generated `__init__`s by interpreted code, at
+four to twenty times the cost; for rare messages a frozen dataclass is fine.
 
 What takes time or crosses a fate boundary is a message; everything else is a call. A message that is asked
-names the type of its answer in `answered_by`, which is never called (`actors/kernel/reply.py`).
+names the type of its reply in `answered_by`, which is never called (`actors/kernel/reply.py`).
 """
 
 from collections.abc import Sequence
@@ -55,19 +55,19 @@ from sundog.actors.messages.engine import (
 
 @dataclass(slots=True)
 class StepOutput:
-    """Scheduler tells AsyncLLM, the Recorder and other listeners what a batch brought.
+    """Scheduler tells AsyncLLM, the Recorder and other listeners the outcome of a batch.
 
-    `replica` is the scheduler's number. `tokens` pairs request and new token, None where tokens are only
-    counted: then each chunk of `batch` that samples and each decoding request got one token a step. `blocked`
-    says what the next request in the queue lacked; the (first) step's plan left the two `…_planned` numbers,
-    and took `num_taken_blocks`. At the end of the last step, before `num_freed_blocks` were given back,
-    `num_free_blocks_held` were free, with those that steps planned ahead have taken by then.
-    `ranks` are those that the policy gave to requests which began to wait, were next, or were admitted.
-    `logprobs`, `prompt_logprobs` and `vectors` are the StepResult's.
-    `accepted` pairs each request whose drafts were verified with the number of accepted ones, each of which
-    is a token beside the one that it got; in `tokens` those of one request stand in order. `surplus` pairs
-    requests with the drafts that were accepted behind the ends of their answers.
-    `kv_events` are recorded if a router asks for them, and come with steps that do more than decode on.
+    `replica` is the number of the Scheduler. `tokens` pairs requests with new tokens. It is None if tokens
+    are only counted: then each chunk of `batch` that samples, and each decoding request, got one token a
+    step. `blocked` is the reason why the head of the queue was not admitted. The two numbers `..._planned`
+    are as of the end of the (first) step's plan, which took `num_taken_blocks`. At the end of the last step
+    `num_free_blocks_held` blocks were free, less those that steps planned ahead have taken; then
+    `num_freed_blocks` were given back. `ranks` are the policy's ranks of requests that joined the queue, were
+    next, or were admitted. `logprobs`, `prompt_logprobs` and `vectors` are those of the StepResult.
+    `accepted` pairs each request whose drafts were verified with the number of accepted drafts, each of which
+    is a token in addition to the one that it got; in `tokens` the tokens of one request are in order.
+    `surplus` pairs requests with the accepted drafts behind the ends of their answers. `kv_events` are
+    recorded if a router needs them; steps that only decode have none.
     """
 
     replica: int
@@ -99,7 +99,7 @@ class StepOutput:
 
     @property
     def says_nothing(self) -> bool:
-        """Return True if the step changed nothing that any listener acts on."""
+        """Whether the step changed nothing that a listener acts on."""
         batch = self.batch
         is_heard = self.finished or self.ranks or self.kv_events or batch.num_tokens
         return not (is_heard or batch.finished or batch.preempted)
@@ -166,7 +166,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ReadPrompt:
-    """AsyncLLM asks a PromptReader to tokenise a long prompt; `number` tells apart requests of one id."""
+    """AsyncLLM asks a PromptReader to tokenise a long prompt.
+
+    `number` distinguishes requests that have the same id.
+    """
 
     generate: Generate
     request_id: str
@@ -174,13 +177,12 @@ class ReadPrompt:
     arrival_s: float
 
     def answered_by(self, answer: "PromptRead") -> "ReadPrompt":
-        """Names its answer, for a type checker."""
         return self
 
 
 @dataclass(frozen=True, slots=True)
 class PromptRead:
-    """A PromptReader's answer: the requests that a prompt became, one a choice, or a refusal."""
+    """A PromptReader's reply: the requests made from a prompt, one per choice, or a refusal."""
 
     request_id: str
     number: int
@@ -192,14 +194,14 @@ class PromptRead:
 
 @dataclass(slots=True)
 class Released:
-    """AsyncLLM tells the Router that requests are over for their engine; the Router counts them."""
+    """AsyncLLM tells the Router that requests have ended for their engine."""
 
     request_ids: tuple[str, ...]
 
 
 @dataclass(slots=True)
 class Siblings:
-    """AsyncLLM tells the Router to send the choices of one prompt to one replica, to share its blocks."""
+    """AsyncLLM tells the Router to send the choices of one prompt to one replica, where they share blocks."""
 
     submits: tuple[Submit, ...]
 
@@ -209,17 +211,16 @@ class Siblings:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Anyone asks AsyncLLM, and it the Router, to send a replica nothing new, or requests again.
+    """Anyone asks AsyncLLM, and AsyncLLM the Router, to drain a replica or to undo that.
 
-    The answer to the first comes when the last of its requests has ended, to the second at once. A drain that
-    is undone before it is done is refused.
+    A replica that drains gets no new requests. The reply to a drain comes when its last request has ended,
+    the reply to an undrain at once. A drain that is undone before it is complete is refused.
     """
 
     replica: int
     is_draining: bool = True
 
     def answered_by(self, answer: "Done | Refused") -> "Drain":
-        """Names its answer, for a type checker."""
         return self
 
 
@@ -228,9 +229,9 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Unserved:
-    """AsyncLLM tells its listeners that requests are over that no engine has, or will be given.
+    """AsyncLLM tells its listeners that requests have ended without an engine.
 
-    `reason` is abort where their clients have left, error where no engine will be up any more.
+    `reason` is abort if their clients left, error if no engine will be up again.
     """
 
     request_ids: tuple[str, ...]

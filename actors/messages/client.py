@@ -1,4 +1,4 @@
-"""The messages between AsyncLLM and what stands in front of it: the API, and replayed clients.
+"""Messages between AsyncLLM and its clients: the API, and replayed clients.
 
 Import them from `actors/messages/__init__.py`, which states the rules for messages.
 """
@@ -17,7 +17,7 @@ from sundog.actors.messages.engine import Refused
 class ChatMessage:
     """A turn of a conversation, for the tokenizer's chat template.
 
-    `more` is what else the template is given: calls of tools, or which call a result answers.
+    `more` has further fields for the template: tool calls, or the call that a result answers.
     """
 
     role: str
@@ -27,12 +27,12 @@ class ChatMessage:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The way in which a prompt becomes tokens, under vLLM's names.
+    """Options for turning a prompt into tokens, under vLLM's names.
 
-    `add_special_tokens` None adds them to a plain prompt and not to a conversation, whose template writes
-    them. `truncate_prompt_tokens` keeps that many tokens at the end of the prompt, or at its beginning where
-    `truncation_side` is right; -1 keeps as many as fit. The rest is for conversations: `template_arguments`
-    are further variables of the chat template.
+    `add_special_tokens` None adds them to a plain prompt, and not to a conversation, whose template writes
+    them. `truncate_prompt_tokens` keeps that many tokens at the end of the prompt, or at its beginning if
+    `truncation_side` is right; -1 keeps as many as fit. The other fields apply to conversations;
+    `template_arguments` are further variables of the chat template.
     """
 
     add_special_tokens: bool | None = None
@@ -47,19 +47,18 @@ PLAIN_READING = Reading()
 
 
 Prompt = str | tuple[int, ...] | tuple[ChatMessage, ...] | int
-"""Text, token ids, a conversation, or a bare number of tokens in a world that only counts."""
+"""Text, token ids, a conversation, or only a number of tokens if tokens are only counted."""
 
 
 @dataclass(slots=True)
 class Generate:
-    """API (or a replayed client) asks AsyncLLM for one completion.
+    """API, or a replayed client, asks AsyncLLM for a completion.
 
-    `block_hashes` carries a trace's own identities of the prompt's full blocks;
-    `tenant`, `session`, the three targets and `predicted_tokens` are for policies (`Submit` defines them).
-    `n` choices are asked for: each is a request of the engine's, with an id and a seed of its own
-    (`front/active_request.py`).
-    `reading` says how text becomes tokens; `trace_headers` are W3C's, of the span that it belongs to.
-    `client` is the digest of the key that it came with, where several keys tell clients apart.
+    `block_hashes` are a trace's own identities of the prompt's full blocks. `tenant`, `session`, the three
+    targets and `predicted_tokens` are for policies (`Submit` defines them). Each of the `n` choices is a
+    request of its own in the engine, with its own id and seed (`front/active_request.py`). `reading` controls
+    tokenisation; `trace_headers` are W3C's, of the span that the request belongs to. `client` is the digest
+    of its API key, if there are several keys.
     """
 
     prompt: Prompt
@@ -82,17 +81,15 @@ class Generate:
     client: str | None = None
 
     def answered_by(self, answer: "Accepted | Refused") -> "Generate":
-        """Names its answer, for a type checker."""
         return self
 
 
 @dataclass(slots=True)
 class Accepted:
-    """AsyncLLM took the request: read the stream of each choice to its end, or tell `Cancel`.
+    """AsyncLLM accepted the request: read the stream of each choice to its end, or tell `Cancel`.
 
-    One that `may_be_refused` has an engine whose policy may yet turn it away: the first delta of each stream
-    tells.
-    `prompt_token_ids` is what the prompt became, None where tokens are only counted.
+    With `may_be_refused` the engine's policy may still refuse the request; the first delta of each stream
+    says so. `prompt_token_ids` is the tokenised prompt, None if tokens are only counted.
     """
 
     request_id: str
@@ -103,12 +100,12 @@ class Accepted:
 
     @property
     def stream(self) -> DeltaStream:
-        """The stream of the only choice, or of the first."""
+        """Stream of the first choice."""
         return self.streams[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """API tells AsyncLLM that this request's answer is read no more, with all its choices."""
+    """API tells AsyncLLM that nobody reads this request's answer any more, including all choices."""
 
     request_id: str

@@ -1,4 +1,4 @@
-"""Messages about engines: what they are asked, and that they are lost or back."""
+"""Messages to engines, and messages that an engine was lost or is up."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,10 +13,10 @@ from sundog.actors.kernel.actor import Ref
 
 @dataclass(slots=True)
 class Interrupt:
-    """Scheduler tells Executor, and Executor every Runner, to end a run at its next step boundary.
+    """Scheduler tells Executor, and Executor every Runner, to end a decode run at its next step boundary.
 
-    A message came that the next step must see. An Interrupt is handled while the run goes on; one that comes
-    after the run is ignored.
+    A message came that the next step must see. An Interrupt is handled during the run; one that arrives after
+    the run is ignored.
     """
 
     step: int
@@ -24,10 +24,9 @@ class Interrupt:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """EngineCore asks Executor, and Executor every Runner, to make its model ready."""
+    """EngineCore asks Executor, and Executor every Runner, to load its model."""
 
     def answered_by(self, answer: "Capacity") -> "Load":
-        """Names its answer, for a type checker."""
         return self
 
 
@@ -35,7 +34,7 @@ class Load:
 class Capacity:
     """The capacity of a loaded backend; `num_blocks` includes the null block 0.
 
-    `computation` is None of backends that compute no steps of a decoder, such as cost models.
+    `computation` is None for backends that compute no steps of a decoder, such as cost models.
     """
 
     num_blocks: int
@@ -48,9 +47,9 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class TakenIn:
-    """Scheduler tells the monitor of its process which requests a batch takes in, before it is executed.
+    """Scheduler tells the monitor of its process which requests a batch admits, before it is executed.
 
-    The process may die of the batch. Requests that the batch preempts are in none until they are taken in
+    The batch may kill the process. Requests that the batch preempts are in no batch until they are admitted
     again.
     """
 
@@ -65,7 +64,7 @@ class TakenIn:
 class Abort:
     """AsyncLLM tells Router, and Router the Scheduler, to end requests; unknown ids are ignored.
 
-    With `reason` "stop" a stop string was seen after detokenisation.
+    With `reason` "stop" the detokenised text reached a stop string.
     """
 
     request_ids: tuple[str, ...]
@@ -74,26 +73,25 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """Router asks a Scheduler to take a request whose prompt another has computed, and to make room for it.
+    """Router asks a Scheduler to continue a request whose prompt another engine has computed.
 
-    The answer comes once the request has its blocks, which are then to be filled; one that is withdrawn
-    before has none. One that has begun is refused where there is no room at once. Where its own blocks are,
-    handed over and not fetched, it gets these.
+    The reply comes once the request has blocks, which are then to be filled; a withdrawn request gets no
+    reply. A request that has begun is refused if there is no room at once. If its own blocks are still on
+    this engine, handed over and not fetched, it gets them back.
     """
 
     submit: Submit
 
     def answered_by(self, answer: "Reserved | Refused") -> "Pull":
-        """Names its answer, for a type checker."""
         return self
 
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """Router tells a Scheduler to hand over a request when a step ends after which that is possible.
+    """Router tells a Scheduler to hand over a request at the end of a step, once that is possible.
 
-    It ends there as `handed`, with what another engine needs to go on. If it `keeps_kv`, the blocks of one
-    that runs are kept until they have been fetched.
+    The request ends there as `handed`, with what another engine needs to continue it. With `keeps_kv`, the
+    blocks of a running request are kept until they have been fetched.
     """
 
     request_id: str
@@ -102,31 +100,31 @@ class HandOver:
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """The answer that a request has its blocks, and which are to be filled: the others were cached."""
+    """Reply: the request has its blocks; those listed are to be filled, the others were cached."""
 
     block_ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class KvFetched:
-    """Router tells two Schedulers that blocks are where they are to be: one frees its own, one goes on."""
+    """Router tells two Schedulers that blocks have arrived: one frees its own, the other continues."""
 
     request_ids: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    """Router tells a Scheduler to forget requests that it was to fetch, and to say nothing of their end."""
+    """Router tells a Scheduler to drop requests that it was about to fetch, without reporting their end."""
 
     request_ids: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class FetchKv:
-    """Router asks the links between engines to move a request's blocks; refused if they get lost on the way.
+    """Router asks the links between engines to copy a request's blocks; refused if they are lost on the way.
 
-    What is in `source_blocks` goes to as many `target_blocks`. `num_tokens` is what these blocks hold when
-    they are full: blocks go as they are.
+    The contents of `source_blocks` go to equally many `target_blocks`. `num_tokens` is the capacity of these
+    blocks: they are copied whole.
     """
 
     request_id: str
@@ -137,13 +135,12 @@ class FetchKv:
     target_blocks: tuple[int, ...] = ()
 
     def answered_by(self, answer: "Done | Refused") -> "FetchKv":
-        """Names its answer, for a type checker."""
         return self
 
 
 @dataclass(frozen=True, slots=True)
 class CeaseFetch:
-    """Router tells the links to move a request's blocks no further."""
+    """Router tells the links to stop copying a request's blocks."""
 
     request_id: str
 
@@ -153,12 +150,12 @@ class CeaseFetch:
 
 @dataclass(frozen=True, slots=True)
 class ResetPrefixCache:
-    """Anyone asks the KVCacheManager, and it the Scheduler, to forget cached prefixes.
+    """Anyone asks the KVCacheManager, and it the Scheduler, to clear the prefix cache.
 
-    The reset happens before the next plan, in its turn among other messages. It is refused while requests
-    hold blocks. With `reset_running` running requests are preempted first, and their steps in flight are
-    thrown away. If the engine `begins_anew` it has no requests, and all that its process had is gone: blocks
-    that others might have fetched, and those in the host's memory. The Router asks one `replica`, or all.
+    The reset happens before the next plan, in order with other messages. It is refused while requests hold
+    blocks. With `reset_running` running requests are preempted first, and their steps in flight are
+    discarded. With `begins_anew` the engine has no requests and its process lost everything: blocks that
+    others might have fetched, and those in the host's memory. The Router asks one `replica`, or all.
     """
 
     reset_running: bool = False
@@ -166,37 +163,34 @@ class ResetPrefixCache:
     begins_anew: bool = False
 
     def answered_by(self, answer: "Done | Refused") -> "ResetPrefixCache":
-        """Names its answer, for a type checker."""
         return self
 
 
 @dataclass(frozen=True, slots=True)
 class Freeze:
-    """Anyone asks AsyncLLM, it the Router, and it every Scheduler, to begin no step, or to go on.
+    """Anyone asks AsyncLLM, AsyncLLM the Router, and the Router every Scheduler, to pause or continue.
 
-    Requests keep their places and blocks meanwhile. The answer comes when no step runs any more.
+    Requests keep their places and blocks. The reply comes when no step runs.
     """
 
     is_frozen: bool = True
 
     def answered_by(self, answer: "Done | Refused") -> "Freeze":
-        """Names its answer, for a type checker."""
         return self
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The answer that an order has been carried out."""
+    """Reply: the order was carried out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The request was not taken and nothing was changed.
+    """Reply: the request was not accepted, and nothing changed.
 
-    `kind` `invalid` is the caller's mistake (400), `param` names the field and `code` is OpenAI's
-    name for the mistake, if it has one; `overloaded` asks to come back after `retry_after_s` (429),
-    and so does `unavailable`, while no engine is up (503). With `failed` a bug stopped this request alone
-    (500).
+    `kind` is `invalid` for a mistake of the caller (400), with the field in `param` and OpenAI's name of the
+    mistake, if any, in `code`; `overloaded` if the client should try again after `retry_after_s` (429);
+    `unavailable` while no engine is up (503); `failed` if a bug ended this request alone (500).
     """
 
     reason: str
@@ -207,7 +201,7 @@ class Refused:
 
 
 ToEngine = Submit | Abort | Freeze | HandOver | Pull | KvFetched | Withdraw
-"""The messages that a Router sends a Scheduler."""
+"""Messages from a Router to a Scheduler."""
 
 # --- supervisor to Router to AsyncLLM and its listeners ------------------------------------------
 
@@ -218,9 +212,9 @@ def _nothing_runs() -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class EngineRefs:
-    """The addresses of an engine core that is up. Closing both lets it end.
+    """Addresses of an engine core that is up. The core ends once both are closed.
 
-    `running` returns the requests in its batches: the supervisor reads them once the core is over.
+    `running` returns the requests in its batches: the supervisor reads them after the core has ended.
     """
 
     scheduler: Ref[ToEngine]
@@ -236,11 +230,11 @@ class EngineRefs:
 
 @dataclass(frozen=True, slots=True)
 class EngineDown:
-    """A replica's supervisor tells the Router that its engine core crashed, and is gone.
+    """A replica's supervisor tells the Router that its engine core crashed.
 
-    The Router passes it on to AsyncLLM, and AsyncLLM to its listeners, with the `request_ids` that
-    the core has lost. Those that were `in_batch` end with an error: one of them may have killed it.
-    `retry_after_s` is when it may be back; None: never.
+    The Router passes it on to AsyncLLM, and AsyncLLM to its listeners, with the `request_ids` that the core
+    has lost. Those that were `in_batch` end with an error, because one of them may have caused the crash.
+    `retry_after_s` is when the core may be back; None: never.
     """
 
     replica: int
@@ -252,7 +246,7 @@ class EngineDown:
 
 @dataclass(frozen=True, slots=True)
 class EngineUp:
-    """A replica's supervisor tells the Router, and the Router AsyncLLM, that there is a new core."""
+    """A replica's supervisor tells the Router, and the Router AsyncLLM, that a new core is up."""
 
     replica: int
     engine: EngineRefs
@@ -260,7 +254,7 @@ class EngineUp:
 
 @dataclass(frozen=True, slots=True)
 class PolicyFailed:
-    """An EngineCore tells AsyncLLM and the listeners that its policy failed, and another took over."""
+    """An EngineCore tells AsyncLLM and the listeners that its policy failed and was replaced."""
 
     replica: int
     reason: str
@@ -268,11 +262,11 @@ class PolicyFailed:
 
 @dataclass(slots=True)
 class Routed:
-    """The Router tells the listeners which of several replicas it chose for requests, and what it knew then.
+    """The Router tells the listeners which replica it chose for requests, and the facts at that time.
 
-    `num_requests` were unfinished on it, `fewest_requests` and `most_requests` on those of the `num_up`
-    replicas that had fewest and most. Of the prompt it had `num_hit_blocks`, and no other more than
-    `most_other_hit_blocks`; None where the policy does not ask.
+    The replica had `num_requests` unfinished requests; over the `num_up` replicas that number ranged from
+    `fewest_requests` to `most_requests`. It had `num_hit_blocks` of the prompt, and the best other replica
+    `most_other_hit_blocks`; both are None if the policy does not look them up.
     """
 
     request_ids: tuple[str, ...]
@@ -287,21 +281,21 @@ class Routed:
 
 @dataclass(frozen=True, slots=True)
 class RouterFailed:
-    """The Router tells AsyncLLM that its policy failed, and round-robin took over for good."""
+    """The Router tells AsyncLLM that its policy failed and round-robin replaced it for good."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Undelivered:
-    """The Router tells AsyncLLM that no engine was up for these requests, or that their way was lost."""
+    """The Router tells AsyncLLM that requests reached no engine."""
 
     request_ids: tuple[str, ...]
     was_lost: bool = False
 
 
 EngineNews = EngineDown | EngineUp | PolicyFailed | RouterFailed | Undelivered
-"""The messages about engines that AsyncLLM is told."""
+"""Messages about engines that AsyncLLM receives."""
 
 
 # --- anyone to AsyncLLM: how is the engine? -------------------------------------------------------
@@ -309,10 +303,9 @@ EngineNews = EngineDown | EngineUp | PolicyFailed | RouterFailed | Undelivered
 
 @dataclass(frozen=True, slots=True)
 class CheckHealth:
-    """Anyone asks AsyncLLM how its engines are."""
+    """Anyone asks AsyncLLM for the state of its engines."""
 
     def answered_by(self, answer: "Health") -> "CheckHealth":
-        """Names its answer, for a type checker."""
         return self
 
 
@@ -321,11 +314,11 @@ ReplicaStatus = Literal["healthy", "draining", "restarting", "dead"]
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The state of the engines: `replicas` says healthy, draining, restarting or dead of each.
+    """The state of the engines; `replicas` has healthy, draining, restarting or dead for each.
 
-    `healthy`: all are up. `degraded`: requests are served, but not by all replicas or not by the
-    policy that was asked for. `restarting`: none is up, and one will be. `draining`: those that are up are
-    given nothing new. `dead`: none will be.
+    `healthy`: all are up. `degraded`: requests are served, but some replica is down or a policy was replaced.
+    `restarting`: none is up, and one will be. `draining`: those that are up get no new requests. `dead`: none
+    is up, and none will be.
     """
 
     status: Literal["healthy", "degraded", "restarting", "draining", "dead"]
@@ -333,9 +326,9 @@ class Health:
     reason: str = ""
     retry_after_s: float | None = None
     capacity: Capacity | None = field(default=None, compare=False)
-    """The capacity of the engine that came up last."""
+    """Capacity of the engine that came up last."""
 
     @property
     def serves(self) -> bool:
-        """Return True if new requests are taken."""
+        """Whether new requests are accepted."""
         return self.status in ("healthy", "degraded")

@@ -1,8 +1,8 @@
-"""The engine below the actors: folds a batch, launches its step, and takes in what came of it.
+"""The torch engine below the actors: it applies batches, launches their steps, and returns results.
 
-Law: the order of steps is the order of launches, and a step may be launched before the one before it has come
-back; then the tokens that it computes are those that the device has kept. What depends on tokens in any other
-way waits for them.
+Law: steps complete in the order of launches. A step may be launched before the result of the previous one is
+back; its tokens are then those that the device has kept. Everything else that depends on tokens waits for
+them.
 """
 
 from collections import deque
@@ -28,7 +28,7 @@ from sundog.runtime.step.step import Step
 
 @dataclass(slots=True)
 class Flight:
-    """A step that has been launched: its tokens, or the download that brings them."""
+    """A launched step: its tokens, or the download that brings them."""
 
     batch: Batch
     step: Step
@@ -36,14 +36,14 @@ class Flight:
     prompt_logprobs: tuple[PromptLogprobs, ...] = ()
     download: Download | None = None
     kept: list[int] | None = None
-    """The sampling rows whose tokens count, once they have been taken in."""
+    """Sampling rows whose tokens count, once they are known."""
 
 
 class Engine:
-    """A model, its requests, and the steps that are under way, the oldest first.
+    """A model, its requests, and the steps in flight, the oldest first.
 
-    With `ahead`, tokens stay on the device for the next step; otherwise a launch computes the whole step.
-    Of a `group` of ranks the first samples, and the others take its tokens: all fold the same batches.
+    With `ahead` tokens stay on the device for the next step; otherwise a launch computes the whole step. In a
+    `group` of ranks the first one samples and the others receive its tokens; all apply the same batches.
     """
 
     def __init__(
@@ -75,7 +75,11 @@ class Engine:
 
     @torch.inference_mode()
     def launch(self, batch: Batch) -> Flight:
-        """Begin the batch's step, behind those that are under way. ValueError if it breaks the rules."""
+        """Launch the batch's step behind those in flight.
+
+        Raises:
+            ValueError: The batch breaks the rules of `core/batch.py`.
+        """
         make_current(self._model.device)
         if self._last is None or self._requests.looks_back:
             self._take_in()
@@ -91,12 +95,12 @@ class Engine:
         return flight
 
     def wait(self, flight: Flight) -> None:
-        """Wait for what the step sampled; touches nothing that a launch needs."""
+        """Wait for the sampled tokens; touches nothing that a launch needs."""
         if flight.download is not None:
             flight.download.wait()
 
     def finish(self, flight: Flight, end_s: float) -> StepResult:
-        """Take in the oldest step, which ended at `end_s`."""
+        """Return the result of the oldest step, which ended at `end_s`."""
         assert flight is self._flights[0], "steps end in the order in which they began"
         make_current(self._model.device)
         self._take_in(1)
@@ -123,7 +127,7 @@ class Engine:
         )
 
     def _take_in(self, most: int | None = None) -> None:
-        """Note the tokens of the oldest steps, of all if `most` is None."""
+        """Record the tokens of the `most` oldest steps; None for all."""
         for flight in list(self._flights)[:most]:
             if flight.kept is None:
                 if flight.download is not None:
@@ -131,7 +135,7 @@ class Engine:
                 flight.kept = self._requests.advance(flight.step, flight.sampled)
 
     def _compute(self, flight: Flight) -> None:
-        """The whole step, from its tokens to the sampled ones."""
+        """Compute the whole step, up to the sampled tokens."""
         step = flight.step
         if step.scored:
             logits_RV, flight.prompt_logprobs = self._model.scored_logits(step)
@@ -141,7 +145,7 @@ class Engine:
             flight.sampled = self._chosen(logits_RV, step)
 
     def _compute_ahead(self, flight: Flight, last: LastTokens) -> None:
-        """Compute a step on a device that is not waited for, unless something of the step needs it."""
+        """Compute a step without waiting for the device, unless the step needs a result."""
         step = flight.step
         inputs = self._model.inputs(step)
         last.hold(len(self._requests.tables().table))
@@ -163,7 +167,7 @@ class Engine:
         last.write(inputs.row_R, token_R)
 
     def _chosen(self, logits_RV: Tensor, step: Step) -> Sampled:
-        """A token for each sampling row: chosen here, or by the rank that samples."""
+        """Return a token for each sampling row: chosen here, or by the rank that samples."""
         if self._group is None:
             return choose(logits_RV, step.choices)
         here = choose(logits_RV, step.choices) if self._group.rank.leads else Sampled()

@@ -1,7 +1,7 @@
-"""Commit a planned step: move the state on by it, and say it as a Batch of diffs.
+"""Commit a planned step: advance the state, and state the step as a Batch of differences.
 
-A batch may stand for a run of decode steps in which nothing but lengths changes. Law: a run leaves the state
-that its steps would have left one by one: the same blocks in the same order.
+A batch may be a decode run, in which nothing but lengths changes. Law: a run leaves the state that its steps
+would have left one by one, with the same blocks in the same order.
 """
 
 from sundog.actors.core.batch import Admission, Batch, Blocked, Chunk
@@ -12,7 +12,7 @@ from sundog.actors.core.step.state import SchedulerState
 
 
 class Draft:
-    """A step while it is being planned: the decisions so far, and the rest of the budget.
+    """A step while it is planned: the decisions so far, and the remaining budget.
 
     `reserved_blocks` are kept for running requests while others are admitted before them.
     """
@@ -41,11 +41,11 @@ class Draft:
         self.threshold = threshold
         self.num_decodes = 0
         self.has_members = False
-        """True once the members of the lockstep have been given their tokens."""
+        """Whether the members of the lockstep have got their tokens."""
         self.holds_prefills = False
-        """True if the step computes no part of a prompt (`cadence.py`)."""
+        """Whether prefills are held back in this step (`cadence.py`)."""
         self.has_prefill = False
-        """True if a request was preempted again that had been given a part of its prompt in this step."""
+        """Whether this step gave a request part of its prompt and then preempted it."""
         self.reserved_blocks = 0
         self.scheduled: dict[str, tuple[Request, int]] = {}
         self.new_blocks: dict[str, tuple[int, ...]] = {}
@@ -53,12 +53,12 @@ class Draft:
         self.preempted: list[Request] = []
         self.preempted_for: list[str] = []
         self.quotas: dict[str, int | None] = {}
-        """Quotas of running requests, asked before anything is decided, so that they hold throughout."""
+        """Quotas of running requests, called for before any decision, so that they are the same throughout."""
         self.blocked: Blocked | None = None
 
 
 def commit(state: SchedulerState, draft: Draft, may_run: bool) -> Batch:
-    """Move the state on by the planned step, and say it as a diff."""
+    """Advance the state by the planned step, and return the step as a Batch."""
     lockstep = state.lockstep
     lockstep.planned = draft.step
     lockstep.in_flight.append(InFlight(draft.step))
@@ -96,12 +96,12 @@ def commit(state: SchedulerState, draft: Draft, may_run: bool) -> Batch:
 
 
 def admission_order(request: Request) -> int:
-    """The order in which running requests are scheduled and reported: that of their latest admission."""
+    """Return the key that orders running requests: the number of their latest admission."""
     return request.order
 
 
 def _idle(state: SchedulerState, draft: Draft) -> tuple[str, ...]:
-    """Decoding requests that are left out of this step."""
+    """Return the decoding requests that this step leaves out."""
     left_out = [
         request
         for name, request in state.catching_up.items()
@@ -128,9 +128,9 @@ def _admission(request: Request, resumed: bool) -> Admission:
 
 
 def _verify(state: SchedulerState, draft: Draft) -> tuple[tuple[str, int], ...]:
-    """Count the drafts that the planned step computes, and the requests that have some as decodes.
+    """Count the drafts that the step computes, and the requests that have drafts as decodes.
 
-    These requests are taken out of `draft.scheduled`: how far they get is known when the result is.
+    These requests are removed from `draft.scheduled`: how far they get is known with the result.
     """
     record, found = state.lockstep.in_flight[-1], []
     for name, (request, num_tokens) in list(draft.scheduled.items()):
@@ -149,7 +149,7 @@ def _verify(state: SchedulerState, draft: Draft) -> tuple[tuple[str, int], ...]:
 
 
 def _chunks(state: SchedulerState, draft: Draft) -> tuple[Chunk, ...]:
-    """Return what the touched requests compute, except decodes that the runner knows of."""
+    """Return the chunks of the scheduled requests, except decodes that the runner knows of."""
     chunks = []
     for request, num_tokens in draft.scheduled.values():
         caught_up = _catch_up(state, request, num_tokens)
@@ -161,7 +161,7 @@ def _chunks(state: SchedulerState, draft: Draft) -> tuple[Chunk, ...]:
 
 
 def _computed(state: SchedulerState, draft: Draft) -> list[tuple[Request, int, bool]]:
-    """Return the blocks that the touched requests have filled once the step is done."""
+    """Return the full blocks that scheduled requests will have after the step."""
     return [
         (request, request.num_registered_blocks, request.request_id not in state.catching_up)
         for request, _ in draft.scheduled.values()
@@ -169,7 +169,7 @@ def _computed(state: SchedulerState, draft: Draft) -> list[tuple[Request, int, b
 
 
 def _catch_up(state: SchedulerState, request: Request, num_tokens: int) -> bool:
-    """Count scheduled tokens as computed; True if the request has caught up and samples."""
+    """Count scheduled tokens as computed. True if the request has caught up and samples."""
     request.num_computed_tokens += num_tokens
     if request.num_computed_tokens < request.num_tokens + request.num_in_flight:
         return False
@@ -179,9 +179,9 @@ def _catch_up(state: SchedulerState, request: Request, num_tokens: int) -> bool:
 
 
 def _keep_apart(state: SchedulerState, draft: Draft, request: Request, caught_up: bool) -> None:
-    """Note when a request was scheduled, and when its next token may be computed.
+    """Record when a request was scheduled, and when its next token may be computed.
 
-    As vLLM 0.32 does: a token that is planned ahead reaches the first stage as many steps later as there are
+    As in vLLM 0.32, a token that is planned ahead reaches the first stage as many steps later as there are
     stages.
     """
     request.last_step = draft.step
@@ -190,7 +190,7 @@ def _keep_apart(state: SchedulerState, draft: Draft, request: Request, caught_up
 
 
 def _decodes(request: Request, draft: Draft, caught_up: bool) -> bool:
-    """Count the request as a decode if the runner knows that it decodes; True if so."""
+    """Count the request as a decode if the runner has it in its decoding set; True if so."""
     if request.decodes_on_wire:
         draft.num_decodes += 1
         return True
@@ -199,7 +199,7 @@ def _decodes(request: Request, draft: Draft, caught_up: bool) -> bool:
 
 
 def _new_blocks(draft: Draft) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """New blocks of requests that ran before; an Admission names its own."""
+    """Return new blocks of requests that ran before; an Admission lists its own."""
     if not draft.admitted:
         return tuple(draft.new_blocks.items())
     fresh = {request.request_id for request, _ in draft.admitted}
@@ -207,11 +207,11 @@ def _new_blocks(draft: Draft) -> tuple[tuple[str, tuple[int, ...]], ...]:
 
 
 def _run_length(state: SchedulerState) -> int:
-    """Return how many steps, the planned one included, can change nothing but lengths.
+    """Return how many steps, including the planned one, can change nothing but lengths.
 
-    A run ends when a request reaches its length limit or blocks might run out. Waiting requests go on
-    waiting: blocks only become fewer, no request leaves the batch, and no rank changes, unless it was drawn
-    from what a run changes. Even then no order of the queue lets one of it run while no running slot is free.
+    A run ends when a request reaches its length limit or blocks might run out. Waiting requests keep waiting:
+    blocks only become fewer, no request leaves the batch, and no rank changes unless it depends on what a run
+    changes. Even such a rank cannot admit a request while no running slot is free.
     """
     lockstep = state.lockstep
     if state.config.async_scheduling and (len(lockstep.in_flight) < 2 or lockstep.fills):
@@ -225,7 +225,7 @@ def _run_length(state: SchedulerState) -> int:
 
 
 def _policy_matters(state: SchedulerState) -> bool:
-    """True if the next step may admit a request because the policy answers otherwise than in this one."""
+    """Return whether the next step may admit a request because the policy's answer changes."""
     if not state.waiting:
         return False
     policy, config = state.policy, state.config
@@ -244,12 +244,12 @@ def _policy_matters(state: SchedulerState) -> bool:
 
 
 def extend(state: SchedulerState, num_steps: int, done_s: float) -> None:
-    """Plan `num_steps` more steps like the last one, which a run has done already.
+    """Plan `num_steps` more steps like the last one, which a decode run has already done.
 
-    The last but one of the run ended at `done_s`.
-    Blocks are taken in the order in which single steps would have taken them. O(requests that grow), with one
-    slice each. With blocks of 2 tokens, A grows in steps 5, 7, 9 and B in 6, 8, 10: the turns are A, B, six
-    blocks are taken, and A gets those at 0, 2, 4, B those at 1, 3, 5.
+    The last but one step of the run ended at `done_s`. Blocks are taken in the order in which single steps
+    would have taken them. O(requests that grow), with one slice each. With blocks of 2 tokens, A grows in
+    steps 5, 7, 9 and B in 6, 8, 10: the turns are A, B, six blocks are taken, and A gets those at 0, 2, 4, B
+    those at 1, 3, 5.
     """
     lockstep, kv = state.lockstep, state.kv
     first, last = lockstep.planned + 1, lockstep.planned + num_steps

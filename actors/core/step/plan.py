@@ -1,18 +1,18 @@
-"""Plan one step: which tokens of which requests are computed, in which blocks.
+"""Plan a step: which tokens of which requests are computed, in which blocks.
 
 There are no prefill and decode phases. Every request has computed tokens and known tokens, and a step lets
 the computed ones catch up with the known ones under one token budget. Running requests go first, in order of
-admission. Then waiting ones are admitted in the policy's order, as far as budget, running slots and blocks
-go, and the first that lacks something blocks all behind it. When blocks run out, a victim is preempted and
-recomputed later. Policies choose the next request and the victim, and may let prefills go first.
+admission. Then waiting requests are admitted in the policy's order while budget, running slots and blocks
+last; the first that lacks something blocks all behind it. When blocks run out, a victim is preempted and
+computed again later. The policy orders the queue, chooses the victim, and may let prefills go first.
 
-Without the options that vLLM does not have, the decisions are vLLM V1's, step for step. Two of these soften
-the queue. With `max_overtakes`, requests behind one that lacks blocks may be admitted; a request is overtaken
-at most N times in one wait, so that none starves. With `preempt_for_priority`, the next request in the queue
-may take the place of running requests that are strictly less urgent, if that is sure to admit it.
+Without the options that vLLM does not have, the decisions are those of vLLM V1, step for step. Two options
+change the queue. With `max_overtakes`, requests behind one that lacks blocks may be admitted; a request is
+overtaken at most that many times in one wait, so that none starves. With `preempt_for_priority`, the head of
+the queue may replace running requests that are strictly less urgent, if that is sure to admit it.
 
-Cost is O(what changed): requests in lockstep are touched only when they need or fill a block; when blocks
-or budget might not suffice for all, the lockstep is dissolved and the same loop touches everyone.
+Cost is O(what changed): requests in lockstep are touched only when they need or fill a block. When blocks or
+budget might not suffice for all, the lockstep is dissolved and the same loop touches every request.
 """
 
 from collections.abc import Iterable
@@ -28,9 +28,11 @@ from sundog.actors.core.step.states import aligned_tokens
 
 
 def plan(state: SchedulerState, *, may_run: bool = True) -> tuple[Batch, Blocked | None]:
-    """The next step, and what keeps the next request in the queue waiting, if there is one.
+    """Return the next step, and the first request that was not admitted with the reason.
 
-    Unless it `may_run`, it is a single step even where the state allows runs.
+    Args:
+        state: The state of the scheduler, which advances to the planned step.
+        may_run: Whether the batch may be a decode run; otherwise it is a single step.
     """
     lockstep = state.lockstep
     state.kv.new_states.clear()
@@ -65,7 +67,7 @@ def plan(state: SchedulerState, *, may_run: bool = True) -> tuple[Batch, Blocked
 
 
 def _has_prefill(draft: Draft) -> bool:
-    """Return True if the step computes a part of a prompt; the last token of a known prefix is none."""
+    """Return whether the step computes a part of a prompt, apart from the last token of a known prefix."""
     admitted = {request.request_id for request, _ in draft.admitted}
     for name, (request, _) in draft.scheduled.items():
         if name not in admitted:
@@ -83,7 +85,7 @@ def _blocked_by_preemption(state: SchedulerState) -> Blocked:
 
 
 def _threshold(state: SchedulerState) -> int:
-    """The most tokens of one prefill in this step; 0 is no limit."""
+    """Return the largest number of tokens of one prefill in this step; 0 for no limit."""
     config = state.config
     threshold = config.long_prefill_token_threshold
     if not threshold:
@@ -97,9 +99,9 @@ def _threshold(state: SchedulerState) -> int:
 
 
 def _ask_quotas(state: SchedulerState, draft: Draft) -> None:
-    """Ask the policy for a quota of each running request with several tokens to compute. O(these requests)
+    """Call the policy's `quota` for each running request with several tokens to compute. O(these requests)
 
-    A policy that pauses is asked about decodes, too: O(running).
+    A policy that pauses is also called for decodes: O(running).
     """
     assert state.quota is not None
     for name, request in state.catching_up.items():
@@ -141,16 +143,16 @@ def _schedule_running(state: SchedulerState, draft: Draft) -> None:
 
 
 def _catching_up(state: SchedulerState, draft: Draft) -> dict[str, Request]:
-    """Requests not in lockstep that are to be scheduled, except those this plan has admitted already."""
+    """Return the requests outside the lockstep to schedule, without those this plan has admitted."""
     if not draft.scheduled:
         return state.catching_up
     return {n: r for n, r in state.catching_up.items() if n not in draft.scheduled}
 
 
 def _lockstep_holds(state: SchedulerState, draft: Draft, catching_up: dict[str, Request]) -> bool:
-    """True if every member gets its token and its block in the order of the plain loop.
+    """Return whether every member gets its token and block in the order of the plain loop.
 
-    Where blocks may run out, only if those that are preempted are the last in this order.
+    If blocks may run out, that is so only if the victims are the last in this order.
     """
     lockstep, num_members = state.lockstep, len(state.lockstep.members)
     budget = draft.budget - num_members
@@ -172,7 +174,7 @@ def _lockstep_holds(state: SchedulerState, draft: Draft, catching_up: dict[str, 
 
 
 def _grow(state: SchedulerState, draft: Draft, growing: list[Request]) -> None:
-    """Give each of these members a block, in turn: all that a step of steady decode does."""
+    """Give each of these members a block: the only work of a step of steady decode."""
     if growing:
         new_blocks = draft.new_blocks
         blocks = state.kv.pool.take(len(growing))
@@ -183,7 +185,7 @@ def _grow(state: SchedulerState, draft: Draft, growing: list[Request]) -> None:
 
 
 def _has_room(state: SchedulerState, draft: Draft, request: Request) -> bool:
-    """Free a block for a member, preempting others if necessary; False if it is preempted itself."""
+    """Free a block for a member, preempting others if necessary. False if the member itself is preempted."""
     while state.kv.pool.num_free == 0:
         victim = state.choose_victim(state.running, state.view)
         _preempt(state, draft, victim, request)
@@ -219,7 +221,7 @@ def _advance(state: SchedulerState, draft: Draft, request: Request) -> bool:
 
 
 def _pending(state: SchedulerState, draft: Draft, request: Request) -> int:
-    """Tokens that a running request could compute in this step, the budget aside."""
+    """Return how many tokens a running request could compute in this step, without the budget."""
     computed, in_flight = request.num_computed_tokens, request.num_in_flight
     if draft.holds_prefills and not request.decodes_on_wire:
         return 0
@@ -242,7 +244,7 @@ def _pending(state: SchedulerState, draft: Draft, request: Request) -> int:
 
 
 def _with_lookahead(state: SchedulerState, num_tokens: int) -> int:
-    """The tokens whose slots a running request holds when it has computed `num_tokens`."""
+    """Return how many slots a running request holds after computing `num_tokens`."""
     config = state.config
     if not config.num_lookahead_tokens:
         return num_tokens
@@ -250,7 +252,7 @@ def _with_lookahead(state: SchedulerState, num_tokens: int) -> int:
 
 
 def _blocks_to_grow(state: SchedulerState, draft: Draft, running: Iterable[Request]) -> int:
-    """Blocks that these running requests need in this step, if the budget suffices for each."""
+    """Return how many blocks these running requests need in this step, if the budget suffices."""
     num_blocks = 0
     for request in running:
         if request.in_lockstep:
@@ -263,9 +265,9 @@ def _blocks_to_grow(state: SchedulerState, draft: Draft, running: Iterable[Reque
 
 
 def _preempt(state: SchedulerState, draft: Draft, victim: Request, needy: Request) -> None:
-    """Preempt a victim for `needy`; the tokens it was given in this very step return to the budget.
+    """Preempt a victim for `needy`. Tokens that this step gave the victim return to the budget.
 
-    Blocks registered for tokens that now are not computed are forgotten. vLLM leaves them in the prefix
+    Blocks registered for tokens that are now not computed are forgotten. vLLM leaves them in the prefix
     cache, where a later hit finds keys and values that were never written.
     """
     if victim.request_id in draft.scheduled:
@@ -284,7 +286,7 @@ def _preempt(state: SchedulerState, draft: Draft, victim: Request, needy: Reques
 
 
 def _admit_waiting(state: SchedulerState, draft: Draft) -> None:
-    """Admit from the queue until a request lacks something; the draft says which and what."""
+    """Admit from the queue until a request lacks something, which the draft records."""
     queue, most = state.waiting, state.config.max_overtakes
     if not queue:
         return
@@ -321,7 +323,7 @@ def _admit_waiting(state: SchedulerState, draft: Draft) -> None:
 
 
 def _note_blocked(state: SchedulerState, draft: Draft, request: Request, lack: Lack) -> None:
-    """Note the first request that lacks something other than its load or a quota, else the first of all."""
+    """Record the first request that lacks something other than its load or a quota, else the first."""
     former = None if draft.blocked is None else draft.blocked.reason
     if former in (None, "KV load") or (former == "quota" and lack != "quota"):
         draft.blocked = Blocked(request.request_id, lack)
@@ -329,14 +331,14 @@ def _note_blocked(state: SchedulerState, draft: Draft, request: Request, lack: L
 
 
 def _pass_over(state: SchedulerState, request: Request) -> None:
-    """Go on behind a request that cannot run now, whatever is free."""
+    """Continue behind a request that cannot run now, whatever is free."""
     state.waiting.pass_over()
     if state.cadence is not None:
         state.cadence.pass_over(request)
 
 
 def _lacks_turn(state: SchedulerState, draft: Draft) -> Lack | None:
-    """Return what keeps every request from being admitted now."""
+    """Return why no request may be admitted in this step, if so."""
     if draft.budget == 0:
         return "token budget"
     return "max_num_seqs" if len(state.running) >= state.config.max_num_running else None
@@ -346,10 +348,10 @@ Wait = Literal["result", "KV load", "room"]
 
 
 def _waits_for(state: SchedulerState, request: Request, *, only_fetched: bool = False) -> Wait | None:
-    """Return what a waiting request waits for, whatever room there is; None if it may be admitted now.
+    """Return what a waiting request waits for regardless of room; None if it may be admitted.
 
-    It waits for the result of a step that was planned before it was preempted, or for its blocks, which are
-    being filled. If `only_fetched` requests may be admitted, others wait for the room that these will make.
+    It may wait for the result of a step that was planned before its preemption, or for its blocks to be
+    filled. If `only_fetched` requests may be admitted, the others wait for the room that these will make.
     """
     if request.num_in_flight or request.last_step > state.lockstep.done:
         return "result"
@@ -359,7 +361,7 @@ def _waits_for(state: SchedulerState, request: Request, *, only_fetched: bool = 
 
 
 def _admit(state: SchedulerState, draft: Draft, request: Request) -> Lack | None:
-    """Admit a waiting request, or say what it lacks."""
+    """Admit a waiting request, or return what it lacks."""
     reserved = draft.reserved_blocks + (state.kv.watermark_blocks if state.running else 0)
     if state.kv.host is not None and (load := find_load(state, request)) is not None:
         if load.is_under_way:
@@ -380,7 +382,7 @@ def _admit(state: SchedulerState, draft: Draft, request: Request) -> Lack | None
 
 
 def _enter(state: SchedulerState, draft: Draft, request: Request, demand: Demand) -> None:
-    """Make the request run, with the blocks and tokens that it demands."""
+    """Run the request with the blocks and tokens that it demands."""
     state.waiting.note_rank(request)
     state.waiting.discard(request)
     if state.cadence is not None:
@@ -396,11 +398,11 @@ def _enter(state: SchedulerState, draft: Draft, request: Request, demand: Demand
 
 
 def _admit_urgent(state: SchedulerState, draft: Draft) -> None:
-    """Admit the next request in the queue before running requests grow, if any of these is less urgent.
+    """Admit the head of the queue before running requests grow, if any of these is less urgent.
 
-    Less urgent requests are preempted if that admits it, or lets its load from the host's memory begin: as
-    few as needed, the least urgent and latest admitted first. The blocks that the others need to grow in this
-    step are left to them. A request that is kept out even so waits until another leaves. O(running).
+    Less urgent requests are preempted if that admits it or starts its load from the host's memory: as few as
+    necessary, the least urgent and latest admitted first. Blocks that the others need to grow in this step
+    are reserved for them. A request that still cannot run waits until another one leaves. O(running).
     """
     queue = state.waiting
     queue.rerank()
@@ -412,7 +414,7 @@ def _admit_urgent(state: SchedulerState, draft: Draft) -> None:
 
 
 def _make_way(state: SchedulerState, draft: Draft, request: Request) -> None:
-    """Admit a request, or begin its load, in place of running requests that are less urgent."""
+    """Admit a request, or start its load, in place of running requests that are less urgent."""
     load = None if state.kv.host is None else find_load(state, request)
     demand = demand_of(state, draft, request) if load is None else load.demand
     victims = _less_urgent(state, request)
@@ -429,7 +431,7 @@ def _make_way(state: SchedulerState, draft: Draft, request: Request) -> None:
 
 
 def _less_urgent(state: SchedulerState, request: Request) -> list[Request]:
-    """Running requests that are strictly less urgent; the first to preempt comes first."""
+    """Return running requests that are strictly less urgent, the first to preempt first."""
     view = state.view
     own = state.policy.urgency(request, view)
     ranked = [(state.policy.urgency(r, view), r) for r in reversed(state.running.values())]
@@ -438,7 +440,7 @@ def _less_urgent(state: SchedulerState, request: Request) -> list[Request]:
 
 
 def _lack(state: SchedulerState, draft: Draft, demand: Demand, victims: list[Request]) -> Lack | None:
-    """Return what a demand would lack before running requests have grown, if the victims were gone."""
+    """Return what a demand would lack, before running requests have grown, if the victims were gone."""
     gone = {victim.request_id for victim in victims}
     running = [request for name, request in state.running.items() if name not in gone]
     if demand.needs_slot and len(running) >= state.config.max_num_running:

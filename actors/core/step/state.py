@@ -1,11 +1,11 @@
-"""The state of one scheduler: its requests, which of them wait or run, and the KV space they share.
+"""The state of one scheduler: its requests, its queues, and the KV space they share.
 
-A plain record with one owner. `plan` and `update` move it from step to step; the functions here are the
-transitions of single requests of which both, and aborts, are made.
+It has one owner. `plan` and `update` advance it from step to step; they and aborts consist of the
+transitions of single requests here.
 
-Laws: a request is waiting, running or gone. `running` is in order of admission. Every running
-request is either in lockstep or in `catching_up`. Blocks are held by running requests, and by those that are
-handed from one scheduler to another (`handover.py`).
+Laws: a request is waiting, running or gone. `running` is in order of admission. Every running request is
+either in lockstep or in `catching_up`. Blocks are held by running requests, and by requests that are handed
+over to another scheduler (`handover.py`).
 """
 
 from dataclasses import replace
@@ -28,9 +28,9 @@ from sundog.actors.core.step.handover import KvHandovers
 class SchedulerState:
     """The state of one scheduler: its queues, its KV cache and its policy.
 
-    `lockstep_enabled` False makes every step touch every request. With `decode_runs` a batch may
-    stand for many decode steps, for backends that only count. A policy's random numbers come from `seed`, and
-    what it is told of the durations of steps from `step_times`.
+    Without `lockstep_enabled` every step touches every request. With `decode_runs` a batch may stand for
+    several decode steps, for backends that only count. A policy's random numbers depend on `seed`;
+    `step_times` estimates the durations of steps for it.
     """
 
     def __init__(
@@ -67,36 +67,37 @@ class SchedulerState:
         self.view.memory = policy.new_memory()
         self.choose_victim = least_recompute if config.victim == "least-recompute" else policy.victim
         self.preempts_last = config.victim == "policy" and not defines(policy, "victim")
-        """True if the victim is always the request that was admitted last."""
+        """Whether the victim is always the request that was admitted last."""
         self.leaves_uncomputed = config.leaves_uncomputed
         self.speculates = config.num_speculative_tokens > 0
         decisions = config.decisions
         self.goes_on_after_own_preemption = decisions.goes_on_after_own_preemption
         self.passes_over_unschedulable = decisions.passes_over_unschedulable
         self.registers_late = config.async_scheduling or (self.speculates and decisions.registers_drafted)
-        """True if blocks get their keys from the result of the step that fills them, and not before."""
+        """Whether blocks get their keys only from the result of the step that fills them."""
         is_held = decisions.holds_prefills and config.prefill_schedule_interval > 1
         self.cadence = PrefillCadence(config.prefill_schedule_interval) if is_held else None
         self.is_pipelined = config.pipeline_parallel_size > 1
         self.pauses = policy.pauses and self.quota is not None
         self.lockstep_enabled = lockstep_enabled and not (self.speculates or self.is_pipelined or self.pauses)
-        """False with drafts, when each request gets another number of tokens from a step, and in a pipeline
-        or under a policy that pauses, when some requests get none."""
+        """False with drafts, when requests get different numbers of tokens in a step, and in a pipeline or
+        under a policy that pauses, when some requests get none.
+        """
         self.decode_runs = decode_runs and self.lockstep_enabled and not self.tells_sampled
         self.finished_ids: list[str] = []
-        """The requests finished since the last plan: the next batch tells the runners to forget them."""
+        """Requests that finished since the last plan; the next batch lists them for the runners."""
         self.reset_ids: list[str] = []
-        """The requests preempted by a reset since the last plan: the runners are told of them, too."""
+        """Requests that a reset preempted since the last plan; the next batch lists them for the runners."""
         self.admissions = 0
         self.handovers = KvHandovers()
 
     @property
     def has_work(self) -> bool:
-        """True if another plan is due: something is unfinished, or ended without a batch since."""
+        """Whether another plan is due: a request is unfinished, or ended after the last batch."""
         return bool(self.requests or self.finished_ids)
 
     def arrive(self, submit: Submit) -> Finish | None:
-        """Queue a new request, unless its router or the policy refuses it: then that is how it ends."""
+        """Queue a new request, unless the router or the policy refuses it; return how it ended, if so."""
         request = self._new(submit)
         refusal = None
         if submit.refused is not None:
@@ -113,13 +114,13 @@ class SchedulerState:
         return Finish(request.request_id, "refused", None, refusal.reason, refusal.retry_after_s)
 
     def add(self, submit: Submit) -> Request:
-        """Queue a new request without asking the policy."""
+        """Queue a new request without calling the policy's `refuse`."""
         request = self._new(submit)
         self._queue(request)
         return request
 
     def admit(self, request: Request, step: int) -> None:
-        """Make a request that has its blocks run from `step` on, last in the list."""
+        """Run a request that has its blocks from `step` on, as the last in order."""
         if request.status is Status.WAITING and self.lockstep.service is not None:
             self.lockstep.service.admit(request)
         request.status = Status.RUNNING
@@ -133,13 +134,13 @@ class SchedulerState:
             self.on_admitted(request, self.view)
 
     def settle(self, request: Request) -> None:
-        """Make a running request's counts exact, and have the next step touch it."""
+        """Make a running request's counts exact, and let the next step touch it."""
         if request.in_lockstep:
             self.lockstep.settle(request)
             self.catching_up[request.request_id] = request
 
     def preempt(self, request: Request) -> None:
-        """Take a running request's blocks and send it back to wait; its tokens are kept."""
+        """Free a running request's blocks and queue it again; its tokens are kept."""
         self._stop_running(request, returns=True)
         request.status = Status.PREEMPTED
         request.num_computed_tokens = 0
@@ -154,7 +155,7 @@ class SchedulerState:
         self.waiting.put_back(request)
 
     def finish(self, request: Request) -> None:
-        """Forget a request, whatever its state; its blocks are free at once."""
+        """Remove a request, running or waiting; its blocks are free at once."""
         if self.on_finished is not None:
             self.on_finished(request, self.view)
         if request.status is Status.RUNNING:
@@ -168,7 +169,7 @@ class SchedulerState:
         self._forget(request)
 
     def hand_over(self, request: Request) -> None:
-        """Forget a running request but for its blocks, which are kept until they have been fetched."""
+        """Remove a running request, except for its blocks, which are kept until they are fetched."""
         if self.on_finished is not None:
             self.on_finished(request, self.view)
         self._stop_running(request, keeps=True)
@@ -176,11 +177,11 @@ class SchedulerState:
         self._forget(request)
 
     def move_on(self, request: Request, keeps_kv: bool) -> Finish | None:
-        """Hand over a request that is to go on elsewhere; None while that cannot be.
+        """Hand over a request that is to continue on another engine; None while that is not possible.
 
-        One that runs has sampled a token since it was admitted, so that all its tokens but the last are
-        computed, and has a slot for that one; what is in flight for it is thrown away. One that waits has no
-        blocks and nothing in flight.
+        A running request must have sampled a token since its admission, so that all its tokens but the last
+        are computed, and have a slot for the last one; its tokens in flight are discarded. A waiting request
+        has no blocks and nothing in flight.
         """
         runs, has_run = request.status is Status.RUNNING, request.status is not Status.WAITING
         if runs:
@@ -211,16 +212,16 @@ class SchedulerState:
         return Finish(request.request_id, "handed", moves=moves, block_ids=blocks)
 
     def pull(self, submit: Submit) -> None:
-        """Let a request wait for blocks, to fetch the prompt that another scheduler has handed over."""
+        """Let a request wait for blocks, to fetch a prompt that another scheduler has handed over."""
         self.handovers.pulls[submit.request_id] = self._new(submit)
 
     def fetched(self, request_ids: tuple[str, ...]) -> None:
-        """Free the fetched blocks that were handed over here, and queue requests that got theirs."""
+        """Free fetched blocks that this scheduler handed over, and queue requests that received theirs."""
         for request in self.handovers.fetched(request_ids, self.kv):
             self._queue(request)
 
     def loaded(self, request_id: str) -> None:
-        """The oldest load from the host's memory is done, of this request: it may be admitted."""
+        """End the oldest load from the host's memory: its request may be admitted."""
         assert self.kv.host is not None, "there is host memory"
         self.kv.host.loaded()
         for request in self.handovers.fetched((request_id,), self.kv):
@@ -228,7 +229,7 @@ class SchedulerState:
 
     @property
     def has_fetched(self) -> bool:
-        """True if requests wait with their blocks: where nothing runs, only they can make room."""
+        """Whether waiting requests hold blocks; if none runs, only they can make room."""
         fetching = self.handovers.fetching
         return any([request.block_ids and request.request_id not in fetching for request in self.waiting])
 
@@ -242,9 +243,9 @@ class SchedulerState:
             record.dropped.add(request.request_id)
 
     def abort(self, request_ids: tuple[str, ...], reason: FinishReason = "abort") -> list[Finish]:
-        """End requests, whatever their state; returns those that had not ended.
+        """End requests, running or waiting; return those that had not ended.
 
-        Unknown ids are ignored, and an id that is named twice ends its request once.
+        Unknown ids are ignored, and a repeated id ends its request once.
         """
         alive = [self.requests[name] for name in dict.fromkeys(request_ids) if name in self.requests]
         for request in alive:
@@ -252,10 +253,10 @@ class SchedulerState:
         return [Finish(request.request_id, reason) for request in alive]
 
     def reset_prefix_cache(self, *, reset_running: bool = False) -> bool:
-        """Forget cached prefixes; False while blocks are held.
+        """Clear the prefix cache; False while blocks are held.
 
-        With `reset_running` all running requests are preempted first, and what is in flight for
-        them is thrown away.
+        With `reset_running` all running requests are preempted first, and their tokens in flight are
+        discarded.
         """
         if reset_running:
             for request in reversed(list(self.running.values())):
@@ -265,7 +266,7 @@ class SchedulerState:
         return self.kv.pool.forget_all()
 
     def begin_anew(self) -> None:
-        """Forget what an engine without requests keeps for others, and its host's memory."""
+        """Clear blocks kept for other engines, and the host's memory, of an engine without requests."""
         self.handovers.forget(self.kv)
         if self.kv.host is not None:
             self.kv.host.forget_all()
@@ -300,7 +301,7 @@ class SchedulerState:
         return Request(submit, self.config.max_model_len)
 
     def _drop(self, request: Request) -> None:
-        """Throw away what is in flight for a request, so that it may run again at once."""
+        """Discard what is in flight for a request, so that it may run again at once."""
         request.dropped_through = max(request.dropped_through, request.last_step)
         request.num_in_flight = request.last_step = 0
         for record in self.lockstep.in_flight:

@@ -1,13 +1,13 @@
-"""Take in the result of one step: new tokens, what became of drafts, and which requests end by them.
+"""Apply the result of a step: new tokens, accepted drafts, and the requests that end.
 
-Requests end in the order in which they were scheduled, and their blocks are free at once. Cost
-is O(tokens that came), a constant of two comparisons each; where tokens are only counted, O(ends).
+Requests end in the order in which they were scheduled, and their blocks are free at once. Cost is O(new
+tokens), two comparisons each; if tokens are only counted, O(ends).
 
-With speculative decoding, as vLLM V1 does it, a draft is computed like a known token: it takes budget and a
-slot. When the step is done, the tokens from the first rejected draft on count as not computed; the request
-keeps its blocks, which its next tokens fill. Blocks get their keys only when all their tokens are known. A
-request that is preempted loses its drafts. Law: tokens, ends and the order of ends are those of decoding
-without drafts, only in fewer steps.
+Speculative decoding follows vLLM V1: a draft is computed like a known token and takes budget and a slot.
+After the step, the tokens from the first rejected draft on count as not computed. The request keeps its
+blocks, which its next tokens fill. Blocks get their keys only when all their tokens are known. A preempted
+request loses its drafts. Law: tokens, ends and the order of ends are those of decoding without drafts, in
+fewer steps.
 """
 
 from collections import Counter
@@ -21,16 +21,15 @@ from sundog.actors.core.step.commit import admission_order
 from sundog.actors.core.step.state import SchedulerState
 
 Counts = tuple[tuple[str, int], ...]
-"""Requests, each with a number of drafts."""
+"""Numbers of drafts by request."""
 Failures = tuple[tuple[str, str], ...]
-"""Requests, each with the reason why it cannot go on."""
+"""Reasons why requests cannot continue."""
 
 
 def update(state: SchedulerState, result: StepResult) -> list[Finish]:
-    """Move the state on by a step, or a run of steps, that is done; returns the requests that ended.
+    """Advance the state by a finished step, or decode run; return the requests that ended.
 
-    The steps of a run after its first have been planned by `extend`; what came of drafts has been through
-    `cut`.
+    The steps of a run after its first have been planned by `extend`, and drafts have been through `cut`.
     """
     lockstep = state.lockstep
     record = lockstep.in_flight.pop(0)
@@ -71,7 +70,7 @@ def update(state: SchedulerState, result: StepResult) -> list[Finish]:
 
 
 def _samplers(state: SchedulerState, record: InFlight) -> list[Request]:
-    """The requests that sampled in the step without being in lockstep any more; counts their tokens."""
+    """Return the requests outside the lockstep that sampled in the step, and count their tokens."""
     samplers = record.samplers
     if record.dropped:
         samplers = [request for request in samplers if request.request_id not in record.dropped]
@@ -87,7 +86,7 @@ def _samplers(state: SchedulerState, record: InFlight) -> list[Request]:
 
 
 def _note_firsts(state: SchedulerState, record: InFlight, failed: Failures) -> None:
-    """Note when requests got their first token, unless it was dropped."""
+    """Record the time of first tokens that were not dropped."""
     without = record.dropped.union(name for name, _ in failed)
     for request in record.firsts:
         if request.first_token_s is None and request.request_id not in without:
@@ -95,13 +94,13 @@ def _note_firsts(state: SchedulerState, record: InFlight, failed: Failures) -> N
 
 
 def _offload(state: SchedulerState, record: InFlight) -> None:
-    """Copy the blocks that the step has filled to the host's memory, if there is any."""
+    """Copy the blocks that the step has filled to the host's memory, if it has a tier."""
     for request, num_blocks, is_whole in record.computed:
         state.kv.offload(request, num_blocks, state.lockstep.done_s, is_whole=is_whole)
 
 
 def _tell_sampled(state: SchedulerState, samplers: list[Request], failed: Failures) -> None:
-    """Tell the policy which requests were given a token, in order of admission. O(running)"""
+    """Call the policy's `sampled` for requests that got a token, in order of admission. O(running)"""
     done, without = state.lockstep.done, {name for name, _ in failed}
     members = [request for request in state.lockstep.members.values() if request.joined <= done]
     told = sorted(samplers + members, key=admission_order)
@@ -116,7 +115,7 @@ def _order(ended: tuple[Request, Finish]) -> int:
 def _append(
     state: SchedulerState, tokens: tuple[tuple[str, int], ...], dropped: set[str]
 ) -> list[tuple[Request, Finish]]:
-    """Append the tokens; returns the requests that end by them."""
+    """Append the tokens, and return the requests that end."""
     ended = []
     requests = state.requests
     for name, token in tokens:
@@ -132,7 +131,7 @@ def _append(
 
 
 def _finish(request: Request, token: int) -> Finish:
-    """Return the end of the request by this last token: the end token, a stop token, or length."""
+    """Return how this last token ends the request: end token, stop token, or length."""
     sampling = request.submit.sampling
     if token == request.submit.eos_token_id and not sampling.ignore_eos:
         return Finish(request.request_id, "stop")
@@ -144,7 +143,7 @@ def _finish(request: Request, token: int) -> Finish:
 def _count(
     state: SchedulerState, end_tokens: tuple[str, ...], grown: list[Request], dropped: set[str]
 ) -> list[tuple[Request, Finish]]:
-    """The requests that end where tokens are only counted: by an end token, else by length."""
+    """Return the requests that end if tokens are only counted: by an end token, else by length."""
     if not (end_tokens or grown):
         return []
     requests = state.requests
@@ -161,7 +160,7 @@ def _count(
 
 
 def _fail(state: SchedulerState, failed: Failures, dropped: set[str]) -> list[tuple[Request, Finish]]:
-    """The requests that end because the backend could not go on with them."""
+    """Return the ends of requests that the backend could not continue."""
     requests = state.requests
     return [
         (requests[name], Finish(name, "error", error=message))
@@ -171,7 +170,7 @@ def _fail(state: SchedulerState, failed: Failures, dropped: set[str]) -> list[tu
 
 
 def _register(state: SchedulerState, samplers: list[Request], step: int) -> None:
-    """Register full blocks: under async scheduling, or of drafts, a token is known only now."""
+    """Register full blocks whose last token is known only now: under async scheduling, or of drafts."""
     lockstep = state.lockstep
     filling = lockstep.due_to_fill(step)
     touched = sorted(samplers + filling, key=admission_order) if samplers else filling
@@ -182,11 +181,12 @@ def _register(state: SchedulerState, samplers: list[Request], step: int) -> None
 
 
 def cut(state: SchedulerState, result: StepResult) -> StepResult:
-    """The result of the oldest step without what lies behind the end of a request; call it before `update`.
+    """Return the result of the oldest step without tokens behind the end of a request. Call it before
+    `update`.
 
-    `accepted` of what is returned pairs each request whose drafts were verified, and that was not dropped
-    meanwhile, with the number of accepted ones; `surplus` has the accepted ones behind its end. O(tokens that
-    came).
+    In the returned result, `accepted` pairs each request whose drafts were verified, unless it was dropped
+    meanwhile, with the number of accepted drafts; `surplus` has the accepted drafts behind its end. O(new
+    tokens).
     """
     record = state.lockstep.in_flight[0]
     if not record.drafted:
@@ -212,7 +212,10 @@ def cut(state: SchedulerState, result: StepResult) -> StepResult:
 
 
 def _cut_counts(state: SchedulerState, record: InFlight, result: StepResult) -> StepResult:
-    """Cut a result of counted tokens at limits: a request that its limit ends first has met no end token."""
+    """Cut a result of counted tokens at length limits.
+
+    A request that its limit ends first has reached no end token.
+    """
     accepted, late, surplus = [], set[str](), Counter(dict(result.surplus))
     _check_accepted(record, result.accepted)
     for name, count in result.accepted:
@@ -237,7 +240,7 @@ def _check_accepted(record: InFlight, accepted: Counts) -> None:
 
 
 def _take_back(state: SchedulerState, record: InFlight, accepted: Counts) -> None:
-    """Count accepted drafts as tokens, and rejected ones as not computed."""
+    """Count accepted drafts as tokens, and rejected drafts as not computed."""
     service = state.lockstep.service
     for name, count in accepted:
         request = state.requests[name]
@@ -249,7 +252,7 @@ def _take_back(state: SchedulerState, record: InFlight, accepted: Counts) -> Non
 
 
 def _offer(state: SchedulerState, drafts: Counts, dropped: set[str]) -> None:
-    """Note the drafts that the backend keeps for the next step; requests that ended meanwhile have none."""
+    """Record the drafts that the backend keeps; requests that have ended get none."""
     for name, num_drafts in drafts:
         request = state.requests.get(name)
         if request is not None and _decodes(request) and name not in dropped:
