@@ -98,7 +98,8 @@ def _waiting(rows: _Arrived, span_s: float) -> float:
     begun = ~np.isnan(rows.scheduled_s)
     given_up = ~begun & ~np.isnan(rows.end_s)
     for_each_begun = len(begun) / int(begun.sum())
-    num_replicas, total = int(rows.replica.max(initial=0)) + 1, 0.0
+    num_replicas = int(rows.replica.max(initial=0)) + 1
+    loads, num_waited, all_waited_s, num_unseen = 0.0, 0, 0.0, 0
     for replica in range(num_replicas):
         own = begun & (rows.replica == replica)
         turns_s = np.sort(rows.scheduled_s[own])
@@ -112,8 +113,15 @@ def _waiting(rows: _Arrived, span_s: float) -> float:
         passed = (following < len(steps_s)) & (first_s < until_s)
         waited_s, num_admitted = _waited(first_s[passed], until_s[passed], turns_s)
         if num_admitted:
-            total += len(turns_s) * for_each_begun / span_s * waited_s / num_admitted
-    return total / num_replicas
+            loads += len(turns_s) * waited_s / num_admitted
+            num_waited, all_waited_s = num_waited + num_admitted, all_waited_s + waited_s
+        else:
+            num_unseen += len(turns_s)
+    if not num_waited:
+        return 0.0
+    # A replica at which nobody waited admits as fast as the others.
+    loads += num_unseen * all_waited_s / num_waited
+    return loads * for_each_begun / span_s / num_replicas
 
 
 def _waited(begin_s: Floats, end_s: Floats, turns_s: Floats) -> tuple[float, int]:

@@ -92,6 +92,31 @@ def test_prompts_that_wait_for_the_budget_of_a_step_are_load_however_many_slots_
         assert load(rows, slots=1000) == pytest.approx(rho, rel=0.15)
 
 
+def test_a_replica_at_which_nobody_waits_is_as_fast_as_the_others() -> None:
+    """Half a request a second comes to each of two; only the first, by chance, shows how fast it admits."""
+    first = queue(0.5, 2000)
+    second = [(2.0 * n + 0.3, 2.0 * n + 1.0, 2.0 * n + 2.0, "stop") for n in range(2000)]
+    rows = sorted(
+        [
+            *((a, b, c, r, 0) for a, b, c, r in zip(*columns_in(first), strict=True)),
+            *((*row, 1) for row in second),
+        ]
+    )
+    both = columns_of([row[:4] for row in rows])
+    both = both._replace(replica=np.array([row[4] for row in rows]))
+    assert load(both, slots=1000) == pytest.approx(0.5, rel=0.15)
+
+
+def columns_in(rows: Rows) -> tuple[Sequence[float], Sequence[float], Sequence[float], Sequence[str]]:
+    """The columns of `columns_of`."""
+    return (
+        rows.arrival_s.tolist(),
+        rows.first_scheduled_s.tolist(),
+        rows.finish_s.tolist(),
+        ["stop"] * len(rows.arrival_s),
+    )
+
+
 def test_a_wait_for_the_step_under_way_is_no_load() -> None:
     """Ten requests arrive in each step of 1 s and all are taken by the next: one in a hundred slots each."""
     found = [
