@@ -34,6 +34,11 @@ TESTS = {
     "test_sigterm_in_the_middle_of_a_clients_data_ends_the_server",
     "law 2: a template's time and memory": "tests/runtime/test_tokenizer.py::"
     "test_a_template_that_would_never_end_is_refused_in_time",
+    "checkpoints at start": "tests/runtime/test_serve_refusals.py::test_a_refusal_at_load_is_one_line",
+    "checkpoints' headers": "tests/runtime/test_loader.py::"
+    "test_a_malicious_header_is_refused_in_one_line_for_models_and_adapters",
+    "checkpoints that are programs": "tests/runtime/test_loader.py::"
+    "test_pickles_are_refused_by_name_and_never_opened",
     "law 3: bodies": API
     + "test_live_client_data.py::test_the_bodies_of_one_key_leave_room_for_those_of_others",
     "law 3: what is stored": API

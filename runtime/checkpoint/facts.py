@@ -5,6 +5,7 @@ Every folder that cannot be served ends in one `LoadError` that says why and wha
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from sundog.runtime.checkpoint.fields import FieldError, fields_of
 DECODERS = ("ForCausalLM", "LMHeadModel", "ModelWithLMHead", "GenerationDecoder", "unknown")
 """The endings of the names of the library's causal language models."""
 
+PICKLES = (".bin", ".ckpt", ".pkl", ".pt", ".pth")
+"""Files of weights that are programs: reading one runs the code in it, so that none is read."""
 ENCODERS = ("ForMaskedLM", "ForPreTraining")
 CLASSIFIERS = ("Classification", "QuestionAnswering", "MultipleChoice")
 
@@ -126,12 +129,17 @@ def read_facts(model_dir: str | Path, *, embeds: bool = False) -> ModelFacts:
     )
     _check_kind(folder, config, facts, embeds)
     if not any(folder.glob("*.safetensors")):
-        others = sorted(path.name for path in folder.glob("*.bin"))
+        others = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
         raise LoadError(
             f"{folder} has no *.safetensors weights"
-            + (f" (only {', '.join(others)}); convert them with safetensors" if others else "")
+            + (f" (only {_listed(others)}, which run code as they are read);" if others else "")
+            + (" convert them with safetensors where you trust them" if others else "")
         )
     return facts
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _check_kind(folder: Path, config: _ConfigFile, facts: ModelFacts, embeds: bool) -> None:

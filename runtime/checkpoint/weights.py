@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,6 +18,15 @@ FLOATS = ("F64", "F32", "F16", "BF16")
 INDEX = "model.safetensors.index.json"
 MOST_HEADER_BYTES = 100_000_000
 """The most bytes of a header, which is the format's own limit."""
+BITS = {
+    **dict.fromkeys(("F64", "I64", "U64", "C64"), 64),
+    **dict.fromkeys(("F32", "I32", "U32"), 32),
+    **dict.fromkeys(("F16", "BF16", "I16", "U16"), 16),
+    **dict.fromkeys(("F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "I8", "U8", "BOOL"), 8),
+    **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
+    "F4": 4,
+}
+"""The bits of a number of each type of the format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,20 +90,62 @@ def file_tensors(file: Path) -> dict[str, StoredTensor]:
         if size < 8 or not 2 <= length <= min(size - 8, MOST_HEADER_BYTES):
             raise LoadError(f"cannot read {file}: it is cut off or no safetensors file; download it again")
         try:
-            header = json.loads(stream.read(length))
+            header = json.loads(stream.read(length), object_pairs_hook=_once)
             rows = {name: row for name, row in header.items() if name != "__metadata__"}
             tensors = {
                 name: StoredTensor(file, row["dtype"], tuple(row["shape"])) for name, row in rows.items()
             }
-            last = max((int(row["data_offsets"][1]) for row in rows.values()), default=0)
+            places = {name: _place(row["data_offsets"]) for name, row in rows.items()}
         except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError) as error:
             raise LoadError(f"cannot read {file}: its header is no safetensors header") from error
+    last = max([end for _, end in places.values()], default=0)
     if 8 + length + last != size:
         raise LoadError(
             f"cannot read {file}: its header promises {8 + length + last:,} bytes and it has {size:,};"
             " download it again"
         )
+    _check_places(file, tensors, places)
     return tensors
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """The object of these pairs; ValueError where a name is given twice, of which readers take either."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name is given twice")
+    return found
+
+
+def _place(offsets: object) -> tuple[int, int]:
+    """The first byte of a tensor and that behind its last; ValueError for anything else."""
+    match offsets:
+        case [int(begin), int(end)] if 0 <= begin <= end:
+            return begin, end
+    raise ValueError(f"{offsets} is no place")
+
+
+def _check_places(file: Path, tensors: dict[str, StoredTensor], places: dict[str, tuple[int, int]]) -> None:
+    """Refuse types that the format has not, and tensors that overlap, or have another size than they say."""
+    begin, wrong = 0, f"cannot read {file}:"
+    for name, (first, last) in sorted(places.items(), key=lambda each: each[1]):
+        stored = tensors[name]
+        if not isinstance(stored.dtype, str) or stored.dtype not in BITS:
+            kind = _short(stored.dtype)
+            raise LoadError(f"{wrong} {_short(name)} is stored as {kind}, no type of the format")
+        if not all(type(size) is int and size >= 0 for size in stored.shape):
+            raise LoadError(f"{wrong} {_short(name)} has the shape {_short(stored.shape)}")
+        if first != begin:
+            raise LoadError(f"{wrong} {_short(name)} begins at byte {first:,}, where {begin:,} is its place")
+        if 8 * (last - first) != BITS[stored.dtype] * prod(stored.shape):
+            size = f"{last - first:,} bytes"
+            raise LoadError(f"{wrong} {_short(name)} has {size}, not those of its shape and type")
+        begin = last
+
+
+def _short(value: object) -> str:
+    """A name or value of the file's, in a line, and not longer than a line."""
+    text = str(value) if isinstance(value, str) and value.isprintable() else repr(value)
+    return text if len(text) <= 100 else text[:100] + "..."
 
 
 def check_floats(tensors: dict[str, StoredTensor]) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from sundog.runtime.checkpoint.facts import LoadError, read_json
+from sundog.runtime.checkpoint.facts import PICKLES, LoadError, read_json
 from sundog.runtime.checkpoint.fields import FieldError, fields_of
 from sundog.runtime.checkpoint.weights import FLOATS, StoredTensor, file_tensors
 
@@ -105,7 +105,11 @@ def read_adapter(folder: Path, max_rank: int) -> AdapterFiles:
     if reason := config.unsupported():
         raise LoadError(f"{folder} is not supported: {reason}")
     if not _weights(folder).is_file():
-        raise LoadError(f"{folder} has no adapter_model.safetensors")
+        pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
+        raise LoadError(
+            f"{folder} has no adapter_model.safetensors"
+            + (f" (only {pickles[0]}, which runs code as it is read): convert it" if pickles else "")
+        )
     tensors = file_tensors(_weights(folder))
     layers = _layers(folder, tensors, max_rank)
     _check_tensors(folder, config, tensors, layers)

@@ -2,6 +2,7 @@
 
 Law: what `kept_options` records, `--config` gives back. A path is recorded relative to the file, and
 read so; a key that is no option, or a value that the option does not take, is refused by the file's name.
+A file of Python that it names is run only if the command line names it, too.
 """
 
 import os
@@ -15,7 +16,7 @@ import click
 from sundog.actors.config import ConfigError
 from sundog.actors.core.names import did_you_mean
 from sundog.options.row import AnyText, OptionRow, rows
-from sundog.options.takes import Command
+from sundog.options.takes import PROGRAMS, Command
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -44,11 +45,13 @@ def _take(context: click.Context, _option: click.Parameter, path: Path | None) -
     if path is None:
         return
     options = read_options(path, rows_of(context.command))
-    for name, value in options.items():
-        file, _ = _split(value) if isinstance(value, str) else ("", "")
-        if file.endswith(".py"):
-            click.echo(f"sundog: {name} of {path} runs the code of {file}", err=True)
+    context.meta[PROGRAMS] = {name: value for name, value in options.items() if _is_program(value)}
     context.default_map = {**(context.default_map or {}), **options}
+
+
+def _is_program(value: object) -> bool:
+    """Whether an option's value names a file of Python."""
+    return isinstance(value, str) and re.search(r"\.py(?![\w.])", value) is not None
 
 
 def rows_of(command: click.Command) -> dict[str, OptionRow]:

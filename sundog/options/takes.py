@@ -14,6 +14,8 @@ from sundog.actors.config import ConfigError
 from sundog.options.row import COMMON, OptionRow, Switch, rows
 
 Body = Callable[..., None]
+PROGRAMS = "sundog.options: programs"
+"""The key in a context's `meta` of the options that a run's file sets to a Python file, with their values."""
 SHOWS_ALL = "sundog.options: shows all"
 """The key that is set in a context's `meta` where the help shows every section."""
 
@@ -90,12 +92,29 @@ class Command(click.Command):
             if last is not None and not arg.startswith("-") and _is_value(many[last], arg):
                 spelled.append(last)
             spelled.append(arg)
-        return super().parse_args(ctx, spelled)
+        left = super().parse_args(ctx, spelled)
+        _check_programs(ctx)
+        return left
 
     @property
     def rows(self) -> dict[str, OptionRow]:
         """The table's rows among its options, by name."""
         return {option.row.name: option.row for option in self.params if isinstance(option, Option)}
+
+
+def _check_programs(ctx: click.Context) -> None:
+    """Refuse to run code because a run's file names it: the file may be somebody else's."""
+    found: dict[str, str] = ctx.meta.get(PROGRAMS, {})
+    unnamed = {
+        name: value
+        for name, value in found.items()
+        if ctx.get_parameter_source(name) is ParameterSource.DEFAULT_MAP
+    }
+    if unnamed:
+        named = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in unnamed.items())
+        raise ConfigError(
+            f"--config names code, which is not run unless you name it, too: if you trust it, add {named}"
+        )
 
 
 def _write_short(options: list[click.Option], ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -1,10 +1,13 @@
 """Folders that cannot be served are refused with one clear error; others give their facts."""
 
 import json
+import pickle
+import random
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +15,10 @@ from safetensors.torch import load_file, save_file
 
 from sundog.actors.core.config import ConfigError
 from sundog.runtime.checkpoint.facts import LoadError, check_context, read_facts
+from sundog.runtime.checkpoint.weights import file_tensors
+from sundog.runtime.lora.peft import read_adapter
 from sundog.runtime.model.loader import load_model
+from tests.core.traces import num_cases
 from tests.runtime.models import build_model
 
 
@@ -202,6 +208,113 @@ def test_broken_weights_are_refused_in_one_line(
     with pytest.raises(LoadError, match=reason) as caught:
         load_model(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+Header = dict[str, Any]
+UP = "model.layers.1.mlp.up_proj.weight"
+
+
+def rewritten(file: Path, change: Callable[[Header], object]) -> None:
+    """Change the header of a safetensors file by hand, as somebody would who wants to harm its reader."""
+    data = file.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    changed = change(header)
+    text = (changed if isinstance(changed, str) else json.dumps(header)).encode()
+    file.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + length :])
+
+
+def overlap(header: Header) -> None:
+    """Two tensors in the same bytes: the second is not where the first ends."""
+    first, second = sorted((row["data_offsets"], name) for name, row in header.items() if "dtype" in row)[:2]
+    size = second[0][1] - second[0][0]
+    header[second[1]]["data_offsets"] = [first[0][0], first[0][0] + size]
+
+
+MALICIOUS: dict[str, tuple[Callable[[Header], object], str]] = {
+    "an unknown type": (lambda h: h[UP].update(dtype="F1024"), "is stored as F1024, no type of the format"),
+    "a type that is none": (lambda h: h[UP].update(dtype=["F32"]), r"is stored as \['F32'\], no type of"),
+    "another type": (lambda h: h[UP].update(dtype="F64"), "bytes, not those of its shape and type"),
+    "an endless shape": (lambda h: h[UP].update(shape=[2**62, 2**62]), "not those of its shape and type"),
+    "a negative shape": (lambda h: h[UP].update(shape=[-96, -64]), r"has the shape \(-96, -64\)"),
+    "half a row": (lambda h: h[UP].update(shape=[96.5, 64]), r"has the shape \(96\.5, 64\)"),
+    "an overlap": (overlap, "begins at byte 0, where|where [\\d,]+ is its place"),
+    "an end before a begin": (lambda h: h[UP].update(data_offsets=[9, 1]), "its header is no safetensors"),
+    "a place before the file": (lambda h: h[UP].update(data_offsets=[-9, 1]), "its header is no safetensors"),
+    "a place behind the file": (lambda h: h[UP].update(data_offsets=[0, 2**60]), "its header promises"),
+    "an endless place": (lambda h: h[UP].update(data_offsets=[0, float("inf")]), "is no safetensors header"),
+    "a name twice": (
+        lambda h: json.dumps(h)[:-1] + f',"{UP}":{json.dumps(h[UP])}}}',
+        "no safetensors header",
+    ),
+    "a deep header": (lambda h: "[" * 100_000, "its header is no safetensors header"),
+    "a list": (lambda h: "[1, 2]", "its header is no safetensors header"),
+    "a long name": (lambda h: h.update({"x\n" * 5000: h[UP] | {"dtype": "no"}}), "is stored as no, no type"),
+}
+
+
+@pytest.mark.parametrize("name", MALICIOUS)
+def test_a_malicious_header_is_refused_in_one_line_for_models_and_adapters(
+    name: str, tmp_path: Path, llama: Path
+) -> None:
+    """Before a byte of the tensors is read, and before torch takes memory for what a shape says."""
+    change, reason = MALICIOUS[name]
+    copied(llama, tmp_path)
+    rewritten(tmp_path / "model.safetensors", change)
+    with pytest.raises(LoadError, match=reason) as caught:
+        load_model(tmp_path)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 4}')
+    (tmp_path / "model.safetensors").rename(adapter / "adapter_model.safetensors")
+    with pytest.raises(LoadError, match=reason) as caught:
+        read_adapter(adapter, max_rank=8)
+    assert "\n" not in str(caught.value)
+
+
+def test_whatever_is_done_to_a_header_is_one_refusal_or_the_same_model(tmp_path: Path, llama: Path) -> None:
+    """Random changes of single bytes: never another error, never other tensors of that name."""
+    rng, data = random.Random(7), (llama / "model.safetensors").read_bytes()
+    length, file = 8 + int.from_bytes(data[:8], "little"), tmp_path / "model.safetensors"
+    refused = 0
+    for _ in range(num_cases(300)):
+        place, byte = rng.randrange(length), rng.choice([rng.randrange(256), *b'0123456789-.eE[]{}",'])
+        file.write_bytes(data[:place] + bytes([byte]) + data[place + 1 :])
+        try:
+            found = file_tensors(file)
+        except LoadError as error:
+            refused += 1
+            assert "\n" not in str(error)
+        else:
+            # What passes is a file that the library reads, too, with these very shapes.
+            assert {name: tuple(tensor.shape) for name, tensor in load_file(file).items()} == {
+                name: stored.shape for name, stored in found.items()
+            }
+    assert refused > 100
+
+
+@pytest.mark.parametrize("file", ["pytorch_model.bin", "model.pt", "model.pth", "consolidated.ckpt"])
+def test_pickles_are_refused_by_name_and_never_opened(file: str, tmp_path: Path, llama: Path) -> None:
+    """Reading one runs its code: this one would leave a folder."""
+    copied(llama, tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    mark, pickled = tmp_path / "it ran", f"cos\nmkdir\n(V{tmp_path / 'it ran'}\ntR.".encode()
+    pickle.loads(pickled)
+    assert mark.exists(), "the attack works"
+    mark.rmdir()
+    (tmp_path / file).write_bytes(pickled)
+    with pytest.raises(LoadError, match=rf"no \*\.safetensors weights \(only {file}, which run code"):
+        load_model(tmp_path)
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 4}')
+    (adapter / "adapter_model.bin").write_bytes(pickled)
+    with pytest.raises(
+        LoadError, match=r"has no adapter_model\.safetensors \(only adapter_model\.bin, which runs"
+    ):
+        read_adapter(adapter, max_rank=8)
+    assert not mark.exists()
 
 
 @pytest.mark.parametrize("metadata", [{}, {"metadata": None}, {"metadata": [1]}])

@@ -39,22 +39,44 @@ def project(tmp_path: Path) -> Path:
 
 
 def test_a_run_is_run_again_from_any_folder(project: Path, tmp_path: Path) -> None:
-    """Its trace and its policy with it; the file says where they lie from where it lies."""
+    """Its trace with it, and its policy once it is named; the file says where they lie from where it lies."""
     config = tomllib.loads((project / "runs" / "first" / "config.toml").read_text())
     assert config["trace"] == "../../trace.jsonl.gz" and config["policy"] == "../../mine.py:Mine"
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     moved = project.rename(tmp_path / "moved")
-    again = sundog(elsewhere, "replay", "--config", str(moved / "runs/first/config.toml"), "--json")
+    config_file = str(moved / "runs/first/config.toml")
+    policy = ("--policy", str(moved / "mine.py:Mine"))
+    again = sundog(elsewhere, "replay", "--config", config_file, *policy, "--json")
     assert again.returncode == 0, again.stderr
     assert again.stdout == (moved / "first.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("line", "flag"),
+    [
+        ('policy = "../../evil.py:Mine"', "--policy"),
+        ('router = "../../evil.py:Mine"', "--router"),
+        ('scaler = "keda,decode=../../evil.py:Mine"', "--scaler"),
+        ('predictor = "../../evil.py"', "--predictor"),
+    ],
+)
+def test_code_that_a_runs_file_names_is_not_run(line: str, flag: str, project: Path) -> None:
+    """A run may be somebody else's: one line says how to run it all the same."""
+    (project / "evil.py").write_text("open('it ran', 'w').close()\n")
+    (project / "runs/first/config.toml").write_text(f'trace = "../../trace.jsonl.gz"\n{line}\n')
+    done = sundog(project, "replay", "--config", "runs/first/config.toml")
+    assert done.returncode == 2 and not done.stdout and done.stderr.count("\n") == 1
+    assert "names code, which is not run unless you name it, too: if you trust it, add " + flag in done.stderr
+    assert "evil.py" in done.stderr and not (project / "it ran").exists()
 
 
 def test_the_command_line_goes_before_the_file(project: Path) -> None:
     """An option that was on can be turned off, and another trace replayed."""
     config = "runs/first/config.toml"
-    one = sundog(project, "replay", "--config", config, "--json", "--limit", "7", "--async-scheduling")
-    two = sundog(project, "replay", str(TRACE), "--config", config, "--json", "--limit", "7")
+    options = ("--config", config, "--policy", "mine.py:Mine", "--json", "--limit", "7")
+    one = sundog(project, "replay", *options, "--async-scheduling")
+    two = sundog(project, "replay", str(TRACE), *options)
     assert one.returncode == two.returncode == 0, one.stderr + two.stderr
     assert json.loads(one.stdout)["num_finished"] == json.loads(two.stdout)["num_finished"] == 7
     assert one.stdout != two.stdout
