@@ -49,9 +49,14 @@ TESTS = {
     "2 a schema without end": STRUCTURED
     + "test_served.py::test_what_hangs_or_crashes_the_compiler_is_a_bad_request",
     "3 another's responses": API + "test_live_client_data.py::test_a_stored_response_is_its_owners_alone",
+    "4 chunks of line ends": API + "test_http1.py::test_chunks_of_line_ends_cost_what_other_bytes_do",
     "5 an offer to upgrade": API + "test_http1.py::test_a_body_beside_an_offer_to_upgrade_is_the_requests",
     "6 stored bytes": API
     + "test_live_client_data.py::test_what_is_kept_is_bounded_in_bytes_for_all_and_for_each_key",
+    "7 grammars of one client": "tests/actors/front/test_long_prompts.py::"
+    "test_eight_new_grammars_of_a_client_delay_anothers_by_one",
+    "7 an engine's steps": "tests/actors/engine/test_compiler.py::"
+    "test_requests_hold_their_grammars_until_they_end_and_wait_where_there_is_no_room",
     "9 bodies under way": API + "test_live_client_data.py::test_bodies_under_way_are_bounded_in_bytes",
     "10 uncounted work": API
     + "test_live_client_data.py::test_work_on_the_tokenizer_counts_as_an_answer_of_its_key",
@@ -64,6 +69,7 @@ TESTS = {
     "14 half of a connection": API + "test_http1.py::test_a_client_that_half_closes_is_answered",
     "15 gzip": "tests/sim/trace/test_read.py::test_a_small_file_that_unzips_to_one_endless_line_is_refused",
     "15 biases": "tests/test_attacks.py::test_a_hundred_thousand_biases_are_refused_by_name",
+    "16 code of a run": "tests/sundog/test_config_file.py::test_code_that_a_runs_file_names_is_not_run",
     "16 keys given twice": "tests/sim/trace/test_read.py::test_a_key_given_twice_is_refused_by_name",
 }
 """Each attack or law, and a test of it; 13 and 14 are Hypercorn's limits, in docs/api.md."""
@@ -79,6 +85,13 @@ def test_each_attack_and_each_law_has_its_test(name: str) -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
     }
     assert names and (not function or function in names), TESTS[name]
+
+
+def test_no_attack_is_without_a_row() -> None:
+    assert {int(name.split()[0]) for name in TESTS if name[0].isdigit()} == set(range(1, 17))
+    assert {name[:5] for name in TESTS if name.startswith("law")} == {
+        f"law {number}" for number in range(1, 5)
+    }
 
 
 @pytest.fixture(scope="module")

@@ -337,6 +337,8 @@ SHORT = 4_000
 """A prompt of at most this many characters is read in place: 0.6 ms, where a thread costs 0.15."""
 LONG = 100_000
 """A prompt of more characters than this goes to the second reader."""
+MOST_TURNS = 1024
+"""Clients whose last turn at the second reader is kept."""
 
 
 Started = tuple[Reply[PromptRead], str]
@@ -346,8 +348,8 @@ Started = tuple[Reply[PromptRead], str]
 class Readings:
     """The prompts that are being read, by request id.
 
-    Long prompts and new grammars go to the second reader one at a time, and clients take turns: a client
-    that sends eight large schemas delays another's by one of them.
+    Long prompts and new grammars go to the second reader one at a time, the next being that of the client
+    who has waited longest for a turn: one that sends eight large schemas delays another's by one at most.
     """
 
     def __init__(self, readers: tuple[Ref[ReadPrompt], Ref[ReadPrompt]]) -> None:
@@ -356,7 +358,10 @@ class Readings:
         """The number of each prompt, that of its choices, and where its answer goes."""
         self._number = 0
         self._waiting: dict[str | None, deque[ReadPrompt]] = {}
-        """Prompts for the second reader by client, the client whose turn is next first."""
+        """Prompts for the second reader by client."""
+        self._turns: dict[str | None, int] = {}
+        """The number of the last turn of each client, of those that had one lately."""
+        self._num_turns = 0
         self._long_number: int | None = None
         """The number of the prompt at the second reader."""
 
@@ -384,11 +389,15 @@ class Readings:
         """Give the second reader the next client's prompt, if it is free and there is one."""
         if self._long_number is not None or not self._waiting:
             return None
-        client = next(iter(self._waiting))
-        prompts = self._waiting.pop(client)
-        message = prompts.popleft()
-        if prompts:
-            self._waiting[client] = prompts  # behind the other clients
+        client = min(self._waiting, key=lambda each: self._turns.get(each, 0))
+        message = self._waiting[client].popleft()
+        if not self._waiting[client]:
+            del self._waiting[client]
+        self._num_turns += 1
+        self._turns.pop(client, None)
+        self._turns[client] = self._num_turns
+        if len(self._turns) > MOST_TURNS:
+            del self._turns[next(iter(self._turns))]
         self._long_number = message.number
         return _asked(self._readers[1], message)
 

@@ -237,6 +237,6 @@ def test_a_trace_that_is_replayed_twice_in_a_row_has_the_same_load(part: int, tm
     seen = []
     for seed in range(part, num_cases(TWICE), 2):
         once, twice = twice_in_a_row(seed, tmp_path)
-        assert twice == pytest.approx(once, rel=0.06), seed
+        assert twice == pytest.approx(once, rel=0.12), seed
         seen.append(once)
     assert min(seen) < 0.9 and max(seen) > 1.5

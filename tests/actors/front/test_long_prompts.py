@@ -7,12 +7,13 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
+from sundog.actors.core.params.sampling import Constraint, ConstraintKind
 from sundog.actors.front.codec import Vocabulary
 from sundog.actors.front.intake import LONG, SHORT
 from sundog.actors.graph import open_graph
 from sundog.actors.kernel.actor import Ref
 from sundog.actors.messages import Accepted, Cancel, Generate, Refused, Sampling
-from tests.actors.fakes import Bytes, FakeBackend, Listener, engine_config, read
+from tests.actors.fakes import EOS, Bytes, FakeBackend, Listener, engine_config, read
 from tests.patience import HANGS_S
 
 A_LONG_PROMPT = "x" * (SHORT + 1)
@@ -44,14 +45,16 @@ class Held(Bytes):
 
 
 @asynccontextmanager
-async def graph(codec: Bytes) -> AsyncIterator[tuple[Ref[Generate | Cancel], Listener]]:
+async def graph(
+    codec: Bytes, grammars: "Compiled | None" = None
+) -> AsyncIterator[tuple[Ref[Generate | Cancel], Listener]]:
     listener = Listener()
     config = engine_config(max_model_len=LONG + 1000, num_gpu_blocks=2**15, max_num_batched_tokens=2**17)
     async with open_graph(
         config,
         [FakeBackend(num_blocks=2**15)],
         codec=codec,
-        vocabulary=Vocabulary(size=256),
+        vocabulary=Vocabulary(eos_token_id=EOS if grammars else None, size=256, grammars=grammars),
         listeners=[listener],
     ) as client:
         yield client, listener
@@ -128,7 +131,37 @@ async def test_clients_take_turns_with_what_takes_long_to_read() -> None:
         client.tell(Cancel("a3"))
         for each in asked:
             await read(await each.wait())
-    assert [submit.request_id for submit in listener.submits] == ["a0", "a1", "b0", "a2", "b1", "a4"]
+    assert [submit.request_id for submit in listener.submits] == ["a0", "b0", "a1", "b1", "a2", "a4"]
+
+
+class Compiled:
+    """Grammars that take long to compile, in the order in which they were compiled."""
+
+    def __init__(self) -> None:
+        self.order: list[str] = []
+
+    def knows(self, constraint: Constraint) -> bool:
+        return constraint.text in self.order
+
+    def check(self, constraint: Constraint) -> None:
+        if constraint.text not in self.order:
+            self.order.append(constraint.text)
+
+
+async def test_eight_new_grammars_of_a_client_delay_anothers_by_one() -> None:
+    """Whoever sent theirs first; what is compiled already waits for nobody."""
+    grammars = Compiled()
+    async with graph(Bytes(), grammars) as (client, listener):
+        asked = []
+        for name in ("a0", "a1", "a2", "a3", "a4", "a5", "a6", "a7", "b0", "c0"):
+            sampling = Sampling(max_tokens=1, constraint=Constraint(ConstraintKind.REGEX, name))
+            asked.append(client.request(Generate("short", sampling, name, client=name[0])))
+        for each in asked:
+            await read(await each.wait())
+        assert grammars.order == ["a0", "b0", "c0", *(f"a{number}" for number in range(1, 8))]
+        known = Sampling(max_tokens=1, constraint=Constraint(ConstraintKind.REGEX, "a7"))
+        await read(await client.ask(Generate("short", known, "again", client="a")))
+    assert len(grammars.order) == 10 and listener.submits[-1].request_id == "again"
 
 
 @pytest.mark.wall_clock
