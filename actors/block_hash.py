@@ -61,9 +61,10 @@ def block_hasher(algorithm: str = "sha256", seed: str = NONE_SEED) -> BlockHashe
     def hash_block(
         parent: object, tokens: tuple[int, ...], salt: str | None, adapter: Adapter | None
     ) -> bytes:
-        extra: tuple[tuple[str, ...], ...] | None = None
+        extra: tuple[tuple[str | int, ...], ...] | None = None
         if adapter is not None:
-            extra = (("lora", adapter.name, adapter.path),)
+            origin = ("lora", adapter.name, adapter.path)
+            extra = ((*origin, adapter.version) if adapter.version else origin,)
         if salt is not None and parent is None:
             extra = (*(extra or ()), ("cache_salt", salt))
         return digest(encode((root if parent is None else parent, tokens, extra)))

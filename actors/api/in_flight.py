@@ -11,6 +11,7 @@ from sundog.actors.api.errors import unavailable
 from sundog.actors.messages import (
     Accepted,
     Cancel,
+    ChangeAdapters,
     CheckHealth,
     Done,
     Drain,
@@ -36,6 +37,9 @@ class LLM(Protocol):
 
     @overload
     async def ask(self, message: Freeze, /) -> Done | Refused: ...
+
+    @overload
+    async def ask(self, message: ChangeAdapters, /) -> Done | Refused: ...
 
     @overload
     async def ask(self, message: Drain, /) -> Done | Refused: ...

@@ -6,7 +6,17 @@ from typing import Never, Protocol, runtime_checkable
 from sundog.actors.core.params.sampling import Constraint
 from sundog.actors.engine.reports import ActorReport
 from sundog.actors.kernel.actor import Actor, Ref, Reply
-from sundog.actors.messages import Batch, Capacity, EngineRefs, PolicyFailed, StepOutput, StepResult
+from sundog.actors.messages import (
+    Batch,
+    Capacity,
+    ChangeAdapters,
+    Done,
+    EngineRefs,
+    PolicyFailed,
+    Refused,
+    StepOutput,
+    StepResult,
+)
 
 
 class Backend(Protocol):
@@ -56,6 +66,15 @@ class PricesSteps(Protocol):
 
     def step_s(self, prefill_tokens: int, decodes: int, context_tokens: int) -> float:
         """Seconds of a step that computes a chunk of a prompt, and decodes that read a context in all."""
+        ...
+
+
+@runtime_checkable
+class LoadsAdapters(Protocol):
+    """The interface of a Backend whose LoRA adapters may come and go while it runs."""
+
+    async def change_adapters(self, change: ChangeAdapters) -> Done | Refused:
+        """Load adapters, or let them go, between two steps."""
         ...
 
 

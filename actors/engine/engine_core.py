@@ -38,11 +38,10 @@ from sundog.actors.kernel.actor import Actor, ActorDied, Handled, Ref, Tap, answ
 from sundog.actors.kernel.clock import Event
 from sundog.actors.messages import (
     Abort,
-    Batch,
+    ChangeAdapters,
     EngineRefs,
     Freeze,
     HandOver,
-    Interrupt,
     KvFetched,
     Load,
     PolicyFailed,
@@ -50,6 +49,7 @@ from sundog.actors.messages import (
     Submit,
     TakenIn,
     ToEngine,
+    ToRunner,
     Withdraw,
 )
 
@@ -90,6 +90,8 @@ class Hop(Actor[ToEngine | Arrived]):
             case KvFetched() | Withdraw() | HandOver():
                 self._scheduler.tell(message)
             case Freeze():
+                return answer(message, self._scheduler.request(message))
+            case ChangeAdapters():
                 return answer(message, self._scheduler.request(message))
             case Pull():
                 return answer(message, self._scheduler.request(message))
@@ -151,7 +153,7 @@ async def run_engine_core(
     backends: Sequence[Backend],
     on_up: Callable[[EngineRefs], None],
     on_actors: Callable[[Sequence[Actor[Never]]], None] = lambda actors: None,
-    elsewhere: Sequence[Ref[Batch | Interrupt | Load]] = (),
+    elsewhere: Sequence[Ref[ToRunner]] = (),
     taken_in: Ref[TakenIn] | None = None,
 ) -> None:
     """Run a core to its end, and release everything that `backends`, one per rank, took.
@@ -179,7 +181,7 @@ async def _run_actors(
     backends: Sequence[Backend],
     on_up: Callable[[EngineRefs], None],
     on_actors: Callable[[Sequence[Actor[Never]]], None],
-    elsewhere: Sequence[Ref[Batch | Interrupt | Load]],
+    elsewhere: Sequence[Ref[ToRunner]],
     taken_in: Ref[TakenIn] | None,
 ) -> None:
     """Start from the leaves, report the addresses, and end when all actors have.

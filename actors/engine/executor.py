@@ -3,12 +3,23 @@
 from collections.abc import Sequence
 from functools import partial
 
-from sundog.actors.engine.backend import Backend, DoesRuns
+from sundog.actors.engine.backend import Backend, DoesRuns, LoadsAdapters
 from sundog.actors.kernel.actor import Actor, ActorDied, Handled, Ref, Reply, Tap, answer
-from sundog.actors.messages import Batch, Capacity, Interrupt, Load, StepResult
+from sundog.actors.kernel.reply import Answered
+from sundog.actors.messages import (
+    Batch,
+    Capacity,
+    ChangeAdapters,
+    Done,
+    Interrupt,
+    Load,
+    Refused,
+    StepResult,
+    ToRunner,
+)
 
 
-class Runner(Actor[Batch | Interrupt | Load]):
+class Runner(Actor[ToRunner]):
     """The actor around the Backend of one rank. It executes one message after another."""
 
     def __init__(self, name: str, backend: Backend, *, tap: Tap | None = None) -> None:
@@ -16,7 +27,7 @@ class Runner(Actor[Batch | Interrupt | Load]):
         self._backend = backend
         self._does_runs = backend if isinstance(backend, DoesRuns) else None
 
-    def handle(self, message: Batch | Interrupt | Load) -> Handled:
+    def handle(self, message: ToRunner) -> Handled:
         match message:
             case Batch():
                 return answer(message, self._backend.execute(message))
@@ -24,9 +35,16 @@ class Runner(Actor[Batch | Interrupt | Load]):
                 self._interrupt()
             case Load():
                 return answer(message, self._backend.load())
+            case ChangeAdapters():
+                return Answered(self._change_adapters(message))
             case _:
                 self.unknown(message)
         return None
+
+    async def _change_adapters(self, change: ChangeAdapters) -> Done | Refused:
+        """A backend that computes nothing has nothing to load."""
+        loads = self._backend
+        return await loads.change_adapters(change) if isinstance(loads, LoadsAdapters) else Done()
 
     def _interrupt(self) -> None:
         if self._does_runs is not None:
@@ -79,20 +97,18 @@ class AllRanks:
         self.reply.set(first)
 
 
-class Executor(Actor[Batch | Interrupt | Load]):
+class Executor(Actor[ToRunner]):
     """The actor that keeps ranks in step: each batch goes to all, and rank 0's result is returned.
 
     It does not block on the results, so that it can handle an Interrupt meanwhile. If a rank dies, or does
     other steps than rank 0, the reply is an error that names it.
     """
 
-    def __init__(
-        self, name: str, runners: Sequence[Ref[Batch | Interrupt | Load]], *, tap: Tap | None = None
-    ) -> None:
+    def __init__(self, name: str, runners: Sequence[Ref[ToRunner]], *, tap: Tap | None = None) -> None:
         super().__init__(name, capacity=4, tap=tap)
         self._runners = tuple(runners)
 
-    def handle(self, message: Batch | Interrupt | Load) -> Handled:
+    def handle(self, message: ToRunner) -> Handled:
         match message:
             case Batch():
                 return answer(message, self._execute(message))
@@ -100,6 +116,8 @@ class Executor(Actor[Batch | Interrupt | Load]):
                 self._interrupt(message)
             case Load():
                 return answer(message, self._load(message))
+            case ChangeAdapters():  # ranks that share a model have none
+                return answer(message, self._runners[0].request(message))
             case _:
                 self.unknown(message)
         return None

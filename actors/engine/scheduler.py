@@ -45,6 +45,7 @@ from sundog.actors.kernel.owner import MessageTimer
 from sundog.actors.messages import (
     Abort,
     Batch,
+    ChangeAdapters,
     Done,
     Finish,
     Freeze,
@@ -113,7 +114,7 @@ class Scheduler(Actor[ToScheduler]):
         name: str,
         replica: int,
         state: SchedulerState,
-        executor: Ref[Batch | Interrupt],
+        executor: Ref[Batch | Interrupt | ChangeAdapters],
         listeners: Sequence[Ref[StepOutput]],
         *,
         grammars: GrammarsAhead | None = None,
@@ -179,6 +180,8 @@ class Scheduler(Actor[ToScheduler]):
                 reserved: Reply[Reserved | Refused] = Reply()
                 self._take(PullDue(message, reserved))
                 return answer(message, reserved)
+            case ChangeAdapters():
+                return answer(message, self._executor.request(message))
             case Freeze():
                 held: Reply[Done | Refused] = Reply()
                 self._take(Hold(message, held))

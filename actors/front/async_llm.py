@@ -21,6 +21,7 @@ from sundog.actors.messages import (
     Abort,
     Accepted,
     Cancel,
+    ChangeAdapters,
     CheckHealth,
     Done,
     Drain,
@@ -47,8 +48,8 @@ from sundog.actors.messages import (
 News = Submit | EngineUp | EngineDown | Unserved
 
 
-ToRouter = Ref[Submit | Siblings | Abort | Released | ResetPrefixCache | Freeze | Drain]
-FromClients = Generate | Cancel | CheckHealth | ResetPrefixCache | Freeze | Drain
+ToRouter = Ref[Submit | Siblings | Abort | Released | ResetPrefixCache | Freeze | ChangeAdapters | Drain]
+FromClients = Generate | Cancel | CheckHealth | ResetPrefixCache | Freeze | ChangeAdapters | Drain
 FrontMessage = FromClients | PromptRead | StepOutput | EngineNews
 
 
@@ -96,7 +97,7 @@ class AsyncLLM(Actor[FrontMessage]):
                 self._cancel(message.request_id)
             case CheckHealth():
                 return answer(message, replace(self._replicas.health(), capacity=self._intake.capacity))
-            case ResetPrefixCache() | Freeze():
+            case ResetPrefixCache() | Freeze() | ChangeAdapters():
                 return answer(message, self._router.request(message))
             case Drain():
                 return answer(message, self._drain(message))

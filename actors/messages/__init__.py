@@ -25,6 +25,7 @@ from sundog.actors.messages.engine import (
     Abort,
     Capacity,
     CeaseFetch,
+    ChangeAdapters,
     CheckHealth,
     Done,
     EngineDown,
@@ -51,6 +52,9 @@ from sundog.actors.messages.engine import (
     Undelivered,
     Withdraw,
 )
+
+ToRunner = Batch | Interrupt | Load | ChangeAdapters
+"""The messages of an Executor, and of the Runners that it has."""
 
 
 @dataclass(slots=True)
@@ -115,6 +119,7 @@ __all__ = [
     "Cancel",
     "Capacity",
     "CeaseFetch",
+    "ChangeAdapters",
     "ChatMessage",
     "CheckHealth",
     "Chunk",
@@ -154,6 +159,7 @@ __all__ = [
     "Submit",
     "TakenIn",
     "ToEngine",
+    "ToRunner",
     "TokenLogprobs",
     "Undelivered",
     "Unserved",

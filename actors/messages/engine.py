@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from sundog.actors.core.computation import Computation
+from sundog.actors.core.params.sampling import Adapter
 from sundog.actors.core.request import Submit
 from sundog.actors.kernel.actor import Ref
 
@@ -180,6 +181,22 @@ class Freeze:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangeAdapters:
+    """API asks AsyncLLM, it the Router, and it every engine, to load LoRA adapters, or to let them go.
+
+    A step that runs goes on with those it has. Refused if one of `loaded` cannot be read or is of another
+    model. Requests that run, or wait, with one of `unloaded` are finished with it.
+    """
+
+    loaded: tuple[Adapter, ...] = ()
+    unloaded: tuple[Adapter, ...] = ()
+
+    def answered_by(self, answer: "Done | Refused") -> "ChangeAdapters":
+        """Names its answer, for a type checker."""
+        return self
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     """Reply: the order was carried out."""
 
@@ -200,7 +217,7 @@ class Refused:
     retry_after_s: float | None = None
 
 
-ToEngine = Submit | Abort | Freeze | HandOver | Pull | KvFetched | Withdraw
+ToEngine = Submit | Abort | Freeze | ChangeAdapters | HandOver | Pull | KvFetched | Withdraw
 """Messages from a Router to a Scheduler."""
 
 # --- supervisor to Router to AsyncLLM and its listeners ------------------------------------------

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from math import inf
 
+from sundog.actors.core.params.sampling import Adapter
 from sundog.actors.core.policies.guard import PolicyError
 from sundog.actors.core.queue.policy import defines
 from sundog.actors.core.routers import Fleet, RouterPolicy
@@ -22,6 +23,7 @@ from sundog.actors.kernel.clock import Event
 from sundog.actors.messages import (
     Abort,
     CeaseFetch,
+    ChangeAdapters,
     Done,
     Drain,
     EngineDown,
@@ -47,7 +49,7 @@ log = logging.getLogger("sundog")
 
 Work = Submit | Siblings | Released | Abort
 News = EngineDown | EngineUp | StepOutput | PolicyFailed
-RouterMessage = Work | ResetPrefixCache | Freeze | Drain | News | HoldIsOver
+RouterMessage = Work | ResetPrefixCache | Freeze | ChangeAdapters | Drain | News | HoldIsOver
 
 
 class Router(Actor[RouterMessage]):
@@ -110,6 +112,8 @@ class Router(Actor[RouterMessage]):
         """The replies, by replica, to drains that wait for its last request to end."""
         self._freeze: Freeze | None = None
         """The last order to freeze or go on; an engine that comes back is told of it, too."""
+        self._adapters: dict[Adapter, None] = {}
+        """The adapters that came while it runs; an engine that comes back loads them, too."""
         self._listeners = listeners
         self._async_llm: Ref[EngineDown | EngineUp | Undelivered | RouterFailed] | None = None
         if isinstance(self._policy, GuardedRouter):
@@ -157,7 +161,7 @@ class Router(Actor[RouterMessage]):
                 self._engine_up(message)
             case PolicyFailed():
                 pass  # A replica's, that goes on with another.
-            case ResetPrefixCache() | Freeze() | Drain():
+            case ResetPrefixCache() | Freeze() | ChangeAdapters() | Drain():
                 answered = self._ordered(message)
             case HoldIsOver():
                 assert self._handovers is not None
@@ -168,7 +172,7 @@ class Router(Actor[RouterMessage]):
             self.look_again()
         return answered
 
-    def _ordered(self, order: ResetPrefixCache | Freeze | Drain) -> Handled:
+    def _ordered(self, order: ResetPrefixCache | Freeze | ChangeAdapters | Drain) -> Handled:
         match order:
             case ResetPrefixCache():
                 one, engines = order.replica, self._engines
@@ -179,6 +183,11 @@ class Router(Actor[RouterMessage]):
                 return answer(order, ask_all(engines, lambda engine: engine.kv_cache_manager.request(order)))
             case Freeze():
                 self._freeze = order
+                return answer(order, ask_all(self._engines, lambda engine: engine.scheduler.request(order)))
+            case ChangeAdapters():
+                self._adapters.update(dict.fromkeys(order.loaded))
+                for adapter in order.unloaded:
+                    self._adapters.pop(adapter, None)
                 return answer(order, ask_all(self._engines, lambda engine: engine.scheduler.request(order)))
             case Drain():
                 return answer(order, self._drain(order))
@@ -400,6 +409,9 @@ class Router(Actor[RouterMessage]):
         self._state.regain(up.replica)
         if self._freeze is not None and self._freeze.is_frozen:
             ask_all([up.engine], lambda engine: engine.scheduler.request(Freeze()))
+        if self._adapters:
+            change = ChangeAdapters(tuple(self._adapters))
+            ask_all([up.engine], lambda engine: engine.scheduler.request(change))
         self._report(up)
 
     def _policy_failed(self, error: PolicyError) -> None:

@@ -10,6 +10,7 @@ from typing import Literal
 from sundog.actors.kernel.stream import Delta
 from sundog.actors.messages import (
     Cancel,
+    ChangeAdapters,
     CheckHealth,
     Done,
     Drain,
@@ -160,12 +161,24 @@ class Stop:
     """The server tells a door to turn new requests away, finish what is under way, and end."""
 
 
-FromClient = Asked | Cancel | CheckHealth | ResetPrefixCache | Freeze | Drain
+FromClient = Asked | Cancel | CheckHealth | ResetPrefixCache | Freeze | ChangeAdapters | Drain
 ToServer = FromClient | Fetch | AcquireLimit | ReleaseLimit | Answered | Order | Ready | CannotListen
 ToDoor = Deltas | Order | Stop
 
 DOOR_MESSAGES: tuple[type, ...] = (
-    *(Asked, Taken, Refused, Cancel, CheckHealth, Health, ResetPrefixCache, Freeze, Drain, Done),
+    *(
+        Asked,
+        Taken,
+        Refused,
+        Cancel,
+        CheckHealth,
+        Health,
+        ResetPrefixCache,
+        Freeze,
+        ChangeAdapters,
+        Drain,
+        Done,
+    ),
     *(
         Fetch,
         Fetched,

@@ -19,6 +19,7 @@ from sundog.actors.kernel.stream import Delta, DeltaStream
 from sundog.actors.messages import (
     Accepted,
     Cancel,
+    ChangeAdapters,
     CheckHealth,
     Done,
     Drain,
@@ -73,10 +74,12 @@ class RemoteLLM:
     @overload
     async def ask(self, message: Freeze, /) -> Done | Refused: ...
     @overload
+    async def ask(self, message: ChangeAdapters, /) -> Done | Refused: ...
+    @overload
     async def ask(self, message: Drain, /) -> Done | Refused: ...
 
     async def ask(
-        self, message: Generate | CheckHealth | ResetPrefixCache | Freeze | Drain, /
+        self, message: Generate | CheckHealth | ResetPrefixCache | Freeze | ChangeAdapters | Drain, /
     ) -> Accepted | Refused | Health | Done:
         match message:
             case Generate():
@@ -86,6 +89,8 @@ class RemoteLLM:
             case ResetPrefixCache():
                 return await self._server.ask(message)
             case Freeze():
+                return await self._server.ask(message)
+            case ChangeAdapters():
                 return await self._server.ask(message)
             case Drain():
                 return await self._server.ask(message)

@@ -16,7 +16,16 @@ from sundog.actors.front.async_llm import FromClients
 from sundog.actors.kernel.actor import Actor, ActorDied, Handled, Ref, Reply, answer
 from sundog.actors.kernel.reply import Ask
 from sundog.actors.kernel.stream import DeltaStream
-from sundog.actors.messages import Accepted, Cancel, CheckHealth, Drain, Freeze, Refused, ResetPrefixCache
+from sundog.actors.messages import (
+    Accepted,
+    Cancel,
+    ChangeAdapters,
+    CheckHealth,
+    Drain,
+    Freeze,
+    Refused,
+    ResetPrefixCache,
+)
 from sundog.runtime.doors.messages import (
     AcquireLimit,
     Answered,
@@ -84,7 +93,7 @@ class DoorSession(Actor[ToServer]):
                 self._cancel(message.request_id)
             case CheckHealth():
                 return answer(message, self._request(message))
-            case ResetPrefixCache() | Freeze() | Drain():
+            case ResetPrefixCache() | Freeze() | ChangeAdapters() | Drain():
                 return answer(message, self._request(message))
             case Fetch():
                 return answer(message, self._later(partial(self._server.fetch, message)))

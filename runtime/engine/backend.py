@@ -1,15 +1,17 @@
 """The torch backend: an engine's steps, launched and answered for the actors above."""
 
 import gc
+import logging
 from collections.abc import Coroutine, Sequence
 from typing import NamedTuple
 
 import trio
 
+from sundog.actors.core.logged import logged
 from sundog.actors.core.params.sampling import Constraint
 from sundog.actors.kernel.actor import Reply
 from sundog.actors.kernel.clock import run_blocking, uses_threads
-from sundog.actors.messages import Batch, Capacity, StepResult
+from sundog.actors.messages import Batch, Capacity, ChangeAdapters, Done, Refused, StepResult
 from sundog.runtime.model.loader import import_torch
 
 # Before anything that imports torch, since it sets how torch's threads wait.
@@ -19,10 +21,14 @@ import_torch()
 import torch
 
 from sundog.runtime.attention.paged_cache import PagedKVCache
+from sundog.runtime.checkpoint.facts import first_line
 from sundog.runtime.engine.device_thread import DeviceThread
 from sundog.runtime.engine.engine import Engine
 from sundog.runtime.engine.model_loader import ModelLoader
+from sundog.runtime.lora.adapters import Adapters
 from sundog.runtime.model.model import Model
+
+_LOG = logging.getLogger("sundog")
 
 
 class Loaded(NamedTuple):
@@ -30,6 +36,7 @@ class Loaded(NamedTuple):
 
     engine: Engine
     model: Model
+    adapters: Adapters | None
     device_thread: DeviceThread | None
     """The thread that launches the engine's steps ahead, if they are."""
 
@@ -43,7 +50,10 @@ class TorchBackend(ModelLoader):
         """Read the weights and make the cache; raises ConfigError where either fails."""
         engine, model, num_blocks = await run_blocking(self.open)
         self._loaded = Loaded(
-            engine, model, DeviceThread(engine) if engine.is_ahead and uses_threads() else None
+            engine,
+            model,
+            model.adapters,
+            DeviceThread(engine) if engine.is_ahead and uses_threads() else None,
         )
         return Capacity(num_blocks, self._block_size, model.computation)
 
@@ -54,7 +64,7 @@ class TorchBackend(ModelLoader):
         """
         if self._loaded is None:
             raise RuntimeError("execute before load")
-        engine, _, device_thread = self._loaded
+        engine, *_, device_thread = self._loaded
         return self._execute(engine, batch) if device_thread is None else device_thread.execute(batch)
 
     async def _execute(self, engine: Engine, batch: Batch) -> StepResult:
@@ -77,6 +87,23 @@ class TorchBackend(ModelLoader):
         """Compile and keep it, or keep why it cannot be compiled."""
         assert self._grammars is not None
         self._grammars.compile_ahead(constraint)
+
+    async def change_adapters(self, change: ChangeAdapters) -> Done | Refused:
+        """Load adapters, or let them go; they are read off the event loop, and used from the next step on."""
+        if self._loaded is None or (adapters := self._loaded.adapters) is None:
+            return Refused("this server was started without adapters that come and go")
+        engine = self._loaded.engine
+        adapters.drop_unloaded(engine.adapters_in_use())  # not those that go now: requests may wait for them
+        for adapter in change.unloaded:
+            adapters.unload(adapter)
+        refused: Refused | None = None
+        for adapter in change.loaded:
+            try:
+                await run_blocking(adapters.load, adapter)
+            except Exception as error:  # noqa: BLE001  # whatever a folder makes a library raise
+                refused = Refused(first_line(error))
+                _LOG.warning("adapter %s is not loaded: %s", logged(adapter.name), logged(refused.reason))
+        return refused or Done()
 
     def kv_block_bytes(self) -> int:
         """The bytes of a block, over all layers."""

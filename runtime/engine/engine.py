@@ -16,7 +16,7 @@ from sundog.actors.core.params.logprobs import PromptLogprobs
 from sundog.runtime.device.download import Download, LastTokens, make_current, new_stream
 from sundog.runtime.device.inputs import columns
 from sundog.runtime.engine.blocks_ahead import BlocksAhead
-from sundog.runtime.engine.requests import Requests
+from sundog.runtime.engine.requests import NO_ADAPTER, Requests
 from sundog.runtime.engine.speculator import Pairs, Speculator
 from sundog.runtime.model.model import Model
 from sundog.runtime.ranks.group import RankGroup
@@ -94,6 +94,10 @@ class Engine:
                 self._compute_ahead(flight, self._last)
         return flight
 
+    def adapters_in_use(self) -> set[int]:
+        """Return the numbers of adapters that requests run with."""
+        return self._requests.adapters_in_use()
+
     def wait(self, flight: Flight) -> None:
         """Wait for the sampled tokens; touches nothing that a launch needs."""
         if flight.download is not None:
@@ -116,6 +120,8 @@ class Engine:
         failed = {names[row]: sampled.failed[row] for row in kept if row in sampled.failed}
         if len(flight.prompt_logprobs) < len(step.scored):
             failed |= {each.request_id: NOT_SCORED for each in step.scored}
+        if self._requests.lacking:
+            failed |= {name: NO_ADAPTER for name in names if name in self._requests.lacking}
         return StepResult(
             flight.batch.step,
             (end_s,),

@@ -84,6 +84,7 @@ class ModelLoader:
         speculation: SpeculativeConfig | None = None,
         grammars: Grammars | None = None,
         adapters: Mapping[str, Path] | None = None,
+        loads_adapters: bool = False,
         max_lora_rank: int = 16,
         quantization: str | None = None,
         ahead: bool | None = None,
@@ -106,6 +107,7 @@ class ModelLoader:
         self._num_threads = num_threads
         self._num_sharing = num_sharing
         self._adapter_folders = adapters or {}
+        self._loads_adapters = loads_adapters
         self._max_lora_rank = max_lora_rank
         self._quantization = quantization
         self._seed = seed
@@ -136,8 +138,10 @@ class ModelLoader:
         check_context(self._model_dir, self._max_model_len)
         if self._grammars is not None:
             self._grammars.prepare()
-        names = tuple(self._adapter_folders)
-        adapters = Adapters(self._adapter_folders, self._max_lora_rank) if names else None
+        adapters = None
+        if self._adapter_folders or self._loads_adapters:
+            more = self._loads_adapters
+            adapters = Adapters(self._adapter_folders, self._max_lora_rank, takes_more=more)
         model, layers, step_bytes = self._open(self._model_dir, adapters)
         num_threads = None
         if self._num_threads is None and model.device.type == "cpu" and self._group is None:
@@ -163,7 +167,10 @@ class ModelLoader:
 
         drafts = None if self._speculation is None else Drafts()
         block_size, ends = self._block_size, self._eos_token_ids
-        requests = Requests(block_size, self._max_model_len, self._seed, ends, drafts, self._grammars, names)
+        numbers = None if adapters is None else adapters.numbers
+        requests = Requests(
+            block_size, self._max_model_len, self._seed, ends, drafts, self._grammars, numbers
+        )
         speculator = None
         if drafts is not None:
             speculator = self._speculator(drafts, None if draft is None else with_cache(draft, draft_layers))

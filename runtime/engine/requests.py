@@ -7,7 +7,7 @@ a request decodes, its row has its last token. `AdapterColumn` stores the LoRA a
 Shapes: T tokens of the step; R sampling rows.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -22,19 +22,27 @@ from sundog.runtime.step.scoring import Scored
 from sundog.runtime.step.step import Ints, Part, Step, StepRows, Tables, assemble, decodes
 from sundog.runtime.structured.grammars import Grammars
 
+NO_ADAPTER = "its adapter is not loaded any more: it was unloaded, or could not be read again"
+
 
 class AdapterColumn:
-    """The numbers of the requests' adapters, by row; adapters are numbered from 1 in the order of `names`."""
+    """The numbers of the requests' adapters, by row; `numbers` is what is loaded now (`Adapters.numbers`)."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self._numbers = {name: number for number, name in enumerate(names, 1)}
+    def __init__(self, numbers: Mapping[tuple[str, int], int]) -> None:
+        self._numbers = numbers
         self._number = np.zeros(64, np.int64)
 
-    def set(self, row: int, adapter: Adapter | None) -> None:
-        """Note the adapter of the request that is now in `row`."""
+    def note(self, row: int, adapter: Adapter | None) -> bool:
+        """Note the adapter of the request that is now in `row`; False if it is not loaded."""
         if row >= len(self._number):
             self._number = np.resize(self._number, 2 * row)
-        self._number[row] = 0 if adapter is None else self._numbers[adapter.name]
+        number = 0 if adapter is None else self._numbers.get((adapter.name, adapter.version))
+        self._number[row] = number or 0
+        return number is not None
+
+    def used(self, rows: Iterable[int]) -> set[int]:
+        """The numbers of the adapters in these rows."""
+        return set(self._number[list(rows)].tolist())
 
     def of_tokens(self, parts: Sequence[Part]) -> Ints | None:
         """The number of each token's adapter [T]; None in a server without adapters."""
@@ -111,10 +119,12 @@ class Requests:
         eos_token_ids: tuple[int, ...],
         drafts: Drafts | None = None,
         grammars: Grammars | None = None,
-        adapters: Sequence[str] = (),
+        adapters: Mapping[tuple[str, int], int] | None = None,
     ) -> None:
         num_rows = 64
-        self._adapters = AdapterColumn(adapters)
+        self._adapters = AdapterColumn({} if adapters is None else adapters)
+        self.lacking: set[str] = set()
+        """The requests whose adapters are not loaded: their tokens do not count."""
         self._block_size = block_size
         self._sampling = SamplingRows(seed, eos_token_ids, num_rows, grammars)
         self._drafts = drafts
@@ -204,6 +214,10 @@ class Requests:
         """Return how tokens are chosen in these rows."""
         return self._sampling.take(rows.row_R, rows.position_R)
 
+    def adapters_in_use(self) -> set[int]:
+        """Return the numbers of the adapters of all requests."""
+        return self._adapters.used(self._row.values())
+
     def row(self, request_id: str) -> int:
         """The request's row in the tables."""
         return self._row[request_id]
@@ -217,6 +231,7 @@ class Requests:
         if row is None:
             raise ValueError(f"request {request_id} is preempted, but does not run")
         self._free.append(row)
+        self.lacking.discard(request_id)
         self._admission[row] += 1
         self._sampling.forget(row)
         self._prompts.forget(request_id)
@@ -241,7 +256,8 @@ class Requests:
         num_hit = -(-admission.num_computed_tokens // self._block_size)  # the last one may have been fetched
         self._append_blocks(row, admission.block_ids[:num_hit], reused=True)
         self._append_blocks(row, admission.block_ids[num_hit:])
-        self._adapters.set(row, admission.adapter)
+        if not self._adapters.note(row, admission.adapter):
+            self.lacking.add(request_id)
         self._sampling.set(row, request_id, num_prompt, sampling, admission.token_ids)
         if self._drafts is not None:
             self._drafts.admit(request_id, admission.token_ids, sampling)

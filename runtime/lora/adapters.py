@@ -1,12 +1,13 @@
 """All adapters of a server in one model: a step may mix them freely.
 
 Adapters have numbers from 1 in the order in which they were given; 0 is the model itself. Each row of a layer
-gets the low-rank changes of its own adapter, or none.
+gets the low-rank changes of its own adapter, or none. Where adapters may come while it runs, every linear
+layer is an AdaptedLinear from the start, so that one that comes later is computed as if given then.
 
 Shapes: N rows of a pass in all, M of them with one adapter; I inputs, O outputs, R rank.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from sundog.actors.core.params.sampling import Adapter
 from sundog.runtime.checkpoint.facts import LoadError
 from sundog.runtime.lora.peft import AdapterFiles, read_adapter
 
@@ -46,6 +48,8 @@ class AdaptedLinear(nn.Module):
     def __init__(self, base: nn.Module, rows: AdapterRows) -> None:
         super().__init__()
         self.base = base
+        self.shape = _shape(base)
+        """The numbers of outputs and inputs; the base may be packed later."""
         self.changes: dict[int, Change] = {}
         self.was_called = False
         self._rows = rows
@@ -74,26 +78,78 @@ class AdaptedLinear(nn.Module):
 
 
 class Adapters:
-    """The adapters, read from their folders by name."""
+    """The adapters, read from their folders by name; `takes_more` while it runs."""
 
-    def __init__(self, folders: Mapping[str, Path], max_rank: int) -> None:
+    def __init__(self, folders: Mapping[str, Path], max_rank: int, *, takes_more: bool = False) -> None:
         self._files = [read_adapter(folder, max_rank) for folder in folders.values()]
+        self._max_rank, self._takes_more = max_rank, takes_more
         self._rows = AdapterRows()
         self._layers: dict[str, AdaptedLinear] = {}
+        self._model: PreTrainedModel | None = None
+        self.numbers = {(name, 0): number for number, name in enumerate(folders, 1)}
+        """The number of each adapter that is loaded, by its name and version."""
+        self._last_number = len(folders)
+        self._unloaded: list[int] = []
+        """The numbers of adapters that may still be used by requests that run."""
 
     def attach(self, model: PreTrainedModel) -> None:
         """Put an AdaptedLinear in the place of every layer that some adapter changes."""
-        self._layers = {}
+        self._layers, self._model = {}, model
         for number, files in enumerate(self._files, 1):
-            with safe_open(files.weights, "pt") as opened:
-                for layer in files.layers:
-                    down_RI, up_OR = (opened.get_tensor(files.tensor_of(layer, part)) for part in (0, 1))
-                    self._change(model, files, layer, number, down_RI, up_OR)
+            for layer, change in self._read(model, files).items():
+                self._layers[layer].changes[number] = change
+        if self._takes_more:
+            head = model.get_output_embeddings()  # type: ignore[no-untyped-call]  # the library's gap
+            for name, module in list(model.named_modules()):
+                if isinstance(module, nn.Linear | Conv1D) and module is not head and not _is_inner(name):
+                    self._replace(model, name)
+
+    def load(self, adapter: Adapter) -> None:
+        """Read an adapter from its folder; raises LoadError, and changes nothing, where it cannot be used."""
+        key = (adapter.name, adapter.version)
+        if key in self.numbers:
+            return
+        assert self._model is not None and self._takes_more, "adapters come while it runs"
+        files = read_adapter(Path(adapter.path), self._max_rank)
+        changes = self._read(self._model, files)
+        for layer in changes:
+            if not self._layers[layer].was_called:
+                raise LoadError(f"{files.folder} changes {layer}, but the model computes without calling it")
+        self._last_number += 1
+        for layer, change in changes.items():
+            self._layers[layer].changes[self._last_number] = change
+        self.numbers[key] = self._last_number
+
+    def unload(self, adapter: Adapter) -> None:
+        """Have an adapter forgotten at the next change at which no request runs with it."""
+        key = (adapter.name, adapter.version)
+        if key in self.numbers and self.numbers[key] not in self._unloaded:
+            self._unloaded.append(self.numbers[key])
+
+    def drop_unloaded(self, used: Collection[int]) -> None:
+        """Give back the memory of unloaded adapters that are not `used`."""
+        gone = {number for number in self._unloaded if number not in used}
+        self._unloaded = [number for number in self._unloaded if number in used]
+        for key in [key for key, number in self.numbers.items() if number in gone]:
+            del self.numbers[key]
+        for layer in self._layers.values():
+            for number in gone:
+                layer.changes.pop(number, None)
+
+    def _read(self, model: PreTrainedModel, files: AdapterFiles) -> dict[str, Change]:
+        """Return an adapter's change to each layer, every one of which is an AdaptedLinear then."""
+        with safe_open(files.weights, "pt") as opened:
+            return {
+                layer: self._change(
+                    model, files, layer, *(opened.get_tensor(files.tensor_of(layer, part)) for part in (0, 1))
+                )
+                for layer in files.layers
+            }
 
     def check_called(self) -> None:
         """Refuse a model that computes an adapted layer in another way, once a pass has gone through it."""
         for name, layer in self._layers.items():
-            if not layer.was_called:
+            if layer.changes and not layer.was_called:
                 raise LoadError(f"an adapter changes {name}, but the model computes without calling it")
 
     def begin(self, adapter_T: NDArray[np.int64] | None, device: torch.device) -> bool:
@@ -105,16 +161,10 @@ class Adapters:
         return bool(numbers)
 
     def _change(
-        self,
-        model: PreTrainedModel,
-        files: AdapterFiles,
-        layer: str,
-        number: int,
-        down_RI: Tensor,
-        up_OR: Tensor,
-    ) -> None:
-        adapted = self._layers.get(layer) or self._replace(model, files.folder, layer)
-        num_outputs, num_inputs = _shape(adapted.base)
+        self, model: PreTrainedModel, files: AdapterFiles, layer: str, down_RI: Tensor, up_OR: Tensor
+    ) -> Change:
+        adapted = self._layers.get(layer) or self._adapted(model, files.folder, layer)
+        num_outputs, num_inputs = adapted.shape
         rank = down_RI.shape[0]
         if tuple(down_RI.shape) != (rank, num_inputs) or tuple(up_OR.shape) != (num_outputs, rank):
             raise LoadError(
@@ -123,12 +173,12 @@ class Adapters:
             )
         scaled_OR = up_OR.float() * files.config.scale(layer, rank)
         device, dtype = model.device, model.dtype
-        adapted.changes[number] = Change(down_RI.to(device, dtype), scaled_OR.to(device, dtype))
+        return Change(down_RI.to(device, dtype), scaled_OR.to(device, dtype))
 
-    def _replace(self, model: PreTrainedModel, folder: Path, layer: str) -> AdaptedLinear:
-        above, _, own = layer.rpartition(".")
+    def _adapted(self, model: PreTrainedModel, folder: Path, layer: str) -> AdaptedLinear:
+        """Check that a layer can be changed, and replace it."""
         try:
-            parent, base = model.get_submodule(above), model.get_submodule(layer)
+            base = model.get_submodule(layer)
         except AttributeError as error:
             raise LoadError(f"{folder} is of another model: there is no layer {layer}") from error
         if base is model.get_output_embeddings():  # type: ignore[no-untyped-call]  # the library's gap
@@ -137,10 +187,19 @@ class Adapters:
             raise LoadError(
                 f"{folder} is not supported: {layer} is no linear layer but a {type(base).__name__}"
             )
-        adapted = AdaptedLinear(base, self._rows)
-        setattr(parent, own, adapted)
+        return self._replace(model, layer)
+
+    def _replace(self, model: PreTrainedModel, layer: str) -> AdaptedLinear:
+        above, _, own = layer.rpartition(".")
+        adapted = AdaptedLinear(model.get_submodule(layer), self._rows)
+        setattr(model.get_submodule(above), own, adapted)
         self._layers[layer] = adapted
         return adapted
+
+
+def _is_inner(name: str) -> bool:
+    """Return True for a layer inside an AdaptedLinear."""
+    return name.endswith(".base")
 
 
 def _shape(base: nn.Module) -> tuple[int, int]:

@@ -104,7 +104,7 @@ class Model:
         """`for_long_steps` is the number of threads that compute one, if torch's own are fewer."""
         self._for_long_steps = for_long_steps
         self._model = model
-        self._adapters = adapters
+        self._adapters = self.adapters = adapters
         self.cache = cache
         self._device = model.device
         self._max_model_len = max_model_len

@@ -9,6 +9,7 @@ from sundog.actors.messages import (
     Abort,
     Batch,
     Capacity,
+    ChangeAdapters,
     Done,
     Freeze,
     HandOver,
@@ -48,6 +49,7 @@ MESSAGES: tuple[type, ...] = (
     KvFetched,
     Withdraw,
     TakenIn,
+    ChangeAdapters,
 )
 
 

@@ -22,7 +22,7 @@ from sundog.actors.engine.executor import Runner
 from sundog.actors.engine.reports import report
 from sundog.actors.kernel.actor import Ref, Reply
 from sundog.actors.kernel.clock import run_blocking
-from sundog.actors.messages import Batch, Capacity, Interrupt, Load, StepResult
+from sundog.actors.messages import Batch, Capacity, StepResult, ToRunner
 from sundog.runtime.ranks.rank import RankPlace, first_of
 from sundog.runtime.wire.handshake import shake_hands
 from sundog.runtime.wire.link import Link
@@ -74,7 +74,7 @@ async def _rank(
     new_backend: Callable[[int], Backend], replica: int, number: int, connected: socket.socket
 ) -> None:
     link, name = Link(connected, WORKER_MESSAGES, "rank 0"), f"runner-{replica}.{number}"
-    held: list[Ref[Batch | Interrupt | Load]] = []
+    held: list[Ref[ToRunner]] = []
     backend = Late(partial(new_backend, replica), lambda: held.pop().close())
     runner = Runner(name, backend)
     held.append(runner.ref("itself"))  # until the Executor, which then has an address, asks it to load

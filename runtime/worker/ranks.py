@@ -11,7 +11,7 @@ import trio
 
 from sundog.actors.engine.reports import ActorReport
 from sundog.actors.kernel.actor import ActorDied, Ref
-from sundog.actors.messages import Batch, Interrupt, Load
+from sundog.actors.messages import ToRunner
 from sundog.runtime.wire.frames import WireError
 from sundog.runtime.wire.link import Link
 from sundog.runtime.worker.life import end_by_force, killed_loading
@@ -64,7 +64,7 @@ class Ranks:
         return tuple(each for monitor in self._monitors for each in monitor.actors)
 
     @asynccontextmanager
-    async def running(self, on_lost: OnLost) -> AsyncIterator[list[Ref[Batch | Interrupt | Load]]]:
+    async def running(self, on_lost: OnLost) -> AsyncIterator[list[Ref[ToRunner]]]:
         """The addresses of their Runners, while they run. `on_lost` is told of the one that is lost, at once.
 
         Inside, what waits for an answer of a rank is cancelled when one is lost; RankLost is raised then.
@@ -90,9 +90,7 @@ class Ranks:
                     for each in self._begun:
                         await each.ended()
 
-    async def _begin(
-        self, number: int, nursery: trio.Nursery, on_lost: OnLost
-    ) -> Ref[Batch | Interrupt | Load]:
+    async def _begin(self, number: int, nursery: trio.Nursery, on_lost: OnLost) -> Ref[ToRunner]:
         assert self._launcher is not None
         try:
             begun = await self._launcher.begin(number)
@@ -107,7 +105,7 @@ class Ranks:
         await nursery.start(monitor.live)
         nursery.start_soon(self._carry, link, begun, monitor, hold, on_lost)
         try:
-            runner: Ref[Batch | Interrupt | Load] = await link.open(
+            runner: Ref[ToRunner] = await link.open(
                 f"runner-{self._replica}.{number}", f"executor-{self._replica}"
             )
         except ActorDied as error:

@@ -22,11 +22,11 @@ from typing import Final, Never
 
 import trio
 
-from sundog.actors.engine.backend import Backend
+from sundog.actors.engine.backend import Backend, LoadsAdapters
 from sundog.actors.engine.reports import ActorReport, report
 from sundog.actors.kernel.actor import Actor, Reply
 from sundog.actors.kernel.clock import now_s
-from sundog.actors.messages import Batch, Capacity, Load, StepResult
+from sundog.actors.messages import Batch, Capacity, ChangeAdapters, Done, Load, Refused, StepResult
 from sundog.actors.policy_file import MODULE
 from sundog.runtime.worker.life import PULSE_S
 
@@ -58,6 +58,10 @@ class WatchedBackend:
 
     def execute(self, batch: Batch) -> Coroutine[object, object, StepResult] | Reply[StepResult]:
         return self._backend.execute(batch)
+
+    async def change_adapters(self, change: ChangeAdapters) -> Done | Refused:
+        backend = self._backend
+        return await backend.change_adapters(change) if isinstance(backend, LoadsAdapters) else Done()
 
     async def close(self) -> None:
         self._is_over.set()

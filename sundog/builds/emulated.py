@@ -77,7 +77,7 @@ def emulated(
         f"{serving.gpu}, simulated",
         adapters=adapters(serving, name, (str(model),)),
         max_loras=max_loras(serving),
-        loads_adapters=serving.enable_lora and serving.allow_runtime_lora_updating,
+        loads_adapters=serving.loads_adapters,
         cost=simulated.cost,
         remarks=simulated.remarks,
         emulation=Emulated(lag, FrontEnd(simulated.front_end_s), faults, transfers),

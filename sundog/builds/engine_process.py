@@ -104,6 +104,7 @@ class OpenedModel:
             num_threads=serving.num_threads,
             gpu_memory_utilization=engine.gpu_memory_utilization,
             adapters=self.adapters,
+            loads_adapters=serving.loads_adapters,
             max_lora_rank=serving.max_lora_rank,
             quantization=engine.quantization,
             rank=rank,

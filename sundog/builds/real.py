@@ -1,6 +1,5 @@
 """A real model that `sundog serve` serves: its processes begin first, then its folder is read."""
 
-import os
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -10,6 +9,7 @@ from sundog.actors.config import ConfigError
 from sundog.builds.engine_process import ServeOrders, engine_processes, forks_here, ray_place
 from sundog.builds.served import Served, max_loras
 from sundog.builds.torch_limits import need_torch
+from sundog.ends import remark
 from sundog.options.engine import EngineOptions
 from sundog.options.serving import RealServing
 from sundog.options.simulation import parse_pool
@@ -34,11 +34,6 @@ def begun_model(
     model: str | None, serving: RealServing, engine: EngineOptions, stack: ExitStack
 ) -> StartingModel:
     """A model's folder to serve, once what the options alone tell has been checked."""
-    if os.environ.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING"):
-        raise ConfigError(
-            "VLLM_ALLOW_RUNTIME_LORA_UPDATING is set: a real model loads adapters only at its start; unset it"
-            ", and give them as --lora-modules"
-        )
     if serving.messages and not serving.in_process:
         raise ConfigError("--messages sees the actors of one process: give --in-process, too")
     need_torch()
@@ -60,6 +55,8 @@ def real_model(begun: StartingModel, stack: ExitStack) -> Served:
     place = forks if serving.on is None else ray_place(orders, stack)
     found = orders.open()
     real = found.real
+    if serving.loads_adapters:
+        remark("clients may load and unload adapters, from any folder that this process can read")
     mover = KvMover(orders.engine.seed) if found.config.hands_over else None
     hurting = (
         () if forks is None or not faults else (EngineFaults(faults, forks, found.config.replicas, mover),)
@@ -76,6 +73,7 @@ def real_model(begun: StartingModel, stack: ExitStack) -> Served:
         device_of(serving.device),
         adapters=found.adapters,
         max_loras=max_loras(serving),
+        loads_adapters=serving.loads_adapters,
         vectors=real.vectors,
         folder=real.folder,
         listeners=hurting,

@@ -134,6 +134,13 @@ class Serving:
         "The number of adapters that /metrics reports to gateways; a step takes any number of them.",
         section=LORA,
     )
+    allow_runtime_lora_updating: bool = option(
+        False,
+        Switch(pair=False),
+        "Let clients load and unload adapters while it runs.",
+        section=LORA,
+        envvar="VLLM_ALLOW_RUNTIME_LORA_UPDATING",
+    )
     api_key: str | None = option(
         None, AnyText("KEY"), "Required of clients under /v1.", section=ACCESS, envvar="SUNDOG_API_KEY"
     )
@@ -212,6 +219,11 @@ class Serving:
     messages: bool = option(
         False, Switch(pair=False), "With --record: every message between actors, too.", section=RECORDING
     )
+
+    @property
+    def loads_adapters(self) -> bool:
+        """True if clients may load and unload adapters."""
+        return self.enable_lora and self.allow_runtime_lora_updating
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,11 +334,4 @@ class EmulatedServing(Serving):
         Real(0.01, 100),
         "Let the server's clock run this many times as fast as the wall's.",
         section=EMULATION,
-    )
-    allow_runtime_lora_updating: bool = option(
-        False,
-        Switch(pair=False),
-        "Let clients load and unload adapters while it runs.",
-        section=LORA,
-        envvar="VLLM_ALLOW_RUNTIME_LORA_UPDATING",
     )

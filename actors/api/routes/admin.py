@@ -2,12 +2,14 @@
 
 Those of operators need `--admin-key`, in the header Authorization. Without such a key they are refused, since
 they end other people's requests. Adapters come and go only where the server was started for it; what runs
-with one goes on when it is unloaded.
+or waits with one when it is unloaded is finished, and its memory is given back by a later change.
 """
 
 import hmac
+import itertools
 import logging
 
+import trio
 from quart import Blueprint, Response, request
 
 from sundog.actors.api.bodies.operators import AbortBody, LoadAdapterBody, UnloadAdapterBody
@@ -19,7 +21,7 @@ from sundog.actors.api.requests import current_request
 from sundog.actors.api.responses import json_response, text_response
 from sundog.actors.core.logged import logged
 from sundog.actors.core.params.sampling import Adapter
-from sundog.actors.messages import Done, Drain, Freeze, Refused, ResetPrefixCache
+from sundog.actors.messages import ChangeAdapters, Done, Drain, Freeze, Refused, ResetPrefixCache
 
 PAUSE_MODES = ("abort", "wait", "keep")
 FLAGS = {"true": True, "1": True, "false": False, "0": False}
@@ -143,6 +145,7 @@ def lora_routes(context: ApiContext) -> Blueprint:
     """Return the two routes for adapters."""
     routes = Blueprint("lora", __name__)
     adapters = context.adapters
+    versions, one_at_a_time = itertools.count(1), trio.Lock()
 
     @routes.before_request
     async def check() -> None:
@@ -164,15 +167,26 @@ def lora_routes(context: ApiContext) -> Blueprint:
                 f"The lora adapter '{name}' has already been loaded. If you want to load the adapter in"
                 " place, set 'load_inplace' to True."
             )
-        adapters[name] = Adapter(name, body.lora_path)
+        adapter = Adapter(name, body.lora_path, next(versions))
+        async with one_at_a_time:
+            answer = await context.llm.ask(ChangeAdapters(loaded=(adapter,)))
+            if isinstance(answer, Refused):
+                await context.llm.ask(ChangeAdapters(unloaded=(adapter,)))
+                raise _invalid(f"The lora adapter '{name}' cannot be loaded: {answer.reason}")
+            older, adapters[name] = adapters.get(name), adapter
+            if older is not None:
+                await context.llm.ask(ChangeAdapters(unloaded=(older,)))
         log.info("adapter %s is loaded from %s", logged(name), logged(body.lora_path))
         return _done(f"Success: LoRA adapter '{name}' added successfully.")
 
     @routes.post("/v1/unload_lora_adapter")
     async def unload_adapter() -> Response:
         body = await parse_request(UnloadAdapterBody, current_request(), context)
-        if adapters.pop(body.lora_name, None) is None:
+        adapter = adapters.pop(body.lora_name, None)
+        if adapter is None:
             raise ApiError(404, f"The lora adapter '{body.lora_name}' cannot be found.")
+        async with one_at_a_time:
+            await context.llm.ask(ChangeAdapters(unloaded=(adapter,)))
         log.info("adapter %s is unloaded", logged(body.lora_name))
         return _done(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
 

@@ -7,10 +7,14 @@ from dataclasses import dataclass, field, replace
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """A LoRA adapter: low-rank changes to a model's layers. `path` is its origin, and in its blocks' keys."""
+    """A LoRA adapter: low-rank changes to a model's layers. `path` is its origin, and in its blocks' keys.
+
+    `version` tells those apart that were loaded under one name while a server ran; 0: it came at the start.
+    """
 
     name: str
     path: str
+    version: int = 0
 
 
 class ConstraintKind(enum.Enum):
