@@ -18,8 +18,8 @@ from sundog.options.serving import on_ray
 from sundog.options.simulation import LoadOptions, ReadingOptions, TargetOptions, TermsOptions
 from sundog.options.takes import command, given_once, takes
 from sundog.sweeps.axes import axes, with_fields
-from sundog.sweeps.cell import Plan, changed
-from sundog.sweeps.experiment import Experiment
+from sundog.sweeps.cell import Plan
+from sundog.sweeps.experiment import Experiment, remarks_of
 from sundog.sweeps.source import check_tenants, identity, workload_of
 from sundog.sweeps.sweep_folder import SweepFolder
 
@@ -146,7 +146,8 @@ def sweep(
             asked_of = identity(plan, reading, plan.folder.path, cells)
             plan.folder.kept.begin({**asked_of, "resample": plan.resample, "vary": cells})
         found = _run(plan, cells, rule, asked, shown)
-        _say_what_is_not_measured(plan, cells)
+        for text in remarks_of(plan, cells):
+            remark(text)
         if plan.folder is not None:
             text = to_json(found, shown, asked.confidence, by)
             try:
@@ -182,7 +183,6 @@ def _by(name: str | None, varied: dict[str, Sequence[Any]]) -> str | None:
 def _run(
     plan: Plan, cells: "Sequence[Settings]", rule: "Rule", asked: SweepOptions, metrics: "Sequence[Metric]"
 ) -> "list[Cell]":
-    from sundog.sim.figures.sweep.cells import label
     from sundog.sim.show.progress import runs_progress
 
     with runs_progress() as on_progress:
@@ -194,8 +194,8 @@ def _run(
             done = f"{experiment.num_done} of {experiment.num_asked} runs"
             kept = f"; they are in {asked.out}, and the same command goes on" if asked.out else ""
             raise Stopped(f"interrupted after {done}{kept}", interrupted(error)) from None
-    for number, missed in sorted(experiment.missed_alone.items()):
-        remark(f"{label(cells[number])}: {missed}")
+    for text in experiment.remarks:
+        remark(text)
     return found
 
 
@@ -205,14 +205,6 @@ def _folder(asked: SweepOptions, cells: "Sequence[Settings]") -> SweepFolder | N
             raise ConfigError("--messages needs a folder to write them to: give --out DIR")
         return None
     return SweepFolder(Path(asked.out), tuple(cells))
-
-
-def _say_what_is_not_measured(plan: Plan, cells: "Sequence[Settings]") -> None:
-    from sundog.builds.simulated import priced
-
-    found = (priced(changed(plan.engine, each), changed(plan.target, each)) for each in cells)
-    for text in dict.fromkeys(text for texts in found for text in texts):
-        remark(text)
 
 
 def _check_any(cells: "Sequence[Cell]") -> None:

@@ -303,7 +303,7 @@ def sweep(
     from sundog.sim.show.progress import runs_progress
     from sundog.sweeps.axes import with_fields
     from sundog.sweeps.cell import Plan
-    from sundog.sweeps.experiment import Experiment
+    from sundog.sweeps.experiment import Experiment, remarks_of
     from sundog.sweeps.source import check_tenants, workload_of
 
     target, reading, load, terms, engine = records_of(options)
@@ -324,7 +324,8 @@ def sweep(
     with runs_progress("runs") as on_progress:
         experiment = Experiment(shared, cells, on_progress)
         found = experiment.run(rule, warmup_s, shown, jobs or os.cpu_count() or 1)
-    return SweepResult(found, shown, confidence, by)
+    remarks = [*remarks_of(shared, cells), *experiment.remarks]
+    return SweepResult(found, shown, confidence, by, remarks=remarks)
 
 
 def plan(

@@ -140,6 +140,9 @@ class RunResult:
 class SweepResult:
     """Settings of a sweep with their replications: tables and plots.
 
+    `remarks` name weak points of the predictions, and prompts that miss a scaler's objective alone; a sweep
+    that is read from a folder has none.
+
     Example:
         >>> import sundog
         >>> found = sundog.sweep(
@@ -158,9 +161,10 @@ class SweepResult:
         confidence: float,
         by: str | None,
         num_shown: int | None = None,
+        remarks: Sequence[str] = (),
     ) -> None:
         """Keep the cells; the first `num_shown` of all metrics, or all, are those that were asked for."""
-        self.shown = list(metrics[:num_shown])
+        self.shown, self.remarks = list(metrics[:num_shown]), tuple(remarks)
         self.cells, self.metrics, self.confidence, self.by = list(cells), list(metrics), confidence, by
 
     @classmethod

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from sundog.fast import one_thread
 from sundog.options.serving import parse_on
-from sundog.sweeps.cell import CellRunner, Plan
+from sundog.sweeps.cell import CellRunner, Plan, changed
 from sundog.sweeps.sweep_folder import ASKED
 from sundog.sweeps.workers import Crew, Died, Workers, here
 
@@ -85,6 +85,14 @@ Progress = Callable[[int, int], None]
 """A function that is told how many runs are done, and how many are asked for so far."""
 
 
+def remarks_of(plan: Plan, cells: "Sequence[Settings]") -> list[str]:
+    """Return what is not measured of the cells' GPUs and models, each once."""
+    from sundog.builds.simulated import priced
+
+    found = (priced(changed(plan.engine, each), changed(plan.target, each)) for each in cells)
+    return list(dict.fromkeys(text for texts in found for text in texts))
+
+
 class Experiment:
     """Cells to run; `num_done` runs are over."""
 
@@ -106,6 +114,13 @@ class Experiment:
         self.num_done = self.num_asked = 0
         self.missed_alone: dict[int, MissedAlone] = {}
         """The prompts that miss a scaler's objective alone, by cell: those of its first such run."""
+
+    @property
+    def remarks(self) -> list[str]:
+        """What is to be said of cells that have run, such as of prompts that miss an objective alone."""
+        from sundog.sim.figures.sweep.cells import label
+
+        return [f"{label(self._cells[number])}: {text}" for number, text in sorted(self.missed_alone.items())]
 
     def run(
         self,

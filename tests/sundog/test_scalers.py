@@ -274,3 +274,13 @@ def test_a_sweep_says_for_each_setting_which_prompts_miss_its_objective_alone(tm
         assert done.returncode == 0, done.stderr
         lines = [line for line in done.stderr.splitlines() if "alone on an engine" in line]
         assert lines == [f"scaler=attainment:ttft_s=0.2: {said}"]
+    found = sundog.sweep(
+        path,
+        vary={"scaler": ["attainment:ttft_s=0.2", "hpa"]},
+        replicas=4,
+        max_num_batched_tokens=32768,
+        host_overhead=False,
+        jobs=1,
+        replications=1,
+    )
+    assert [text for text in found.remarks if "alone on" in text] == lines
