@@ -53,7 +53,7 @@ class Draft:
         self.preempted: list[Request] = []
         self.preempted_for: list[str] = []
         self.quotas: dict[str, int | None] = {}
-        """Quotas of running requests, called for before any decision, so that they are the same throughout."""
+        """Quotas of running requests, asked for before any decision: they stay the same throughout."""
         self.blocked: Blocked | None = None
 
 
