@@ -81,7 +81,9 @@ async def open_graph(
                 own = config.of_replica(replica)
                 run_core = partial(run_engine, replica, own, heard_by, fallback, tap, roster)
                 router_ref = router.ref(name := f"supervisor-{replica}", counted=False)
-                supervisor = EngineSupervisor(replica, supervision, run_core, router_ref, router.has_served)
+                supervisor = EngineSupervisor(
+                    replica, supervision, run_core=run_core, router=router_ref, has_served=router.has_served
+                )
                 engine: EngineRefs = await nursery.start(supervisor.run, backend, name=name)
                 supervisors.append(supervisor)
                 router.connect(engine, role)
@@ -133,7 +135,9 @@ def _async_llm(
     name = "async-llm"
     refs = (readers[0].ref(name), readers[1].ref(name))
     listeners = [actor.ref(name, counted=False) for actor in behind]
-    return AsyncLLM(name, config, router.ref(name), intake, refs, listeners=listeners, tap=tap)
+    return AsyncLLM(
+        name, config, router=router.ref(name), intake=intake, readers=refs, listeners=listeners, tap=tap
+    )
 
 
 def _router(

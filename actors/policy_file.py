@@ -70,11 +70,11 @@ ABOUT = ("request", "view")
 POLICY = PolicyKind(
     "policy",
     "sundog.Policy",
-    POLICIES,
-    Policy,
-    GuardedPolicy,
-    "view",
-    {
+    known=POLICIES,
+    base=Policy,
+    guard=GuardedPolicy,
+    shown="view",
+    methods={
         "rank": ABOUT,
         "rank_key": ABOUT,
         "urgency": ABOUT,
@@ -86,48 +86,48 @@ POLICY = PolicyKind(
         "sampled": ABOUT,
         "finished": ABOUT,
     },
-    ("returns_to_front", "is_dynamic", "prefills_first", "pauses"),
-    ("token_weights",),
+    claims=("returns_to_front", "is_dynamic", "prefills_first", "pauses"),
+    others=("token_weights",),
 )
 ROUTER = PolicyKind(
     "router",
     "sundog.Router",
-    ROUTERS,
-    RouterPolicy,
-    GuardedRouter,
-    "fleet",
-    {
+    known=ROUTERS,
+    base=RouterPolicy,
+    guard=GuardedRouter,
+    shown="fleet",
+    methods={
         "score": ("request", "replica", "fleet"),
         "choose": ("request", "fleet"),
         "refuse": ("request", "fleet"),
         "moves": ("fleet",),
         "new_memory": (),
     },
-    ("follows_steps",),
-    ("index", "moves_every_s", "stale_s"),
+    claims=("follows_steps",),
+    others=("index", "moves_every_s", "stale_s"),
 )
 PREDICTOR = PolicyKind(
     "predictor",
     "sundog.Predictor",
-    {},
-    LengthPredictor,
-    GuardedPredictor,
-    "request",
-    {"predict": ("request",)},
-    (),
-    (),
+    known={},
+    base=LengthPredictor,
+    guard=GuardedPredictor,
+    shown="request",
+    methods={"predict": ("request",)},
+    claims=(),
+    others=(),
 )
 
 SCALER = PolicyKind(
     "scaler",
     "sundog.Scaler",
-    SCALERS,
-    Scaler,
-    GuardedScaler,
-    "fleet",
-    {"want": ("fleet",)},
-    (),
-    tuple(f"{way}_{what}" for way in ("up", "down") for what in ("s", "pods", "percent", "period_s")),
+    known=SCALERS,
+    base=Scaler,
+    guard=GuardedScaler,
+    shown="fleet",
+    methods={"want": ("fleet",)},
+    claims=(),
+    others=tuple(f"{way}_{what}" for way in ("up", "down") for what in ("s", "pods", "percent", "period_s")),
 )
 
 

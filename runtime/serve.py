@@ -88,7 +88,16 @@ class RealModel:
         if settings is not None:
             context = longest_prompt(folder, settings, context)
         sizes = None if settings is None else vector_sizes(folder, settings)
-        return cls(folder, name, tokenizer, vocabulary, grammars, context, settings, sizes)
+        return cls(
+            folder,
+            name,
+            tokenizer=tokenizer,
+            vocabulary=vocabulary,
+            grammars=grammars,
+            max_position_embeddings=context,
+            embedding=settings,
+            vectors=sizes,
+        )
 
     def sampling_defaults(self) -> SamplingDefaults:
         """Return the defaults of `generation_config.json`; LoadError names a value that cannot be used."""

@@ -92,13 +92,13 @@ class SampledSteps:
         return StepResult(
             step,
             end_times_s,
-            self.tokens,
-            self.ended,
-            (),
-            self.logprobs,
-            self.prompt_logprobs,
-            self.accepted,
-            self.drafts,
+            tokens=self.tokens,
+            ended=self.ended,
+            failed=(),
+            logprobs=self.logprobs,
+            prompt_logprobs=self.prompt_logprobs,
+            accepted=self.accepted,
+            drafts=self.drafts,
             surplus=self.surplus,
         )
 

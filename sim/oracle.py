@@ -200,12 +200,12 @@ class Own:
         asked = Unanswered(
             request.request_id,
             request.num_prompt_tokens,
-            None,
-            request.tenant,
-            request.session,
-            request.priority,
-            request.num_output_tokens,
-            self._seed,
+            prompt_token_ids=None,
+            tenant=request.tenant,
+            session=request.session,
+            priority=request.priority,
+            num_output_tokens=request.num_output_tokens,
+            seed=self._seed,
         )
         return self._inner.predict(asked)
 

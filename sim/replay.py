@@ -204,9 +204,16 @@ def replay_on(
 
     `before_arrival` is called with each row just before it arrives, for backends to know its future.
     """
-    blocks = (surroundings.own_blocks, surroundings.ledger)
-    kept = (HostHits() if config.has_host_memory else None, MovedColumns() if config.moves else Columns())
-    recorder = Recorder(capacity.num_blocks, config.replicas, front_end_s, sink, *blocks, *kept)
+    recorder = Recorder(
+        capacity.num_blocks,
+        config.replicas,
+        front_end_s=front_end_s,
+        sink=sink,
+        own_blocks=surroundings.own_blocks,
+        ledger=surroundings.ledger,
+        host_hits=HostHits() if config.has_host_memory else None,
+        columns=MovedColumns() if config.moves else Columns(),
+    )
     generate = generate_for or counting_tokens(config.scheduler.block_size)
 
     def ask_for(request: TraceRequest) -> Generate:
@@ -223,9 +230,18 @@ def replay_on(
 
         heard_by = [recording, *listeners]
         async with surroundings.graph(config, backends, vocabulary, heard_by, tap) as llm:
-            terms = (on_progress, max_concurrency, shall_stop, client_timeout_s)
-            more = (stop_when is not None or bool(surroundings.drivers), surroundings.retries)
-            client = Client(surroundings.reshape(trace), llm, ask_for, recorder, *terms, *more)
+            client = Client(
+                surroundings.reshape(trace),
+                llm,
+                generate_for=ask_for,
+                recorder=recorder,
+                on_progress=on_progress,
+                max_concurrency=max_concurrency,
+                shall_stop=shall_stop,
+                timeout_s=client_timeout_s,
+                stays=stop_when is not None or bool(surroundings.drivers),
+                retries=surroundings.retries,
+            )
             recording.client = client.ref(recording.name, counted=False)
             await surroundings.play(llm, client)
 

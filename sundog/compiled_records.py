@@ -140,11 +140,11 @@ def _field(name: str, annotation: str, value: ast.expr | None, source: str) -> R
         else RecordField(
             name,
             annotation,
-            default,
-            factory,
-            is_parameter,
-            _is_true(said, "repr"),
-            _is_true(said, "compare"),
+            default=default,
+            factory=factory,
+            is_parameter=is_parameter,
+            is_shown=_is_true(said, "repr"),
+            is_compared=_is_true(said, "compare"),
         )
     )
 

@@ -41,7 +41,9 @@ def run_output(
     if place.is_dir() and place.resolve() == (place / str(options.get("trace"))).resolve():
         raise ConfigError(f"--out is {directory}, the run that is replayed: give another folder")
     header = Header.of(config, num_blocks, replay_id(options, directory))
-    return RunOutput(directory, header, options, messages, kind_of_replay(config), journal)
+    return RunOutput(
+        directory, header, options=options, messages=messages, kind=kind_of_replay(config), journal=journal
+    )
 
 
 def client_output(directory: str | None, unused: Collection[str]) -> "RunOutput | Unkept":

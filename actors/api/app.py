@@ -161,7 +161,16 @@ def create_app(
     app.after_request(_name_request)
     flying = in_flight or AnswersInFlight(llm)
     context = ApiContext(
-        *(llm, model, new_id, control or flying, flying, codec, spell, answers, keys is not None, admin_key),
+        llm,
+        model,
+        new_id=new_id,
+        control=control or flying,
+        in_flight=flying,
+        codec=codec,
+        spell=spell,
+        answers=answers,
+        has_key=keys is not None,
+        admin_key=admin_key,
         live=live,
         emulation=emulation,
         adapters={adapter.name: adapter for adapter in model.adapters},

@@ -141,7 +141,7 @@ class Emulation:
         match fault.kind:
             case "429":
                 said, headers_said = "This refusal was injected: try again later.", retry_after(1.0)
-                raise ApiError(429, said, None, "rate_limit_exceeded", headers_said)
+                raise ApiError(429, said, param=None, code="rate_limit_exceeded", headers=headers_said)
             case "503":
                 raise ApiError(503, "This failure was injected: try again later.", headers=retry_after(1.0))
             case "slow":

@@ -127,7 +127,7 @@ def refusal(refused: Refused, prompt_field: str) -> ApiError:
     """AsyncLLM's refusal as an answer; `prompt_field` is what this route calls the prompt."""
     if refused.kind == "overloaded":
         headers = retry_after(refused.retry_after_s)
-        return ApiError(429, refused.reason, refused.param, "rate_limit_exceeded", headers)
+        return ApiError(429, refused.reason, param=refused.param, code="rate_limit_exceeded", headers=headers)
     if refused.kind == "unavailable":
         return unavailable(refused.reason, refused.retry_after_s)
     if refused.kind == "failed":
@@ -138,7 +138,7 @@ def refusal(refused: Refused, prompt_field: str) -> ApiError:
 
 def unavailable(message: str, retry_after_s: float | None) -> ApiError:
     """503: no engine is up; `retry_after_s` None if none ever will be."""
-    return ApiError(503, message, None, "engine_unavailable", retry_after(retry_after_s))
+    return ApiError(503, message, param=None, code="engine_unavailable", headers=retry_after(retry_after_s))
 
 
 def retry_after(seconds: float | None) -> dict[str, str]:
@@ -193,7 +193,7 @@ def _of_http(error: HTTPException) -> ApiError:
     if isinstance(error, MethodNotAllowed):
         allowed = ", ".join(sorted(error.valid_methods or ()))
         message = f"Method not allowed: {where}; allowed: {allowed}"
-        return ApiError(405, message, None, UNKNOWN_METHOD, {"Allow": allowed})
+        return ApiError(405, message, param=None, code=UNKNOWN_METHOD, headers={"Allow": allowed})
     return ApiError(error.code or 500, f"{error.name}: {where}")
 
 

@@ -141,7 +141,7 @@ def check_key(request: ApiRequest, keys: ApiKeys, admin_key: str | None = None) 
         "Wrong API key: send the server's key as 'Authorization: Bearer KEY'."
         if given
         else "No API key: send the server's key as 'Authorization: Bearer KEY'.",
-        None,
-        "invalid_api_key",
-        {"WWW-Authenticate": "Bearer"},
+        param=None,
+        code="invalid_api_key",
+        headers={"WWW-Authenticate": "Bearer"},
     )

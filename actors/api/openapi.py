@@ -60,17 +60,33 @@ PAUSES: tuple[tuple[str, Json], ...] = (
 )
 ENGINE: tuple[tuple[str, Json], ...] = (("engine", {"type": "integer", "minimum": 0, "maximum": 99999}),)
 OPERATIONS = (
-    Operation("post", "/v1/chat/completions", "Answer a conversation.", ChatBody, (JSON, EVENTS)),
-    Operation("post", "/v1/completions", "Go on with texts.", CompletionBody, (JSON, EVENTS)),
+    Operation(
+        "post",
+        "/v1/chat/completions",
+        summary="Answer a conversation.",
+        body=ChatBody,
+        answers=(JSON, EVENTS),
+    ),
+    Operation(
+        "post", "/v1/completions", summary="Go on with texts.", body=CompletionBody, answers=(JSON, EVENTS)
+    ),
     Operation("post", "/v1/embeddings", "The vectors of texts.", EmbeddingBody),
     *(Operation("post", path, "How alike texts are, by their vectors.", ScoreBody) for path in SCORES),
     *(Operation("post", path, "Documents by their likeness to a query.", RerankBody) for path in RERANKS),
     Operation(
-        "post", "/v1/messages", "Answer a conversation, in Anthropic's shape.", MessagesBody, (JSON, EVENTS)
+        "post",
+        "/v1/messages",
+        summary="Answer a conversation, in Anthropic's shape.",
+        body=MessagesBody,
+        answers=(JSON, EVENTS),
     ),
     Operation("post", "/v1/messages/count_tokens", "How many tokens it has.", PromptBody),
     Operation(
-        "post", "/v1/responses", "Answer, in the shape of OpenAI's responses.", ResponseBody, (JSON, EVENTS)
+        "post",
+        "/v1/responses",
+        summary="Answer, in the shape of OpenAI's responses.",
+        body=ResponseBody,
+        answers=(JSON, EVENTS),
     ),
     Operation("post", "/v1/responses/input_tokens", "How many tokens its input has.", ResponseBody),
     Operation("get", "/v1/responses/{name}", "A response again.", parameters=("name",)),
@@ -79,9 +95,19 @@ OPERATIONS = (
     Operation("get", "/v1/models", "The model, and its adapters."),
     Operation("get", "/v1/models/{name}", "One of them.", parameters=("name",)),
     Operation(
-        "post", "/v1/load_lora_adapter", "Load an adapter, if that is allowed.", LoadAdapterBody, (TEXT,)
+        "post",
+        "/v1/load_lora_adapter",
+        summary="Load an adapter, if that is allowed.",
+        body=LoadAdapterBody,
+        answers=(TEXT,),
     ),
-    Operation("post", "/v1/unload_lora_adapter", "Unload an adapter.", UnloadAdapterBody, (TEXT,)),
+    Operation(
+        "post",
+        "/v1/unload_lora_adapter",
+        summary="Unload an adapter.",
+        body=UnloadAdapterBody,
+        answers=(TEXT,),
+    ),
     Operation("post", "/tokenize", "The tokens of a text or a conversation.", TokenizeBody),
     Operation("post", "/detokenize", "The text of tokens.", DetokenizeBody),
     Operation("get", "/tokenizer_info", "The tokenizer's configuration."),

@@ -132,7 +132,7 @@ async def serve_graph(
         metrics, keys, roster = _metrics(config, options, spans), options.keys(), Roster()
         async with trio.open_nursery() as nursery:
             await nursery.start(obey_signals, stopping)
-            front = front or OwnFront(served, codec, options, keys, spans)
+            front = front or OwnFront(served, codec, options=options, keys=keys, spans=spans)
             nursery.start_soon(_reload_keys, keys, options.api_keys, front)
             async with (
                 open_graph(
@@ -149,12 +149,19 @@ async def serve_graph(
                 ) as llm,
                 trio.open_nursery() as serving,
             ):
-                live = Live(metrics, _facts(served, config), nursery, roster, forecast, stopping.drain)
+                live = Live(
+                    metrics,
+                    _facts(served, config),
+                    nursery=nursery,
+                    roster=roster,
+                    forecast=forecast,
+                    draining=stopping.drain,
+                )
                 first = options.first_engine
                 registry = registry_of(
                     metrics, served.name, config, served.max_loras, emulation, first, transfers
                 )
-                behind = Behind(llm, registry, live, stopping.drain, keys, emulation)
+                behind = Behind(llm, registry, live=live, stop=stopping.drain, keys=keys, emulation=emulation)
                 port = await serving.start(front.serve, behind)
                 if driver is not None:
                     nursery.start_soon(driver, llm)

@@ -103,11 +103,11 @@ def parse_speculative_config(text: str) -> SpeculativeConfig:
     return SpeculativeConfig(
         method,
         num_tokens,
-        model,
-        least,
-        most,
-        record or _chances(given, "acceptance", num_tokens),
-        _chances(given, "proposed", num_tokens),
+        model=model,
+        lookup_min=least,
+        lookup_max=most,
+        acceptance=record or _chances(given, "acceptance", num_tokens),
+        proposed=_chances(given, "proposed", num_tokens),
     )
 
 

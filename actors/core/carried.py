@@ -92,7 +92,9 @@ class CarriedPolicy:
         self.running: dict[str, Request] = {}
         self.requests: dict[str, Request] = {}
         self.measured = MeasuredSteps()
-        self.view = View(limits, blocks, self.counts, self.running, seed, self.measured)
+        self.view = View(
+            limits, blocks, lockstep=self.counts, running=self.running, seed=seed, step_times=self.measured
+        )
         self.waiting = PassingQueue(policy, self.view, self.counts.service)
         self.view.show(self.waiting)
         self.view.memory = policy.new_memory()

@@ -223,9 +223,9 @@ async def _run_actors(
         scheduler = Scheduler(
             scheduler_name,
             replica,
-            state,
-            executor_ref,
-            refs_of_listeners,
+            state=state,
+            executor=executor_ref,
+            listeners=refs_of_listeners,
             grammars=grammars,
             taken_in=taken_in,
             checks_when_idle=config.debug,

@@ -59,7 +59,15 @@ def _report(actor: Actor[Never], at_s: float) -> ActorReport:
     seen = actor.statistics()
     doing = None if actor.mailbox.is_free else _named(actor.message)
     for_s = at_s - (seen.last_s or at_s)
-    return ActorReport(actor.name, doing, for_s, seen.num_waiting, seen.num_handled, seen.most_waiting, at_s)
+    return ActorReport(
+        actor.name,
+        doing,
+        for_s=for_s,
+        num_waiting=seen.num_waiting,
+        num_handled=seen.num_handled,
+        most_waiting=seen.most_waiting,
+        at_s=at_s,
+    )
 
 
 def _named(message: object) -> str:

@@ -297,7 +297,14 @@ class Scheduler(Actor[ToScheduler]):
         self._progress.planned(state, batch)
         num_free, num_waiting = pool.num_free, len(state.waiting)
         self._steps.append(
-            Planned(batch, blocked, num_before - num_free, num_free, num_waiting, self.clock.now_s())
+            Planned(
+                batch,
+                blocked,
+                num_taken_blocks=num_before - num_free,
+                num_free_blocks=num_free,
+                num_waiting=num_waiting,
+                start_s=self.clock.now_s(),
+            )
         )
         if self._tracer is not None:
             self._tracer.planned(batch, blocked)

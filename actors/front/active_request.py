@@ -92,7 +92,15 @@ class ActiveRequest:
         try:
             if finish is None and self._text_is_shown_at_once:  # nearly every token
                 text = "" if self.decoder is None else self.decoder.step(token)
-                delta = Delta(text, (token,), 1, None, None, self.num_cached_tokens, (time_s,))
+                delta = Delta(
+                    text,
+                    (token,),
+                    num_tokens=1,
+                    finish_reason=None,
+                    stop_reason=None,
+                    num_cached_tokens=self.num_cached_tokens,
+                    times_s=(time_s,),
+                )
             else:
                 delta = self._decode(token, time_s, finish)
             if logprobs is not None:
@@ -112,7 +120,15 @@ class ActiveRequest:
         is_hidden = stopped_by_token and not sampling.include_stop_str_in_output
         text = "" if self.decoder is None or is_hidden else self.decoder.step(token)
         shown, stop = self._watch(text) if sampling.stop else (text, None)
-        delta = Delta(shown, (token,), 1, None, None, self.num_cached_tokens, (time_s,))
+        delta = Delta(
+            shown,
+            (token,),
+            num_tokens=1,
+            finish_reason=None,
+            stop_reason=None,
+            num_cached_tokens=self.num_cached_tokens,
+            times_s=(time_s,),
+        )
         if stop is not None:
             return delta.merged(Delta(finish_reason="stop", stop_reason=stop))
         if finish is None and sampling.repetition is not None and self._repeats(token, sampling.repetition):

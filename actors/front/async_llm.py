@@ -154,7 +154,13 @@ class AsyncLLM(Actor[FrontMessage]):
         for submit in accepted:
             self._tell(submit)
         streams, tokens = tuple([each.stream for each in requests]), accepted[0].prompt_token_ids
-        return Accepted(name, accepted[0].num_prompt_tokens, streams, self._may_refuse, tokens)
+        return Accepted(
+            name,
+            accepted[0].num_prompt_tokens,
+            streams=streams,
+            may_be_refused=self._may_refuse,
+            prompt_token_ids=tokens,
+        )
 
     def _is_in_use(self, key: str) -> bool:
         return key in self._requests or key in self._leaving or key in self._readings or key in self._families

@@ -48,16 +48,16 @@ def joined(deltas: Sequence[Delta]) -> Delta:
     return Delta(
         "".join([delta.text for delta in deltas]),
         tuple([token for delta in deltas for token in delta.token_ids]),
-        sum([delta.num_tokens for delta in deltas]),
-        last.finish_reason,
-        last.stop_reason,
-        max([delta.num_cached_tokens for delta in deltas]),
-        tuple([time_s for delta in deltas for time_s in delta.times_s]),
-        last.error,
-        tuple([each for delta in deltas for each in delta.logprobs]),
-        next((delta.prompt_logprobs for delta in deltas if delta.prompt_logprobs), ()),
-        last.retry_after_s,
-        last.vector,
+        num_tokens=sum([delta.num_tokens for delta in deltas]),
+        finish_reason=last.finish_reason,
+        stop_reason=last.stop_reason,
+        num_cached_tokens=max([delta.num_cached_tokens for delta in deltas]),
+        times_s=tuple([time_s for delta in deltas for time_s in delta.times_s]),
+        error=last.error,
+        logprobs=tuple([each for delta in deltas for each in delta.logprobs]),
+        prompt_logprobs=next((delta.prompt_logprobs for delta in deltas if delta.prompt_logprobs), ()),
+        retry_after_s=last.retry_after_s,
+        vector=last.vector,
     )
 
 

@@ -142,13 +142,13 @@ class Known:
         return cls(
             request.request_id,
             request.num_prompt_tokens,
-            request.num_tokens,
-            request.num_computed_tokens,
-            expected,
-            request.has_caught_up,
-            request.priority,
-            request.tenant,
-            not (says or request.has_known_length),
+            num_tokens=request.num_tokens,
+            num_computed_tokens=request.num_computed_tokens,
+            num_expected_tokens=expected,
+            has_caught_up=request.has_caught_up,
+            priority=request.priority,
+            tenant=request.tenant,
+            is_drawn=not (says or request.has_known_length),
         )
 
     def drawn(self, lengths: AnswerLengths, share: float) -> "Known":

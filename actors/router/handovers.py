@@ -217,7 +217,14 @@ class Handovers:
         target_blocks = answer.block_ids
         source_blocks = moving.blocks[len(moving.blocks) - len(target_blocks) :]
         num_tokens = len(target_blocks) * self._state.block_size
-        fetch = FetchKv(name, moving.source, moving.target, num_tokens, source_blocks, target_blocks)
+        fetch = FetchKv(
+            name,
+            moving.source,
+            target=moving.target,
+            num_tokens=num_tokens,
+            source_blocks=source_blocks,
+            target_blocks=target_blocks,
+        )
         reply: Reply[Done | Refused] = self._links.request(fetch)
         reply.hand_to(_NextLeg(self._owner, moving, self._fetched))
 

@@ -285,7 +285,16 @@ class Router(Actor[RouterMessage]):
             most_other = max(others, default=0)
         names = tuple([submit.request_id for submit in submits])
         chosen, tally = state.num_requests[replica], state.tallies[self._first]
-        routed = Routed(names, replica, len(up), chosen, tally.fewest, tally.most, hit_blocks, most_other)
+        routed = Routed(
+            names,
+            replica,
+            num_up=len(up),
+            num_requests=chosen,
+            fewest_requests=tally.fewest,
+            most_requests=tally.most,
+            num_hit_blocks=hit_blocks,
+            most_other_hit_blocks=most_other,
+        )
         for listener in self._listeners:
             listener.tell(routed)
 

@@ -76,19 +76,24 @@ class Inputs(NamedTuple, Generic[A]):
 def gathered(step: Step) -> Inputs[Array]:
     """The arrays of a step, on the host."""
     num_queries_N, num_keys_N, table_NB = _requests(step.spans)
+    temperature_R, top_k_R, top_p_R, log_min_p_R, uniform_R = (step.choices or NO_CHOICES).columns()
     return Inputs(
-        step.token_T,
-        step.position_T,
-        step.slot_T,
-        step.sample_rows_R,
-        step.row_R,
-        step.fed_F,
-        step.wiped_B,
-        _starts(num_queries_N),
-        _starts(num_keys_N),
-        num_keys_N.astype(np.int32),
-        table_NB,
-        *(step.choices or NO_CHOICES).columns(),
+        token_T=step.token_T,
+        position_T=step.position_T,
+        slot_T=step.slot_T,
+        sample_rows_R=step.sample_rows_R,
+        row_R=step.row_R,
+        fed_F=step.fed_F,
+        wiped_B=step.wiped_B,
+        first_query_N1=_starts(num_queries_N),
+        first_key_N1=_starts(num_keys_N),
+        num_keys_N=num_keys_N.astype(np.int32),
+        table_NB=table_NB,
+        temperature_R=temperature_R,
+        top_k_R=top_k_R,
+        top_p_R=top_p_R,
+        log_min_p_R=log_min_p_R,
+        uniform_R=uniform_R,
     )
 
 
@@ -162,4 +167,10 @@ def _padded(array: Array, size: int) -> Array:
 
 
 _NO_FLOATS = np.empty(0, np.float32)
-NO_CHOICES = Choices(_NO_FLOATS, np.empty(0, np.int64), _NO_FLOATS, _NO_FLOATS, np.empty(0, np.float64))
+NO_CHOICES = Choices(
+    _NO_FLOATS,
+    np.empty(0, np.int64),
+    top_p_R=_NO_FLOATS,
+    min_p_R=_NO_FLOATS,
+    uniform_R=np.empty(0, np.float64),
+)

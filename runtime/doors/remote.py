@@ -113,9 +113,9 @@ class RemoteLLM:
         return Accepted(
             generate.request_id,
             taken.num_prompt_tokens,
-            streams,
-            taken.may_be_refused,
-            taken.prompt_token_ids,
+            streams=streams,
+            may_be_refused=taken.may_be_refused,
+            prompt_token_ids=taken.prompt_token_ids,
         )
 
 
@@ -151,7 +151,17 @@ class RemoteExposition:
         self, method: str, status: str, handler: str, num_bytes: tuple[int, int], elapsed_s: float
     ) -> None:
         with suppress(ActorDied):  # when the server is cut nobody counts any more
-            self._server.tell(Answered(method, status, handler, *num_bytes, elapsed_s))
+            bytes_in, bytes_out = num_bytes
+            self._server.tell(
+                Answered(
+                    method,
+                    status,
+                    handler=handler,
+                    num_bytes_in=bytes_in,
+                    num_bytes_out=bytes_out,
+                    elapsed_s=elapsed_s,
+                )
+            )
 
     async def scrape(self, accept: str) -> tuple[bytes, str]:
         fetched = await self._server.ask(Fetch("metrics", accept))

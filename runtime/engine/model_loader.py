@@ -169,7 +169,13 @@ class ModelLoader:
         block_size, ends = self._block_size, self._eos_token_ids
         numbers = None if adapters is None else adapters.numbers
         requests = Requests(
-            block_size, self._max_model_len, self._seed, ends, drafts, self._grammars, numbers
+            block_size,
+            self._max_model_len,
+            seed=self._seed,
+            eos_token_ids=ends,
+            drafts=drafts,
+            grammars=self._grammars,
+            adapters=numbers,
         )
         speculator = None
         if drafts is not None:
@@ -214,7 +220,13 @@ class ModelLoader:
         assert asked is not None
         if draft is not None:
             return DraftModel(draft, drafts, asked.num_tokens, self._max_model_len)
-        return PromptLookup(drafts, asked.num_tokens, self._max_model_len, asked.lookup_min, asked.lookup_max)
+        return PromptLookup(
+            drafts,
+            asked.num_tokens,
+            max_model_len=self._max_model_len,
+            least=asked.lookup_min,
+            most=asked.lookup_max,
+        )
 
     def _open(
         self, folder: Path, adapters: Adapters | None = None

@@ -101,7 +101,9 @@ class Prompts:
         if num_top is None:
             return None
         tokens = self._known[chunk.request_id][first + 1 : first + 1 + chunk.num_tokens]
-        return Scored(chunk.request_id, row, first + 1, tuple(tokens.tolist()), num_top)
+        return Scored(
+            chunk.request_id, row, position=first + 1, token_ids=tuple(tokens.tolist()), num_top=num_top
+        )
 
 
 class Requests:
@@ -324,7 +326,14 @@ class Requests:
         row_N = np.array([self._row[chunk.request_id]], np.int64)
         first_N = self._num_computed[row_N]
         tokens = self._prompts.tokens(chunk, int(first_N[0]))
-        return Part((chunk.request_id,), row_N, first_N, chunk.num_tokens, tokens, int(chunk.samples))
+        return Part(
+            (chunk.request_id,),
+            row_N,
+            first_N=first_N,
+            num_queries=chunk.num_tokens,
+            token_T=tokens,
+            num_samples=int(chunk.samples),
+        )
 
     def _to_score(self, chunks: tuple[Chunk, ...], num_rows: int) -> tuple[Scored, ...]:
         found, row = [], num_rows - sum(chunk.num_tokens for chunk in chunks)

@@ -115,7 +115,16 @@ class DraftModel:
             drafts = name in wanting and end == len(known) < self._max_model_len
             first_N = np.array([start], np.int64)
             row_N = np.array([row], np.int64)
-            alone.append(Part((name,), row_N, first_N, end - start, known[start:end], int(drafts)))
+            alone.append(
+                Part(
+                    (name,),
+                    row_N,
+                    first_N=first_N,
+                    num_queries=end - start,
+                    token_T=known[start:end],
+                    num_samples=int(drafts),
+                )
+            )
         alone.sort(key=_shape)
         return [_together(list(group)) for _, group in groupby(alone, key=_shape)]
 
@@ -150,7 +159,16 @@ class DraftModel:
         if not own:
             return []
         tokens = np.array([found[name][-1] for name in own], np.int64)
-        return [Part(tuple(own), np.array(rows, np.int64), np.array(first, np.int64), 1, tokens, 1)]
+        return [
+            Part(
+                tuple(own),
+                np.array(rows, np.int64),
+                first_N=np.array(first, np.int64),
+                num_queries=1,
+                token_T=tokens,
+                num_samples=1,
+            )
+        ]
 
 
 def _shape(part: Part) -> tuple[int, int]:
@@ -161,8 +179,8 @@ def _together(parts: list[Part]) -> Part:
     return Part(
         tuple(name for part in parts for name in part.request_ids),
         np.concatenate([part.row_N for part in parts]),
-        np.concatenate([part.first_N for part in parts]),
-        parts[0].num_queries,
-        np.concatenate([part.token_T for part in parts]),
-        parts[0].num_samples,
+        first_N=np.concatenate([part.first_N for part in parts]),
+        num_queries=parts[0].num_queries,
+        token_T=np.concatenate([part.token_T for part in parts]),
+        num_samples=parts[0].num_samples,
     )

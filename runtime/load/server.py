@@ -114,7 +114,7 @@ async def _found(client: ServerClient, model: str, endpoint: Endpoint | None) ->
     ids = await _tokens(client, model, " ".join(WORDS))
     said = ""
     for asked, extras, units in _ways(endpoint, ids):
-        server = TargetServer(client, model, asked, extras, units)
+        server = TargetServer(client, model, endpoint=asked, extras=extras, units=units)
         try:
             found = await _probed(server, SHORT)
         except RequestFailed as error:

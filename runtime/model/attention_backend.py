@@ -63,10 +63,10 @@ class AttentionBackend:
         return PagedStep(
             cache,
             inputs.slot_T,
-            _groups(inputs, num_decodes, rest, cache.block_size),
-            decodes,
-            self.decode or by_gathering,
-            sequences,
+            groups=_groups(inputs, num_decodes, rest, cache.block_size),
+            decodes=decodes,
+            decode=self.decode or by_gathering,
+            sequences=sequences,
             covers_all=self.reads_tables,
         )
 
@@ -84,7 +84,9 @@ def _groups(inputs: Inputs[Tensor], start: int, spans: tuple[Span, ...], block_s
         position_NQ = first_N1 + torch.arange(span.num_queries, device=first_N1.device)
         is_fresh = end - start == 1 and int(span.first_position_N[0]) == 0
         table_NB = inputs.table_NB[start:end, : span.table_NB.shape[1]].long()
-        groups.append(Group(span.start, table_NB, position_NQ, block_size, is_fresh))
+        groups.append(
+            Group(span.start, table_NB, positions_NQ=position_NQ, block_size=block_size, fresh=is_fresh)
+        )
         start = end
     return groups
 

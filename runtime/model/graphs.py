@@ -124,14 +124,20 @@ class DecodeGraphs:
         inputs = Inputs(
             token_N,
             position_N,
-            slot_N,
-            self._rows_M[:size],
-            *(none, none, none),
-            self._first_query_M1[: size + 1],
-            self._first_key_M1[: size + 1],
-            self._num_keys_M[:size],
-            self._table_MB[:size],
-            *(none, none, none, none, none),
+            slot_T=slot_N,
+            sample_rows_R=self._rows_M[:size],
+            row_R=none,
+            fed_F=none,
+            wiped_B=none,
+            first_query_N1=self._first_query_M1[: size + 1],
+            first_key_N1=self._first_key_M1[: size + 1],
+            num_keys_N=self._num_keys_M[:size],
+            table_NB=self._table_MB[:size],
+            temperature_R=none,
+            top_k_R=none,
+            top_p_R=none,
+            log_min_p_R=none,
+            uniform_R=none,
         )
         # What the host sees of the requests: each may have as many keys as any.
         last_N = np.full(size, self._max_model_len - 1, np.int64)

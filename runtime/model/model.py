@@ -141,10 +141,10 @@ class Model:
         return Computation(
             str(dtype).removeprefix("torch."),
             self._attention.words if self._native is None else "compiled kernels that read blocks in place",
-            "one compiled call" if self.is_whole else "torch's layers one after the other",
-            why,
-            instructions(self._library, dtype, has_whole=has_whole) if is_cpu else None,
-            faster(self._library, dtype, has_whole=has_whole) if is_cpu else None,
+            steps="one compiled call" if self.is_whole else "torch's layers one after the other",
+            why_not_whole=why,
+            instructions=instructions(self._library, dtype, has_whole=has_whole) if is_cpu else None,
+            faster=faster(self._library, dtype, has_whole=has_whole) if is_cpu else None,
         )
 
     def logits(self, step: Step, inputs: Inputs[Tensor] | None = None) -> Tensor:

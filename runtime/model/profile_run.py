@@ -44,5 +44,5 @@ def _sample_all(model: PreTrainedModel, num_rows: int, vocab_size: int) -> None:
     logits_RV = torch.zeros(num_rows, vocab_size, dtype=model.dtype, device=model.device)
     ones_R = np.ones(num_rows, np.float32)
     none_R = np.zeros(num_rows, np.int64)
-    choices = Choices(ones_R, none_R, 0.9 * ones_R, 0 * ones_R, np.zeros(num_rows))
+    choices = Choices(ones_R, none_R, top_p_R=0.9 * ones_R, min_p_R=0 * ones_R, uniform_R=np.zeros(num_rows))
     pick(logits_RV, choices, SamplingColumns.of(choices, model.device))

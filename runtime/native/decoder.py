@@ -52,7 +52,7 @@ class Modules(NamedTuple):
         if not isinstance(embedding, nn.Embedding) or not isinstance(layers, nn.ModuleList) or head is None:
             raise Unrecognised("it is not an embedding, layers and a head")
         rotary, norm = child(body, "rotary_emb"), child(body, "norm")
-        return cls(embedding, layers, rotary, norm, head, model.config)
+        return cls(embedding, layers, rotary=rotary, norm=norm, head=head, config=model.config)
 
     def setting(self, name: str, otherwise: float) -> float:
         """A number of the configuration by which a model scales; every model that has it names it so."""

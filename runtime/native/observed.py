@@ -90,7 +90,13 @@ def observe(model: PreTrainedModel, layers: nn.ModuleList, cache: PagedKVCache, 
     table_NB = np.arange(1, 1 + int(slot_T[-1]) // cache.block_size)[None]
     token_T = np.random.default_rng(0).integers(model.config.vocab_size, size=num_tokens)
     found = Pass(token_T, at_T, slot_T, Span(0, num_tokens, np.zeros(1, np.int64), table_NB))
-    group = Group(0, torch.from_numpy(table_NB), torch.from_numpy(at_T)[None], cache.block_size, True)
+    group = Group(
+        0,
+        torch.from_numpy(table_NB),
+        positions_NQ=torch.from_numpy(at_T)[None],
+        block_size=cache.block_size,
+        fresh=True,
+    )
     step = PagedStep(cache, torch.from_numpy(slot_T), [group])
     hooks = [
         layer.register_forward_hook(_note(found, number), with_kwargs=True)

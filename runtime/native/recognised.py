@@ -37,7 +37,7 @@ def recognised(
     modules = Modules.of(model)
     seen = observe(model, modules.layers, cache, max_model_len)
     try:
-        decoder = NativeDecoder(library, modules, seen, cache, max_model_len)
+        decoder = NativeDecoder(library, modules, seen=seen, cache=cache, most_positions=max_model_len)
         _check(decoder, seen, cache)
     finally:
         cache.wipe(seen.blocks_B)

@@ -60,7 +60,9 @@ class EngineActor:
         except ConfigError as error:
             refusal = str(error)
         node = ray.get_runtime_context().get_node_id()
-        return Facts(ray.util.get_node_ip_address(), node, os.getpid(), versions(), refusal)
+        return Facts(
+            ray.util.get_node_ip_address(), node, process=os.getpid(), versions=versions(), refusal=refusal
+        )
 
     def begin(self, replica: int, host: str, port: int, secret: bytes) -> int:
         """The id of a new engine process, with a link to the server, which listens at that address."""

@@ -56,13 +56,13 @@ class Choices:
         return Choices(
             self.temperature_R[rows],
             self.top_k_R[rows],
-            self.top_p_R[rows],
-            self.min_p_R[rows],
-            self.uniform_R[rows],
-            _of(self.edits, rows),
-            _of(self.logprobs, rows),
-            _of(self.matchers, rows),
-            _of(self.failed, rows),
+            top_p_R=self.top_p_R[rows],
+            min_p_R=self.min_p_R[rows],
+            uniform_R=self.uniform_R[rows],
+            edits=_of(self.edits, rows),
+            logprobs=_of(self.logprobs, rows),
+            matchers=_of(self.matchers, rows),
+            failed=_of(self.failed, rows),
         )
 
 

@@ -109,7 +109,9 @@ class SamplingRows:
             ends = (*self._eos_token_ids, *sampling.stop_token_ids)
             outputs = token_ids[num_prompt_tokens:]
             after = sampling.constraint_after
-            self._matchers[row] = Matcher(self._grammars, sampling.constraint, ends, outputs, after)
+            self._matchers[row] = Matcher(
+                self._grammars, sampling.constraint, ends=ends, outputs=outputs, after=after
+            )
 
     def advance(self, rows: Sequence[int], tokens: Sequence[int]) -> None:
         """Note the tokens that these rows have been given."""
@@ -136,13 +138,13 @@ class SamplingRows:
         choices = Choices(
             temperature_R,
             self._top_k[rows_R],
-            self._top_p[rows_R],
-            self._min_p[rows_R],
-            uniforms(self._key[rows_R], position_R),
-            tuple((r, edit) for r, edit in edits if edit is not None),
-            tuple((r, logprobs[row]) for r, row in numbered if row in logprobs),
-            tuple((r, matchers[row]) for r, row in numbered if row in matchers),
-            tuple((r, failed[row]) for r, row in numbered if row in failed),
+            top_p_R=self._top_p[rows_R],
+            min_p_R=self._min_p[rows_R],
+            uniform_R=uniforms(self._key[rows_R], position_R),
+            edits=tuple((r, edit) for r, edit in edits if edit is not None),
+            logprobs=tuple((r, logprobs[row]) for r, row in numbered if row in logprobs),
+            matchers=tuple((r, matchers[row]) for r, row in numbered if row in matchers),
+            failed=tuple((r, failed[row]) for r, row in numbered if row in failed),
         )
         has_some = choices.edits or choices.logprobs or choices.matchers or choices.failed
         return choices if has_some or temperature_R.any() else None

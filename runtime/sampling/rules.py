@@ -181,7 +181,18 @@ class Rules:
         seen, count = (NO_IDS, NO_COUNTS) if counts is None else (counts.token_K, counts.count_K)
         if self._allowed is None and not (len(banned) or len(self._biased) or len(seen)):
             return None
-        return Edit(self._allowed, banned, self._biased, self._bias, seen, count, *self._penalties)
+        repetition, frequency, presence = self._penalties
+        return Edit(
+            allowed=self._allowed,
+            banned=banned,
+            biased=self._biased,
+            bias=self._bias,
+            seen=seen,
+            count=count,
+            repetition=repetition,
+            frequency=frequency,
+            presence=presence,
+        )
 
 
 def _thinking(sampling: Sampling, prompt: Sequence[int], outputs: Sequence[int]) -> ThinkingBudget | None:

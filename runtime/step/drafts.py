@@ -95,7 +95,14 @@ class Drafts:
             row_N = np.array([rows[name] for name in names], np.int64)
             tokens = [token for name in names for token in (self._last(name), *self._take(name, num_drafts))]
             own = np.array(tokens, np.int64)
-            yield Part(names, row_N, num_computed[row_N], 1 + num_drafts, own, 1 + num_drafts)
+            yield Part(
+                names,
+                row_N,
+                first_N=num_computed[row_N],
+                num_queries=1 + num_drafts,
+                token_T=own,
+                num_samples=1 + num_drafts,
+            )
 
     def drop(self, request_ids: Iterable[str]) -> None:
         """Forget the drafts of requests that compute their next token without."""

@@ -105,7 +105,9 @@ def decodes(
         at = np.flatnonzero(bits == size)
         own = ids if len(at) == len(ids) else tuple(ids[i] for i in at)
         rows = row_N[at]
-        yield Part(own, rows, num_computed[rows], 1, last_token[rows], 1)
+        yield Part(
+            own, rows, first_N=num_computed[rows], num_queries=1, token_T=last_token[rows], num_samples=1
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,6 +91,8 @@ class Frames:
                 if end > len(self._rest):
                     break
                 start = end
-                yield Frame(FrameKind(kind), channel, number, tag, bytes(self._rest[begin:end]))
+                yield Frame(
+                    FrameKind(kind), channel, number=number, tag=tag, body=bytes(self._rest[begin:end])
+                )
         finally:
             del self._rest[:start]

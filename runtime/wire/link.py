@@ -212,7 +212,9 @@ class Link:
     def send(self, kind: FrameKind, channel: int, message: object, reply: Reply[Any] | None = None) -> None:
         """Send a message that an actor here was given for one there. Never waits."""
         tag, body = self._packer.pack(message)
-        self._send_frame(Frame(kind, channel, 0 if reply is None else self._number(reply), tag, body))
+        self._send_frame(
+            Frame(kind, channel, number=0 if reply is None else self._number(reply), tag=tag, body=body)
+        )
 
     def answer(self, number: int, value: object, error: BaseException | None) -> None:
         """Give the answer to a question of the other end, or say why there is none."""
@@ -331,7 +333,9 @@ class Link:
             why = "there is no actor of this name" if actor is None else "it has ended"
             body = f"{name} cannot be reached: {why}".encode()
             return self._send_frame(Frame(FrameKind.NOT_OPENED, frame.channel, body=body))
-        self._inlets[frame.channel] = Inlet(self, frame.channel, actor, sender, frame.kind is FrameKind.OPEN)
+        self._inlets[frame.channel] = Inlet(
+            self, frame.channel, actor=actor, sender=sender, counted=frame.kind is FrameKind.OPEN
+        )
         self._send_frame(Frame(FrameKind.OPENED, frame.channel, actor.mailbox.capacity or 0))
 
     def _opened(self, frame: Frame) -> None:

@@ -109,7 +109,7 @@ async def _rounds(link: Link) -> list[list[float]]:
 
 async def _round_trip(far: Ref[Submit | Load], name: str, num_tokens: int) -> float:
     prompt = tuple((17 * position) % LARGEST_ID for position in range(num_tokens))
-    request = Submit(name, 0.0, num_tokens, 16, prompt)
+    request = Submit(name, 0.0, num_prompt_tokens=num_tokens, max_tokens=16, prompt_token_ids=prompt)
     begin_s = time.perf_counter()
     far.tell(request)
     await far.ask(Load())

@@ -132,7 +132,7 @@ def fit_sums(features: Matrix, seconds: Matrix) -> Calibrated:
     solution = nonnegative_least_squares(weighted / norms, np.ones(len(seconds))) / norms
     solution *= seconds.sum() / (features @ solution).sum()
     step, token, context, decode, pair = (float(value) for value in solution)
-    return Calibrated(step, token, context, decode, pair)
+    return Calibrated(step, token, per_context_token=context, per_decode=decode, per_prefill_pair=pair)
 
 
 def errors(model: Calibrated, observations: Sequence[tuple[StepWork, float]]) -> Matrix:

@@ -40,10 +40,10 @@ class WithDrafts(CostModel):
         first = StepWork(
             work.num_decodes,
             work.decode_context_tokens,
-            work.chunks,
-            num_requests,
-            work.num_shared_tokens,
-            work.num_draft_tokens,
+            chunks=work.chunks,
+            num_samples=num_requests,
+            num_shared_tokens=work.num_shared_tokens,
+            num_draft_tokens=work.num_draft_tokens,
         )
         seconds += self.draft.step_s(first)
         if num_requests and self._num_tokens > 1:
@@ -57,7 +57,13 @@ class WithDrafts(CostModel):
         """Seconds of each step of a decode run, in which nothing was drafted before."""
         decodes, context = work.num_decodes, work.decode_context_tokens
         steps = [
-            StepWork(decodes, context + index * decodes, (), work.num_samples, work.num_shared_tokens)
+            StepWork(
+                decodes,
+                context + index * decodes,
+                chunks=(),
+                num_samples=work.num_samples,
+                num_shared_tokens=work.num_shared_tokens,
+            )
             for index in range(num_steps)
         ]
         return np.array([self.step_s(step) for step in steps], dtype=np.float64)
@@ -105,10 +111,10 @@ def without_samples(work: StepWork) -> StepWork:
     return StepWork(
         work.num_decodes,
         work.decode_context_tokens,
-        work.chunks,
-        0,
-        work.num_shared_tokens,
-        work.num_draft_tokens,
+        chunks=work.chunks,
+        num_samples=0,
+        num_shared_tokens=work.num_shared_tokens,
+        num_draft_tokens=work.num_draft_tokens,
     )
 
 

@@ -297,7 +297,19 @@ class Roofline(CostModel):
             kv_bandwidth=gpu.memory_bandwidth_bytes_per_s * efficiency.kv_bandwidth,
         )
         self.layers = [
-            (LayerRoofline(model, layer, gpu, self._rates, ranks, dtype, kv_dtype or dtype, experts), count)
+            (
+                LayerRoofline(
+                    model,
+                    layer,
+                    gpu=gpu,
+                    rates=self._rates,
+                    ranks=ranks,
+                    dtype=dtype,
+                    kv_dtype=kv_dtype or dtype,
+                    expert_ranks=experts,
+                ),
+                count,
+            )
             for layer, count in model.layers
         ]
         self._decode_token_s = sum(

@@ -74,7 +74,15 @@ class StepWork:
         """The step after this one of the same decodes: their contexts have grown by one each."""
         context = self.decode_context_tokens + self.num_decodes
         routed = self.num_routed_tokens
-        return StepWork(self.num_decodes, context, (), self.num_samples, self.num_shared_tokens, 0, routed)
+        return StepWork(
+            self.num_decodes,
+            context,
+            chunks=(),
+            num_samples=self.num_samples,
+            num_shared_tokens=self.num_shared_tokens,
+            num_draft_tokens=0,
+            num_routed_tokens=routed,
+        )
 
     def few_contexts(self, num_steps: int) -> list[float]:
         """`decode_context_tokens` of each of a few equal decode steps."""
@@ -205,11 +213,20 @@ class WorkFold:
         if shared and batch.idle:
             shared = self._num_shared_blocks_without(batch.idle) * self._block_size
         if not (batch.chunks or batch.admitted or batch.drafts):
-            return StepWork(num_decodes, context, (), num_decodes, shared)
+            return StepWork(
+                num_decodes, context, chunks=(), num_samples=num_decodes, num_shared_tokens=shared
+            )
         chunks = self._take_chunks(batch)
         drafts = batch.num_draft_tokens
         num_samples = num_decodes + len(self._joining) + drafts
-        return StepWork(num_decodes, context + drafts, chunks, num_samples, shared, drafts)
+        return StepWork(
+            num_decodes,
+            context + drafts,
+            chunks=chunks,
+            num_samples=num_samples,
+            num_shared_tokens=shared,
+            num_draft_tokens=drafts,
+        )
 
     def _take_chunks(self, batch: Batch) -> tuple[tuple[int, int], ...]:
         prefilling, chunks = self._prefilling, []

@@ -143,7 +143,11 @@ class MadeUpLogprobs(TokenSource):
         if isinstance(likely, int):
             likely = tuple([(token + rank) % size for rank in range(min(likely, size))])
         return TokenLogprobs(
-            token, HALF, 1, likely, tuple([((each - token) % size + 1) * HALF for each in likely])
+            token,
+            HALF,
+            rank=1,
+            top_ids=likely,
+            top_logprobs=tuple([((each - token) % size + 1) * HALF for each in likely]),
         )
 
 

@@ -228,7 +228,15 @@ def _worst_wait(history: History, seconds: float, request: RequestHistory, wait:
     longest = max(heads, key=lambda name: heads[name], default=None)
     ordered = dict(sorted(by_reason.items(), key=lambda item: -item[1]))
     longest_s, passed = heads[longest] if longest else 0.0, passings(history, request, wait)
-    return WorstWait(request, wait, seconds, ordered, longest, longest_s, passed)
+    return WorstWait(
+        request,
+        wait,
+        seconds=seconds,
+        by_reason=ordered,
+        longest_head=longest,
+        longest_head_s=longest_s,
+        passed_by=passed,
+    )
 
 
 def _preemptions(history: History) -> Preemptions:
@@ -245,7 +253,15 @@ def _preemptions(history: History) -> Preemptions:
                 if span.preempted.for_request is not None:
                     growers[span.preempted.for_request] += 1
     computed = sum(queue.num_computed_tokens for queue in history.queues.values())
-    return Preemptions(victims.total(), victims, growers, num_self, recomputed, rehit, computed)
+    return Preemptions(
+        victims.total(),
+        victims,
+        for_requests=growers,
+        num_self=num_self,
+        recomputed_tokens=recomputed,
+        rehit_tokens=rehit,
+        computed_tokens=computed,
+    )
 
 
 # --- what would help -----------------------------------------------------------------------------

@@ -287,7 +287,7 @@ class History:
         span.end_s, span.preempted = step.start_s, preempted
         queue.num_running -= 1
         known = request.arrival.num_prompt_tokens + request.num_output_tokens
-        request.waits.append(Wait(known, step.start_s, None, index, index))
+        request.waits.append(Wait(known, step.start_s, end_s=None, first=index, stop=index))
 
     def _admit(self, admitted: Admitted, step: JournalStep, queue: RecordedQueue, index: int) -> None:
         request = self._request(admitted.request_id, "admits")
@@ -370,7 +370,16 @@ class History:
         last = queue.segments[-1] if queue.segments else None
         if last is None or (last.head, last.reason) != (head, reason):
             free = step.num_free_blocks_planned
-            queue.segments.append(Segment(index, step.start_s, head, reason, free, queue.num_running))
+            queue.segments.append(
+                Segment(
+                    index,
+                    step.start_s,
+                    head=head,
+                    reason=reason,
+                    free_blocks=free,
+                    num_running=queue.num_running,
+                )
+            )
 
     def _request(self, name: str, does: str) -> RequestHistory:
         if (request := self.requests.get(name)) is None:

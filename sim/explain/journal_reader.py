@@ -106,9 +106,19 @@ def _record(row: Row) -> Record:
 
 def _chosen(row: Row) -> Chosen:
     num_requests, fewest, most = map(_count, _parts(row["requests"], 3))
-    blocks = tuple(map(_count, _parts(row["blocks"], 2))) if "blocks" in row else ()
-    names = tuple(map(_text, _list(row["routed"])))
-    return Chosen(names, _count(row["replica"]), _count(row["up"]), num_requests, fewest, most, *blocks)
+    blocks: list[int | None] = [None, None]
+    if "blocks" in row:
+        blocks = [_count(each) for each in _parts(row["blocks"], 2)]
+    return Chosen(
+        tuple(map(_text, _list(row["routed"]))),
+        replica=_count(row["replica"]),
+        num_up=_count(row["up"]),
+        num_requests=num_requests,
+        fewest_requests=fewest,
+        most_requests=most,
+        num_hit_blocks=blocks[0],
+        most_other_hit_blocks=blocks[1],
+    )
 
 
 def _arrival(row: Row) -> Arrival:
@@ -116,10 +126,10 @@ def _arrival(row: Row) -> Arrival:
     return Arrival(
         _text(row["submit"]),
         _time(row["arrival"]),
-        _count(row["prompt"]),
-        _count(row["max_tokens"]),
-        _whole(row.get("priority", 0)),
-        None if tenant is None else _text(tenant),
+        num_prompt_tokens=_count(row["prompt"]),
+        max_tokens=_count(row["max_tokens"]),
+        priority=_whole(row.get("priority", 0)),
+        tenant=None if tenant is None else _text(tenant),
     )
 
 

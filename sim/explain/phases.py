@@ -71,7 +71,7 @@ def wait_phases(history: History, request: RequestHistory, wait: Wait) -> list[R
         return _if_long([RequestPhase("waiting", wait.start_s, wait.end_s, reason=UNKNOWN)])
     queue = history.queues[request.replica]
     considered_s = queue.starts_s[wait.first] if wait.first < wait.stop else wait.end_s
-    found = [RequestPhase("waiting", wait.start_s, considered_s, 0, UNDER_WAY)]
+    found = [RequestPhase("waiting", wait.start_s, end_s=considered_s, num_steps=0, reason=UNDER_WAY)]
     for phase, head in _refusals(queue, request, wait):
         last = found[-1]
         if (last.reason, last.own) == (phase.reason, phase.own):
@@ -106,10 +106,10 @@ def _refusals(
             RequestPhase(
                 "waiting",
                 start_s,
-                end_s,
-                num_steps,
-                segment.reason or UNDER_WAY,
-                own,
+                end_s=end_s,
+                num_steps=num_steps,
+                reason=segment.reason or UNDER_WAY,
+                own=own,
                 free_blocks=segment.free_blocks,
                 num_running=segment.num_running,
             ),

@@ -59,7 +59,7 @@ class Module:
         shown = [line[cut:] for line in lines[:most]]
         if (num_left := len(lines) - len(shown)) > 0:
             shown.append(f"… {num_left} more")
-        return Code(title, self.file, first, "\n".join(shown), calls)
+        return Code(title, self.file, line=first, text="\n".join(shown), calls=calls)
 
 
 def _lines(node: ast.AST) -> tuple[int, int]:

@@ -175,8 +175,18 @@ def _own_step(step: JournalStep, name: str, batch: dict[str, int], num_held: int
     num_decoded = 0 if num_prefilled or not is_in else num_decoded
     num_held = (num_held if hit is None else hit) + num_prefilled + num_decoded
     last, end_s = step.step + max(len(step.ends_s), 1) - 1, (step.start_s, *step.ends_s)[-1]
-    counts = num_prefilled, num_decoded, num_held
-    return OwnStep(step.step, last, step.start_s, end_s, *counts, batch, step.num_free_blocks, hit)
+    return OwnStep(
+        step.step,
+        last,
+        start_s=step.start_s,
+        end_s=end_s,
+        num_prefilled=num_prefilled,
+        num_decoded=num_decoded,
+        num_held_tokens=num_held,
+        others=batch,
+        num_free_blocks=step.num_free_blocks,
+        num_hit_tokens=hit,
+    )
 
 
 def _folded(steps: Steps) -> tuple[Steps, list[OwnStep]]:
@@ -239,14 +249,16 @@ def _message_stops(
             WalkStop(
                 time_s + ahead_s,
                 time_s + ahead_s,
-                sender,
-                receiver,
-                kind,
-                sources.message(kind),
-                {key: value for key, value in row.items() if key not in ("time", "from", "to", "message")},
-                sources.sent_by(sender, kind),
-                sources.handled_by(receiver, kind),
-                step,
+                sender=sender,
+                receiver=receiver,
+                message=kind,
+                purpose=sources.message(kind),
+                row={
+                    key: value for key, value in row.items() if key not in ("time", "from", "to", "message")
+                },
+                sent=sources.sent_by(sender, kind),
+                handled=sources.handled_by(receiver, kind),
+                step=step,
             )
         )
     return stops

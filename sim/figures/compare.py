@@ -84,7 +84,15 @@ def compare(first: Run, second: Run) -> Comparison:
     of_each = _counts(a["e2e_s"]), _counts(b["e2e_s"])
     num_failed = first.summary.get("num_failed", 0), second.summary.get("num_failed", 0)
     return Comparison(
-        settings, is_paired, len(a["e2e_s"]), figures, gained, lost, in_both, of_each, num_failed
+        settings,
+        is_paired,
+        num_requests=len(a["e2e_s"]),
+        figures=figures,
+        gained=gained,
+        lost=lost,
+        num_finished=in_both,
+        of_each=of_each,
+        num_failed=num_failed,
     )
 
 

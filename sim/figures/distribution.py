@@ -63,7 +63,7 @@ def distribution_of(parts: Callable[[], Iterator[Part]]) -> Distribution | None:
     at = dict(zip(ranks, found, strict=True))
     p50, p90, p99 = (_between(at, p, count) for p in places)
     mean = math.fsum(chain.from_iterable(map(_addends, parts()))) / count
-    return Distribution(count, mean, p50, p90, p99)
+    return Distribution(count, mean, p50=p50, p90=p90, p99=p99)
 
 
 def _between(at: dict[int, float], place: float, count: int) -> float:

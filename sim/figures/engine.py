@@ -108,6 +108,12 @@ class Replicas:
     def figures(self) -> list[ReplicaFigures]:
         """Return the figures of each replica, in order."""
         return [
-            ReplicaFigures(count, prompt, output, hit, hit / max(prompt, 1))
+            ReplicaFigures(
+                count,
+                prompt,
+                output_tokens=output,
+                prefix_hit_tokens=hit,
+                prefix_hit_rate=hit / max(prompt, 1),
+            )
             for count, prompt, output, hit in self._sums.T.tolist()
         ]

@@ -236,7 +236,15 @@ class Prober:
         self._next_block += num_blocks
         tokens = (self._token_ids * (num_tokens // NUM_TOKEN_IDS + 1))[:num_tokens]
         name = f"probe-{next(self._names)}"
-        return Admission(name, num_tokens, num_tokens, num_computed, blocks, tuple(tokens), GREEDY)
+        return Admission(
+            name,
+            num_tokens,
+            num_prompt_tokens=num_tokens,
+            num_computed_tokens=num_computed,
+            block_ids=blocks,
+            token_ids=tuple(tokens),
+            sampling=GREEDY,
+        )
 
 
 Floats = NDArray[np.float64]
@@ -257,7 +265,7 @@ HUBER = 0.05
 """The relative error beyond which errors count linearly, not by their square."""
 ABOVE, WIDEST = 1.1, 1.5
 """Steps with chunks count as longer than a floor from this share on; decodes beside them add up to half."""
-NOTHING = Calibrated(0.0, 0.0, 0.0, 0.0, 0.0)
+NOTHING = Calibrated(0.0, 0.0, per_context_token=0.0, per_decode=0.0, per_prefill_pair=0.0)
 MUCH_BETTER = 0.7
 """The share of the loss without a floor that one with it has at most: on a CPU there is none."""
 
@@ -322,7 +330,15 @@ async def fit_engine(
         (shape, model.step_s(work) / seconds - 1)
         for shape, (work, seconds) in zip(others, timed[len(known) :], strict=True)
     )
-    return EngineFitted(model, _range(known), errors, len(known), num_rounds, unrest, quantile)
+    return EngineFitted(
+        model,
+        _range(known),
+        held_out=errors,
+        num_shapes=len(known),
+        num_rounds=num_rounds,
+        unrest=unrest,
+        quantile=quantile,
+    )
 
 
 async def _rounds(

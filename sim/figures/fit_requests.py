@@ -119,12 +119,12 @@ def fit_requests(*loads: Observed, groups: Sequence[str] | None = None) -> Fitte
     return Fitted(
         solved.model,
         _range(loads),
-        solved.median_error,
-        solved.num_left_out,
-        solved.unknown,
-        tuple(errors.values()),
-        others,
-        drift,
+        median_error=solved.median_error,
+        num_left_out=solved.num_left_out,
+        unknown=solved.unknown,
+        errors=tuple(errors.values()),
+        others=others,
+        drift=drift,
     )
 
 
@@ -284,7 +284,9 @@ def _solved(equations: Sequence[Equations]) -> Solved:
         )
     error = float(np.median(np.abs(decodes @ found / taken - 1)))
     step, token, context, decode, pair, chunk, _ = (float(value) for value in found)
-    model = Calibrated(step, token, context, decode, pair, chunk)
+    model = Calibrated(
+        step, token, per_context_token=context, per_decode=decode, per_prefill_pair=pair, per_chunk=chunk
+    )
     unknown = tuple(NAMES[column] for column in BY_NEED if column in NAMES and column not in columns)
     return Solved(model, error, num_all - len(taken), unknown)
 

@@ -143,14 +143,14 @@ class ClientFigures:
         return cls(
             record.model,
             distribution(late_s),
-            float(late_s.max()) if len(late_s) else None,
-            len(shares),
-            float(shares[:, 0].mean()) if len(shares) else None,
-            float(shares[:, 1].max()) if len(shares) else None,
-            num_tokens / record.num_chunks if record.num_chunks else None,
-            dict(record.errors.most_common()),
-            dict(record.said),
-            record.retry_after_s,
+            lateness_max_s=float(late_s.max()) if len(late_s) else None,
+            num_processes=len(shares),
+            cpu_mean=float(shares[:, 0].mean()) if len(shares) else None,
+            cpu_most=float(shares[:, 1].max()) if len(shares) else None,
+            tokens_per_chunk=num_tokens / record.num_chunks if record.num_chunks else None,
+            errors=dict(record.errors.most_common()),
+            said=dict(record.said),
+            retry_after_s=record.retry_after_s,
         )
 
 

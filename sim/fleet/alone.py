@@ -26,4 +26,6 @@ def missed_alone(cost: CostModel, prompts: Mapping[int, int], ttft_s: float) -> 
         return None
     num_missed = sum(prompts[each] for each in lengths[place:])
     first = lengths[place]
-    return MissedAlone(ttft_s, sum(prompts.values()), num_missed, first, alone_s(first))
+    return MissedAlone(
+        ttft_s, sum(prompts.values()), num_missed=num_missed, from_tokens=first, from_s=alone_s(first)
+    )

@@ -79,7 +79,7 @@ class FleetLedger:
         faults = () if self._trouble is None else _befallen(self._trouble, recorder)
         scaling = None if self._scaler is None else self._scaled(self._scaler, recorder, (begin_s, end_s))
         moves = _moves(recorder.columns) if isinstance(recorder.columns, MovedColumns) else None
-        return FleetFigures(pools, transfers, faults, scaling, moves)
+        return FleetFigures(pools, transfers, faults=faults, scaling=scaling, moves=moves)
 
     def _scaled(self, scaler: Autoscaler, recorder: Recorder, window: tuple[float, float]) -> ScalingFigures:
         span_s = window[1] - window[0]
@@ -100,12 +100,12 @@ class FleetLedger:
         return ScalingFigures(
             paid_s / 3600,
             busy_s / 3600,
-            span_s * sum(gpus) / 3600,
-            (sum(replica_s) + sum(always_s)) / span_s if span_s else 0.0,
-            sum(pool.num_starts for pool in scaler.pools),
-            tuple(scaler.changes),
-            tuple(pools),
-            self._missed_alone(scaler),
+            all_gpu_hours=span_s * sum(gpus) / 3600,
+            mean_replicas=(sum(replica_s) + sum(always_s)) / span_s if span_s else 0.0,
+            num_starts=sum(pool.num_starts for pool in scaler.pools),
+            changes=tuple(scaler.changes),
+            pools=tuple(pools),
+            missed_alone=self._missed_alone(scaler),
         )
 
     def _missed_alone(self, autoscaler: Autoscaler) -> MissedAlone | None:
@@ -119,7 +119,11 @@ class FleetLedger:
         hours = self._engines[min(pool.replicas)].num_gpus / 3600
         name, all_s = pool.scaling.pool or "", span_s * len(pool.replicas)
         return PoolScalingFigures(
-            name, replica_s * hours, all_s * hours, pool.num_starts, tuple(pool.changes)
+            name,
+            replica_s * hours,
+            all_gpu_hours=all_s * hours,
+            num_starts=pool.num_starts,
+            changes=tuple(pool.changes),
         )
 
     def _pool(self, name: str, recorder: Recorder, span_s: float) -> PoolFigures:
@@ -130,11 +134,11 @@ class FleetLedger:
         return PoolFigures(
             name,
             first.role,
-            len(members),
-            sum(self._engines[number].num_gpus for number in members),
-            num_blocks,
-            busy_s / (span_s * len(members)) if span_s else 0.0,
-            max(recorder.kv_use[number].max_blocks for number in members) / num_blocks,
+            replicas=len(members),
+            num_gpus=sum(self._engines[number].num_gpus for number in members),
+            num_kv_blocks=num_blocks,
+            busy_fraction=busy_s / (span_s * len(members)) if span_s else 0.0,
+            kv_use_max=max(recorder.kv_use[number].max_blocks for number in members) / num_blocks,
         )
 
 
@@ -151,8 +155,16 @@ def _befallen(trouble: Trouble, recorder: Recorder) -> tuple[FaultFigures, ...]:
     for each in sorted(trouble.befallen, key=lambda each: each.at_s):
         replica = getattr(each.fault, "replica", None)
         loss = losses.get((replica, each.noticed_s)) if isinstance(each.fault, DeadEngine) else None
-        counts = (0, 0) if loss is None else (loss.num_ended, loss.num_again)
-        found.append(FaultFigures(each.fault.kind, each.at_s, replica, *counts, each.num_cancelled))
+        found.append(
+            FaultFigures(
+                each.fault.kind,
+                each.at_s,
+                replica=replica,
+                num_ended=0 if loss is None else loss.num_ended,
+                num_again=0 if loss is None else loss.num_again,
+                num_cancelled=each.num_cancelled,
+            )
+        )
     return tuple(found)
 
 
@@ -223,7 +235,7 @@ class FleetPlan:
         replicas = range(len(self.engines))
         if not self.faults:
             return [backend(replica) for replica in replicas], around
-        trouble = Trouble(self.faults, self.seed, backend, paces, links)
+        trouble = Trouble(self.faults, self.seed, new_inner=backend, paces=paces, links=links)
         if links is not None:
             links.is_lost = trouble.is_lost
         spikes = [fault for fault in self.faults if isinstance(fault, Spike)]

@@ -260,9 +260,9 @@ def _gated_delta(fields: Fields) -> GatedDelta:
     return GatedDelta(
         fields.count("linear_num_key_heads"),
         fields.count("linear_num_value_heads"),
-        fields.count("linear_key_head_dim"),
-        fields.count("linear_value_head_dim"),
-        fields.count("linear_conv_kernel_dim", 4),
+        key_dim=fields.count("linear_key_head_dim"),
+        value_dim=fields.count("linear_value_head_dim"),
+        kernel=fields.count("linear_conv_kernel_dim", 4),
         # vLLM keeps states as activations where the config names no type for them.
         state_bytes=None if state is None else DTYPE_BYTES[dtype_name(str(state))],
     )
@@ -276,9 +276,9 @@ def _latent(family: Family, fields: Fields) -> Latent:
     return Latent(
         fields.count("num_attention_heads"),
         fields.maybe("q_lora_rank"),
-        fields.count("kv_lora_rank"),
-        fields.count("qk_nope_head_dim"),
-        fields.count("qk_rope_head_dim"),
-        fields.count("v_head_dim"),
+        kv_rank=fields.count("kv_lora_rank"),
+        nope_dim=fields.count("qk_nope_head_dim"),
+        rope_dim=fields.count("qk_rope_head_dim"),
+        value_dim=fields.count("v_head_dim"),
         indexer=indexer,
     )

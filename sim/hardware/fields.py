@@ -190,7 +190,9 @@ def _experts(
     gates_shared: bool = False,
     per_token: str = "num_experts_per_tok",
 ) -> Experts:
-    return Experts(inner, num, fields.count(per_token, most=num), shared, gates_shared)
+    return Experts(
+        inner, num, per_token=fields.count(per_token, most=num), shared=shared, gates_shared=gates_shared
+    )
 
 
 Windows = list[int | None]

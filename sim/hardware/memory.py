@@ -129,7 +129,13 @@ def plan_memory(
         if kept:
             beside = (left_bytes - size * apart_bytes) // (size * kept * block_size)
             num_blocks = max(num_blocks, beside)
-    plan = MemoryPlan(usable_bytes, weight_bytes, activation_bytes, block_bytes, num_blocks)
+    plan = MemoryPlan(
+        usable_bytes,
+        weight_bytes,
+        activation_bytes=activation_bytes,
+        block_bytes=block_bytes,
+        num_blocks=num_blocks,
+    )
     if num_blocks < 2:
         raise ConfigError(_too_small(model, gpu, plan, dtype, ranks, gpu_memory_utilization))
     return plan

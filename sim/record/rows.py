@@ -132,11 +132,11 @@ def latencies(rows: Rows, front_end_s: float) -> RequestTimes:
     return RequestTimes(
         rows.first_token_s - rows.arrival_s + front_end_s,
         tpot,
-        rows.finish_s - rows.arrival_s + front_end_s,
-        rows.first_scheduled_s - rows.arrival_s,
-        rows.first_token_s - rows.first_scheduled_s,
-        decoding_s,
-        slowdown,
+        e2e_s=rows.finish_s - rows.arrival_s + front_end_s,
+        queueing_s=rows.first_scheduled_s - rows.arrival_s,
+        prefill_s=rows.first_token_s - rows.first_scheduled_s,
+        decode_s=decoding_s,
+        slowdown=slowdown,
     )
 
 

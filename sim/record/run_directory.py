@@ -151,7 +151,7 @@ def open_run(path: Path | str) -> Run:
     config = read_toml(folder / CONFIG, RunError)
     check_same_run(folder / SUMMARY, run_id, folder / CONFIG, config.pop(RUN_ID, None))
     config.pop(SOURCE, None)
-    return Run(folder, summary, config, run_id, until_s)
+    return Run(folder, summary, config=config, run_id=run_id, partial_until_s=until_s)
 
 
 def check_figures(summary: object, path: Path) -> None:

@@ -149,7 +149,9 @@ class Driver:
         self._backend = HeldBackend(Capacity(self.state.kv.pool.num_blocks, config.block_size))
         runner = Runner("runner", self._backend)
         executor = Executor("executor", [runner.ref("executor")])
-        self._scheduler = Scheduler("scheduler", 0, self.state, executor.ref("scheduler"), [], tracer=self)
+        self._scheduler = Scheduler(
+            "scheduler", 0, state=self.state, executor=executor.ref("scheduler"), listeners=[], tracer=self
+        )
         self._manager.connect(self._scheduler.ref(self._manager.name))
         self._actors: Sequence[Actor[Never]] = (runner, executor, self._scheduler, self._manager)
         self._to_scheduler = self._scheduler.ref("driver")

@@ -67,9 +67,9 @@ def agentic_rows(path: str, lines: Iterable[bytes]) -> list[TraceRequest]:
         found[request_id] = TraceRequest(
             request_id,
             arrival_s,
-            prompt,
-            row.tokens("output_length", "output"),
-            ids,
+            num_prompt_tokens=prompt,
+            num_output_tokens=row.tokens("output_length", "output"),
+            hash_ids=ids,
             session=session,
             after=after,
             pause_s=sum(pauses_s),

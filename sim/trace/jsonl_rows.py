@@ -222,19 +222,21 @@ def own_rows(path: str, block_tokens: int, lines: Iterable[bytes]) -> Iterator[T
         yield TraceRequest(
             request_id,
             previous_s,
-            prompt,
-            output,
-            hash_ids,
-            block_tokens,
-            priority,
-            row.text("tenant"),
-            session,
-            row.span("slo_ttft_s"),
-            after,
-            pause_s or 0.0,
-            row.span("slo_tpot_s"),
-            row.span("slo_e2e_s"),
-            row.tokens("predicted_tokens", "predicted") if "predicted_tokens" in row.values else None,
+            num_prompt_tokens=prompt,
+            num_output_tokens=output,
+            hash_ids=hash_ids,
+            hash_block_tokens=block_tokens,
+            priority=priority,
+            tenant=row.text("tenant"),
+            session=session,
+            slo_ttft_s=row.span("slo_ttft_s"),
+            after=after,
+            pause_s=pause_s or 0.0,
+            slo_tpot_s=row.span("slo_tpot_s"),
+            slo_e2e_s=row.span("slo_e2e_s"),
+            predicted_tokens=row.tokens("predicted_tokens", "predicted")
+            if "predicted_tokens" in row.values
+            else None,
         )
         ids[request_id] = session
         index += 1
@@ -258,7 +260,14 @@ def mooncake_rows(path: str, lines: Iterable[bytes]) -> Iterator[TraceRequest]:
         prompt = row.tokens("input_length", "prompt")
         output = row.tokens("output_length", "output")
         hash_ids = row.hash_ids(prompt, MOONCAKE_BLOCK_TOKENS)
-        yield TraceRequest(default_id(index), previous_s, prompt, output, hash_ids, MOONCAKE_BLOCK_TOKENS)
+        yield TraceRequest(
+            default_id(index),
+            previous_s,
+            num_prompt_tokens=prompt,
+            num_output_tokens=output,
+            hash_ids=hash_ids,
+            hash_block_tokens=MOONCAKE_BLOCK_TOKENS,
+        )
 
 
 def bailian_rows(path: str, lines: Iterable[bytes]) -> Iterator[TraceRequest]:
@@ -274,7 +283,13 @@ def bailian_rows(path: str, lines: Iterable[bytes]) -> Iterator[TraceRequest]:
         chat, parent = row.number_of("chat_id"), row.number_of("parent_chat_id")
         root = roots[chat] = chat if parent < 0 else roots.get(parent, parent)
         yield TraceRequest(
-            default_id(index), previous_s, prompt, output, hash_ids, BAILIAN_BLOCK_TOKENS, session=str(root)
+            default_id(index),
+            previous_s,
+            num_prompt_tokens=prompt,
+            num_output_tokens=output,
+            hash_ids=hash_ids,
+            hash_block_tokens=BAILIAN_BLOCK_TOKENS,
+            session=str(root),
         )
 
 

@@ -69,7 +69,12 @@ class TraceTexts:
             if count < 1:
                 raise TraceError(self._path, number, f"{count} tokens; at least 1 is needed", name)
         return TraceRequest(
-            default_id(index), 0.0, len(tokens), num_output, self._names.of(tokens), TOKEN_BLOCK
+            default_id(index),
+            0.0,
+            num_prompt_tokens=len(tokens),
+            num_output_tokens=num_output,
+            hash_ids=self._names.of(tokens),
+            hash_block_tokens=TOKEN_BLOCK,
         )
 
 

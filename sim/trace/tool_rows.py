@@ -113,7 +113,14 @@ def _token_row(row: _Fields, names: PrefixNames, request_id: str, arrival_s: flo
         raise row.error(f"{len(tokens)} tokens, and input_toks is {prompt}", "input_tok_ids")
     ids = None if tokens is None else names.of(tokens)
     block = 0 if ids is None else TOKEN_BLOCK
-    return TraceRequest(request_id, arrival_s, prompt, row.whole("output_toks"), ids, block)
+    return TraceRequest(
+        request_id,
+        arrival_s,
+        num_prompt_tokens=prompt,
+        num_output_tokens=row.whole("output_toks"),
+        hash_ids=ids,
+        hash_block_tokens=block,
+    )
 
 
 def in_order(path: str, rows: list[TraceRequest]) -> list[TraceRequest]:
@@ -220,10 +227,10 @@ class _Session:
             TraceRequest(
                 name,
                 begin_s,
-                prompt,
-                entry.whole("out"),
-                self._contents(entry, prompt),
-                self._block,
+                num_prompt_tokens=prompt,
+                num_output_tokens=entry.whole("out"),
+                hash_ids=self._contents(entry, prompt),
+                hash_block_tokens=self._block,
                 session=self._id,
                 after=after,
                 pause_s=pause_s if after else 0.0,

@@ -32,9 +32,21 @@ class Population(Described):
 
     def workload(self, duration_s: float) -> Workload:
         """The workload of these requests alone."""
-        tenant = Tenant(self.name, 1.0, self.priority, self.slo_ttft_s, self.slo_tpot_s, self.slo_e2e_s)
+        tenant = Tenant(
+            self.name,
+            1.0,
+            priority=self.priority,
+            slo_ttft_s=self.slo_ttft_s,
+            slo_tpot_s=self.slo_tpot_s,
+            slo_e2e_s=self.slo_e2e_s,
+        )
         return Workload(
-            *(duration_s, self.arrivals, self.prompt, self.output, self.sessions, self.system_prompts),
+            duration_s,
+            self.arrivals,
+            prompt=self.prompt,
+            output=self.output,
+            sessions=self.sessions,
+            system_prompts=self.system_prompts,
             tenants=(tenant,),
         )
 

@@ -62,12 +62,21 @@ def front_of(
         at_port = replace(options, port=port)
         folder, lowercases = str(tokenizer.folder), tokenizer.lowercases
         template = None if tokenizer.chat_template is None else str(tokenizer.chat_template)
-        orders = DoorOrders(shown, at_port, folder, lowercases, template, serving.log_format)
+        orders = DoorOrders(
+            shown,
+            at_port,
+            folder=folder,
+            lowercases=lowercases,
+            chat_template=template,
+            log_format=serving.log_format,
+        )
         command = module_command("sundog.builds.door_process")
         forks = Forks(command, msgspec.msgpack.encode(orders), DOOR_MESSAGES, "door process")
         stack.callback(forks.close)
         forks.start()
-        yield Doors(options.num_processes, forks, port, options.grace_s, serving.stall_timeout_s)
+        yield Doors(
+            options.num_processes, forks, port=port, grace_s=options.grace_s, stall_s=serving.stall_timeout_s
+        )
 
 
 def main(descriptor: int, parent: int) -> None:

@@ -252,7 +252,7 @@ def ray_place(orders: ServeOrders, stack: ExitStack) -> "RayPlace":
     if model is not None and not is_embedded(model):
         orders = replace(orders, model=str(Path(model).absolute()))
     order = Orders("sundog.builds.engine_process", orders.packed())
-    place = RayPlace(cluster, order, demand, serving.ray_wait_s, serving.ray_host)
+    place = RayPlace(cluster, order, demand=demand, wait_s=serving.ray_wait_s, host=serving.ray_host)
     stack.callback(place.close)
     return place
 

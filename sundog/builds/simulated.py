@@ -146,16 +146,16 @@ class Simulated:
         return cls(
             config,
             cost,
-            (kernels,),
-            capacity,
-            hardware.gpu.power_w,
-            overhead.request_s if front_s is None or not target.host_overhead else front_s,
-            num_gpus,
-            target.model,
-            hardware.kv_token_bytes,
-            target.gpu,
-            priced,
-            remarks,
+            kernels=(kernels,),
+            capacity=capacity,
+            power_w=hardware.gpu.power_w,
+            front_end_s=overhead.request_s if front_s is None or not target.host_overhead else front_s,
+            num_gpus=num_gpus,
+            model=target.model,
+            kv_token_bytes=hardware.kv_token_bytes,
+            machine=target.gpu,
+            priced=priced,
+            remarks=remarks,
         )
 
     @classmethod
@@ -177,14 +177,14 @@ class Simulated:
         return cls(
             config,
             cost,
-            (kernels,),
-            capacity,
-            None,
-            kernels.overhead.request_s,
-            config.replicas,
-            known.model,
-            known.kv_token_bytes,
-            f"as measured in {Path(file).name}",
+            kernels=(kernels,),
+            capacity=capacity,
+            power_w=None,
+            front_end_s=kernels.overhead.request_s,
+            num_gpus=config.replicas,
+            model=known.model,
+            kv_token_bytes=known.kv_token_bytes,
+            machine=f"as measured in {Path(file).name}",
         )
 
     @classmethod
@@ -211,10 +211,10 @@ class Simulated:
             member = PlannedEngine(
                 spec.name,
                 spec.role,
-                part.cost,
-                part.capacity,
-                spec.tensor_parallel_size * engine.pipeline_parallel_size,
-                rate / part.kv_token_bytes,
+                cost=part.cost,
+                capacity=part.capacity,
+                num_gpus=spec.tensor_parallel_size * engine.pipeline_parallel_size,
+                tokens_per_s=rate / part.kv_token_bytes,
             )
             made.append(part)
             members += [member] * part.config.replicas
@@ -255,7 +255,13 @@ class Simulated:
         from sundog.sim.fleet.plan import FleetPlan, PlannedEngine
 
         num_replicas = self.config.replicas
-        member = PlannedEngine(self.machine, "both", self.cost, self.capacity, self.num_gpus // num_replicas)
+        member = PlannedEngine(
+            self.machine,
+            "both",
+            cost=self.cost,
+            capacity=self.capacity,
+            num_gpus=self.num_gpus // num_replicas,
+        )
         return self.plan or FleetPlan((member,) * num_replicas, seed=seed)
 
     def _scaling(self, target: TargetOptions, scaler: str) -> "Simulated":

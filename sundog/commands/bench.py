@@ -129,11 +129,11 @@ def bench(
     load = ClientLoad(
         url,
         asked.model,
-        ENDPOINTS[asked.endpoint],
-        asked.api_key,
-        asked.clients,
-        asked.timeout,
-        asked.processes,
+        endpoint=ENDPOINTS[asked.endpoint],
+        api_key=asked.api_key,
+        num_clients=asked.clients,
+        timeout_s=asked.timeout,
+        num_processes=asked.processes,
     )
     shares_of(rows, load.num_processes, load.num_clients)
     server = find(load)

@@ -59,7 +59,7 @@ def capacity(
     objectives = terms.service_level.objectives
     if not objectives:
         raise ConfigError("--slo names no objective of a run: give a percentile, as in --slo 'p95(ttft)<1'")
-    shared = Plan(workload_of(source, reading), source, engine, target, load, terms)
+    shared = Plan(workload_of(source, reading), source, engine=engine, target=target, load=load, terms=terms)
     check_tenants(shared, [{}], [each.metric for each in objectives])
     num_seeds = 1 if shared.is_fixed({}) else asked.replications
     with runs_progress("trials") as on_progress, fleets(shared, asked.jobs, on_progress, asked.on) as made:

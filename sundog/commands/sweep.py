@@ -134,9 +134,24 @@ def sweep(
             "--precision is not reached by drawing from one trace (--resample), however often: leave it out,"
             " or describe the workload (docs/workloads.md)"
         )
-    rule = Rule(shown[0].name, asked.replications, most, asked.precision, asked.confidence, asked.resample)
+    rule = Rule(
+        shown[0].name,
+        asked.replications,
+        num_most=most,
+        precision=asked.precision,
+        confidence=asked.confidence,
+        is_one_recording=asked.resample,
+    )
     plan = Plan(
-        workload, source, engine, target, load, terms, asked.resample, _folder(asked, cells), asked.messages
+        workload,
+        source,
+        engine=engine,
+        target=target,
+        load=load,
+        terms=terms,
+        resample=asked.resample,
+        folder=_folder(asked, cells),
+        messages=asked.messages,
     )
     check_tenants(plan, cells, [*shown, *(each.metric for each in terms.service_level.objectives)])
     trouble: ConfigError | None = None

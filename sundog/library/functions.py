@@ -169,7 +169,7 @@ def replay(
             if not isinstance(value, str):
                 facts[name] = f"{(value if isinstance(value, type) else type(value)).__qualname__}, an object"
         header = Header.of(config, simulated.capacity.num_blocks, replay_id(facts, folder))
-        with RunOutput(folder, header, facts, False, kind_of_replay(config)) as output:
+        with RunOutput(folder, header, options=facts, messages=False, kind=kind_of_replay(config)) as output:
             replayed(simulated, islice(source, reading.limit), load, terms, engine.seed, output)
         return RunResult(open_run(folder), simulated.remarks, kept)
 
@@ -318,9 +318,18 @@ def sweep(
     workload = workload_of(str(source), reading, resample)
     for settings in cells:
         with_fields(workload, settings)
-    shared = Plan(workload, str(source), engine, target, load, terms, resample)
+    shared = Plan(
+        workload, str(source), engine=engine, target=target, load=load, terms=terms, resample=resample
+    )
     check_tenants(shared, cells, [*shown, *(each.metric for each in terms.service_level.objectives)])
-    rule = Rule(shown[0].name, replications, replications, None, confidence, resample)
+    rule = Rule(
+        shown[0].name,
+        replications,
+        num_most=replications,
+        precision=None,
+        confidence=confidence,
+        is_one_recording=resample,
+    )
     with runs_progress("runs") as on_progress:
         experiment = Experiment(shared, cells, on_progress)
         found = experiment.run(rule, warmup_s, shown, jobs or os.cpu_count() or 1)

@@ -179,7 +179,9 @@ class SweepResult:
             shown = found["shown"]
             names = dict.fromkeys([*shown, *(name for cell in cells for run in cell.runs for name in run)])
             metrics = [Metric.parse(name) for name in names if name not in COUNTS]
-            return cls(cells, metrics, found["confidence"], found.get("by"), len(shown))
+            return cls(
+                cells, metrics, confidence=found["confidence"], by=found.get("by"), num_shown=len(shown)
+            )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"{path} is no table of a sweep: {error}") from None
 

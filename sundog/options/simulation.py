@@ -80,7 +80,14 @@ def parse_pool(text: str) -> PoolSpec:
     if min(num_ranks, num_gpus, replicas) < 1:
         raise ValueError("a pool has at least one replica of at least one rank and GPU")
     role: Any = found[1]
-    return PoolSpec(role, found[2], num_ranks, num_gpus, replicas, own)
+    return PoolSpec(
+        role,
+        found[2],
+        data_parallel_size=num_ranks,
+        tensor_parallel_size=num_gpus,
+        replicas=replicas,
+        own=own,
+    )
 
 
 # Without slots, because two such classes cannot both be a third one's parents.

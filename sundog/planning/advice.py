@@ -93,7 +93,12 @@ def advise(
 
     def search(num_seeds: int, at_means: bool = False) -> Search:
         return Search(
-            *(objectives, num_seeds, confidence, made.results, at_means, made.num_processes),
+            objectives,
+            num_seeds,
+            confidence=confidence,
+            results=made.results,
+            at_means=at_means,
+            num_at_once=made.num_processes,
             on_trials=lambda expected: made.expect(expected + (0 if at_means else AFTERWARDS)),
         )
 
@@ -114,7 +119,13 @@ def advise(
     at_means = search(1, at_means=True).cheapest(fresh())
     bound = resized(made, winner, window_s)
     return Advice(
-        tried, winner, cheaper, factor, at_means, () if isinstance(winner, PoolsCandidate) else tuned, bound
+        tried,
+        winner,
+        cheaper=cheaper,
+        headroom=factor,
+        at_means=at_means,
+        tuned=() if isinstance(winner, PoolsCandidate) else tuned,
+        resized=bound,
     )
 
 

@@ -104,9 +104,9 @@ class Problem:
             found = Candidate(
                 settings,
                 num_gpus * self.price(target.gpu),
-                num_gpus,
-                self.max_gpus // num_gpus - self.survive,
-                self.survive,
+                num_gpus=num_gpus,
+                most=self.max_gpus // num_gpus - self.survive,
+                spare=self.survive,
             )
             simulated = None
             try:
@@ -182,6 +182,14 @@ def planned(
         several = "one replica" if not survive else f"{survive + 1} replicas"
         raise ConfigError(f"--max-gpus is {max_gpus}: every setting takes more GPUs for {several}")
     one = replace(target, gpu=axes["gpu"][0])
-    shared = Plan(workload_of(source, reading), source, engine, one, load, terms)
+    shared = Plan(workload_of(source, reading), source, engine=engine, target=one, load=load, terms=terms)
     check_tenants(shared, cells, [each.metric for each in objectives])
-    return Problem(shared, cells, objectives, lambda gpu: price_of(gpu, prices), max_gpus, survive, has_pools)
+    return Problem(
+        shared,
+        cells,
+        objectives=objectives,
+        price=lambda gpu: price_of(gpu, prices),
+        max_gpus=max_gpus,
+        survive=survive,
+        has_pools=has_pools,
+    )

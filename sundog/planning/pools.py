@@ -130,7 +130,14 @@ def _pair(
     settings = {name: value for name, value in two.settings.items() if name not in MACHINE}
     settings |= {"max_model_len": max(lengths)} if lengths else {}
     fleets = PoolsCandidate(
-        settings, 0.0, 0, len(sizes), one.spare, parts=(one, two), sizes=sizes, least=sizes[0]
+        settings,
+        0.0,
+        num_gpus=0,
+        most=len(sizes),
+        spare=one.spare,
+        parts=(one, two),
+        sizes=sizes,
+        least=sizes[0],
     )
     return fleets.price_of(1), prompts.engines * one.price + answers.engines * two.price, fleets
 

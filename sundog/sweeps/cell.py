@@ -154,7 +154,7 @@ class CellRunner:
         options = recorded((run.engine, run.target, run.load, plan.terms, reading), trace, place)
         header = Header.of(simulated.config, simulated.capacity.num_blocks, replay_id(options, place))
         kind = kind_of_replay(simulated.config)
-        with RunOutput(place, header, options, plan.messages, kind) as output:
+        with RunOutput(place, header, options=options, messages=plan.messages, kind=kind) as output:
             recorder = self._replayed(run, requests, simulated, output)
             output.finish(summarize(recorder, simulated.terms(plan.terms), output.rows()).to_json())
 

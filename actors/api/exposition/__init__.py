@@ -55,7 +55,9 @@ def registry_of(
         "enable_prefix_caching": config.scheduler.enable_prefix_caching,
         "prefix_caching_hash_algo": config.prefix_caching_hash_algo,
     }
-    registry.register(EngineFamilies(metrics, model, cache, max_loras, first_engine))
+    registry.register(
+        EngineFamilies(metrics, model, cache=cache, max_loras=max_loras, first_engine=first_engine)
+    )
     if emulation is not None:
         registry.register(LagFamilies(emulation.lag, model, first_engine))
     if transfers is not None:

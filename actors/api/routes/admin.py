@@ -132,9 +132,9 @@ def _check_key(admin_key: str | None) -> None:
         raise ApiError(
             401,
             "Wrong admin key: send it as 'Authorization: Bearer KEY'.",
-            None,
-            "invalid_admin_key",
-            {"WWW-Authenticate": "Bearer"},
+            param=None,
+            code="invalid_admin_key",
+            headers={"WWW-Authenticate": "Bearer"},
         )
 
 

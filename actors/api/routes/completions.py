@@ -32,7 +32,7 @@ def completions_routes(context: ApiContext) -> Blueprint:
         body = await read_body(CompletionBody, request, context)
         adapter = context.check_model(body.model)
         sampling = body.sampling(body.token_limit, context.model.defaults)
-        answering = PendingAnswer(context, request, COMPLETION, body, adapter)
+        answering = PendingAnswer(context, request, shape=COMPLETION, body=body, adapter=adapter)
         wanted = answering.wanted(sampling, None, only_echo=body.max_tokens == 0)
         answer_id, choices = await answering.start(body.prompt, sampling)
         if body.echo:
@@ -98,7 +98,7 @@ class ChatAnswer:
         is_read_on = id_prefix != ChatShape.id_prefix
         shape = ChatShape(role) if form.is_plain else ToolShape(role, form, tells_order=is_read_on)
         shape.id_prefix = id_prefix
-        answering = PendingAnswer(context, request, shape, body, adapter)
+        answering = PendingAnswer(context, request, shape=shape, body=body, adapter=adapter)
         wanted = answering.wanted(sampling, (body.echoed,) if body.echoed else None)
         answer_id, choices = await answering.start([turns], sampling)
         if form.thinks is not None:
@@ -106,7 +106,7 @@ class ChatAnswer:
         if body.return_prompt_text:
             text = await text_of(context, choices.all[0].asked.prompt_token_ids)
             wanted = replace(wanted, prompt_texts=(text,))
-        return cls(answering, answer_id, choices, wanted, sampling)
+        return cls(answering, answer_id, choices=choices, wanted=wanted, sampling=sampling)
 
     @property
     def num_prompt_tokens(self) -> int:

@@ -95,7 +95,12 @@ class PendingAnswer:
         views = self._views(choices, wanted)
         context = self.context
         writer = ChunkWriter(
-            self.shape, self._head(answer_id), choices, views, context.spell, context.fingerprint
+            self.shape,
+            self._head(answer_id),
+            choices=choices,
+            views=views,
+            spell=context.spell,
+            fingerprint=context.fingerprint,
         )
         shaping = writer if shaped is None else TranslatingWriter(writer, shaped)
         return Events(choices, shaping, context.answers.stream_interval)
@@ -195,9 +200,9 @@ async def _acquire(context: ApiContext, client: KeyHolder, limited_as: str) -> R
         raise ApiError(
             429,
             f"This key has {client.max_requests} answers under way, as many as it may: wait for one of them.",
-            None,
-            "rate_limit_exceeded",
-            retry_after(full.room_in_s),
+            param=None,
+            code="rate_limit_exceeded",
+            headers=retry_after(full.room_in_s),
         ) from None
 
 

@@ -178,7 +178,13 @@ class KVCache:
             tokens = tuple(request.token_ids[start * size : end * size])
             salt = None if start else submit.cache_salt
             stored = KvBlocks(
-                True, tuple(keys[start:end]), parent, tokens, submit.adapter, salt, submit.session
+                True,
+                tuple(keys[start:end]),
+                parent=parent,
+                token_ids=tokens,
+                adapter=submit.adapter,
+                cache_salt=salt,
+                session=submit.session,
             )
             changes.blocks.append(stored)
 

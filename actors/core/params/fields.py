@@ -81,34 +81,50 @@ FRONT, SCHEDULER, SAMPLER, GRAMMAR = HonouredBy
 
 SAMPLING_FIELDS: dict[str, SamplingField] = {
     "temperature": SamplingField(
-        *(SAMPLER, "1", "0 to 2"),
-        "divides the logits; below 1e-5 the likeliest token is taken, and the filters below are off",
-        TEMPERATURE,
+        SAMPLER,
+        "1",
+        bounds="0 to 2",
+        effect="divides the logits; below 1e-5 the likeliest token is taken, and the filters below are off",
+        range=TEMPERATURE,
     ),
     "top_k": SamplingField(
-        *(SAMPLER, "0", "-1, 0: off"),
-        "leaves the k likeliest tokens, and all that are as likely as the last of them",
-        TOP_K,
+        SAMPLER,
+        "0",
+        bounds="-1, 0: off",
+        effect="leaves the k likeliest tokens, and all that are as likely as the last of them",
+        range=TOP_K,
     ),
     "top_p": SamplingField(
-        SAMPLER, "1", "above 0, up to 1", "leaves the smallest set of likeliest tokens that weighs p", TOP_P
+        SAMPLER,
+        "1",
+        bounds="above 0, up to 1",
+        effect="leaves the smallest set of likeliest tokens that weighs p",
+        range=TOP_P,
     ),
     "min_p": SamplingField(
-        SAMPLER, "0", "0 to 1", "leaves tokens at least `min_p` times as likely as the likeliest", MIN_P
+        SAMPLER,
+        "0",
+        bounds="0 to 1",
+        effect="leaves tokens at least `min_p` times as likely as the likeliest",
+        range=MIN_P,
     ),
-    "seed": SamplingField(SAMPLER, "–", "64 bits; -1: none", "fixes the draws", SEED),
+    "seed": SamplingField(SAMPLER, "–", bounds="64 bits; -1: none", effect="fixes the draws", range=SEED),
     "repetition_penalty": SamplingField(
-        *(SAMPLER, "1", "1e-6 to 1e6"),
-        "of tokens in the prompt or the answer: divides logits above 0, multiplies the rest",
-        REPETITION_PENALTY,
+        SAMPLER,
+        "1",
+        bounds="1e-6 to 1e6",
+        effect="of tokens in the prompt or the answer: divides logits above 0, multiplies the rest",
+        range=REPETITION_PENALTY,
     ),
     "frequency_penalty": SamplingField(
-        *(SAMPLER, "0", "-2 to 2"),
-        "subtracted from a token's logit once for each time the answer has it",
-        PENALTY,
+        SAMPLER,
+        "0",
+        bounds="-2 to 2",
+        effect="subtracted from a token's logit once for each time the answer has it",
+        range=PENALTY,
     ),
     "presence_penalty": SamplingField(
-        SAMPLER, "0", "-2 to 2", "subtracted once if the answer has the token", PENALTY
+        SAMPLER, "0", bounds="-2 to 2", effect="subtracted once if the answer has the token", range=PENALTY
     ),
     "logit_bias": SamplingField(SAMPLER, "{}", "ids as strings", "added to logits; beyond ±100 it is ±100"),
     "allowed_token_ids": SamplingField(SAMPLER, "–", "at least one", "nothing else is said"),
@@ -117,14 +133,18 @@ SAMPLING_FIELDS: dict[str, SamplingField] = {
         "the last token of a word is banned when the tokens before it have just been said",
     ),
     "max_tokens": SamplingField(
-        *(SCHEDULER, "16; of a chat –", "1 at least, 0 with `echo`"),
-        "ends the answer after that many tokens; a chat may call it `max_completion_tokens`",
-        MAX_TOKENS,
+        SCHEDULER,
+        "16; of a chat –",
+        bounds="1 at least, 0 with `echo`",
+        effect="ends the answer after that many tokens; a chat may call it `max_completion_tokens`",
+        range=MAX_TOKENS,
     ),
     "min_tokens": SamplingField(
-        *(SCHEDULER, "0", "up to `max_tokens`"),
-        "until then no end token, no stop token, and no stop string ends the answer",
-        MIN_TOKENS,
+        SCHEDULER,
+        "0",
+        bounds="up to `max_tokens`",
+        effect="until then no end token, no stop token, and no stop string ends the answer",
+        range=MIN_TOKENS,
     ),
     "stop": SamplingField(
         FRONT, "[]", "64 texts of 1,024 characters", "ends the answer before the first of these texts"
@@ -139,7 +159,11 @@ SAMPLING_FIELDS: dict[str, SamplingField] = {
         " `min_count` times in a row",
     ),
     "thinking_token_budget": SamplingField(
-        SAMPLER, "–", "-1: none", "ends each section of reasoning after that many tokens", THINKING
+        SAMPLER,
+        "–",
+        bounds="-1: none",
+        effect="ends each section of reasoning after that many tokens",
+        range=THINKING,
     ),
     "logprobs": SamplingField(
         *(SAMPLER, "–", "`--max-logprobs`, 20"),

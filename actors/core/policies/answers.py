@@ -72,7 +72,13 @@ def exact_rank(answer: Rank) -> Rank:
         if not math.isfinite(per_s) or not math.isfinite(found := float(found)):
             raise WrongAnswer(f"returned {printed(answer)}: a rank that moves is finite, and so is per_s")
     has_memory = bool(answer.until_memory_changes)
-    return Rank(cast(RankValue, found), until_s, until_step, has_memory, float(per_s))
+    return Rank(
+        cast(RankValue, found),
+        until_s,
+        until_step=until_step,
+        until_memory_changes=has_memory,
+        per_s=float(per_s),
+    )
 
 
 def exact_key(key: object) -> Data:

@@ -180,9 +180,9 @@ class Fleet:
             Unfinished(
                 cast(Submit, ReadOnlySubmit(sent.submit)),
                 replica,
-                sent.is_running,
-                sent.num_prefill_tokens,
-                sent.num_output_tokens
+                is_running=sent.is_running,
+                num_prefill_tokens=sent.num_prefill_tokens,
+                num_output_tokens=sent.num_output_tokens
                 + (0 if sent.decodes_since is None else max(num_steps - sent.decodes_since, 0)),
             )
             for sent in state.on_replica(replica)

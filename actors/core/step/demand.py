@@ -42,7 +42,14 @@ def demand_of(state: SchedulerState, draft: Draft, request: Request) -> Demand:
         num_known_tokens = request.num_computed_tokens
     num_tokens = request.num_tokens - num_known_tokens
     if draft.holds_prefills and num_tokens > 1:
-        return Demand(hit, num_known_tokens, 0, num_known_tokens, 0, is_held=True)
+        return Demand(
+            hit,
+            num_known_tokens,
+            num_tokens=0,
+            num_held_tokens=num_known_tokens,
+            num_fitting_tokens=0,
+            is_held=True,
+        )
     if 0 < draft.threshold < num_tokens:
         num_tokens = draft.threshold
     if state.quota is not None and (num_tokens > 1 or state.pauses):
@@ -53,11 +60,27 @@ def demand_of(state: SchedulerState, draft: Draft, request: Request) -> Demand:
     if config.keeps_states:
         num_tokens = aligned_tokens(config, request, num_known_tokens, num_tokens)
         if num_tokens == 0:
-            return Demand(hit, num_known_tokens, 0, num_known_tokens, 0, lacks="token budget")
+            return Demand(
+                hit,
+                num_known_tokens,
+                num_tokens=0,
+                num_held_tokens=num_known_tokens,
+                num_fitting_tokens=0,
+                lacks="token budget",
+            )
         if state.kv.waits_for_state(request, len(hit)):
-            return Demand(hit, num_known_tokens, 0, num_known_tokens, 0, lacks="KV blocks")
+            return Demand(
+                hit,
+                num_known_tokens,
+                num_tokens=0,
+                num_held_tokens=num_known_tokens,
+                num_fitting_tokens=0,
+                lacks="KV blocks",
+            )
     held = min(num_known_tokens + num_tokens, config.max_model_len)
     fitting = min(request.num_tokens, config.max_model_len) if config.scheduler_reserve_full_isl else held
     if request.block_ids:  # they were fetched, for all that it computes now
         hit, fitting = [], 0
-    return Demand(hit, num_known_tokens, num_tokens, held, fitting)
+    return Demand(
+        hit, num_known_tokens, num_tokens=num_tokens, num_held_tokens=held, num_fitting_tokens=fitting
+    )

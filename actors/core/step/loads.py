@@ -54,6 +54,11 @@ def find_load(state: SchedulerState, request: Request) -> HostLoad | None:
     num_tokens = min(request.num_tokens, state.config.max_model_len)
     num_loaded_tokens = (num_found - len(hit)) * kv.block_size
     demand = Demand(
-        hit, len(hit) * kv.block_size, num_loaded_tokens, num_tokens, num_tokens, needs_slot=False
+        hit,
+        len(hit) * kv.block_size,
+        num_tokens=num_loaded_tokens,
+        num_held_tokens=num_tokens,
+        num_fitting_tokens=num_tokens,
+        needs_slot=False,
     )
     return HostLoad(demand, keys, host.is_loading(keys[len(hit) :]))

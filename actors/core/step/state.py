@@ -51,7 +51,9 @@ class SchedulerState:
         self.lockstep = Lockstep(config.block_size, policy.token_weights)
         self.running: dict[str, Request] = {}
         self.step_times = step_times
-        self.view = View(config, kv, self.lockstep, self.running, seed, step_times)
+        self.view = View(
+            config, kv, lockstep=self.lockstep, running=self.running, seed=seed, step_times=step_times
+        )
         self.waiting = WaitingQueue(policy, self.view, self.lockstep.service)
         self.view.show(self.waiting)
         if isinstance(policy, GuardedPolicy):
@@ -111,7 +113,13 @@ class SchedulerState:
         request.shown = None
         # The runners know nothing of it; but so a plan is due, whose step's listeners are told of the end.
         self.finished_ids.append(request.request_id)
-        return Finish(request.request_id, "refused", None, refusal.reason, refusal.retry_after_s)
+        return Finish(
+            request.request_id,
+            "refused",
+            stop_reason=None,
+            error=refusal.reason,
+            retry_after_s=refusal.retry_after_s,
+        )
 
     def add(self, submit: Submit) -> Request:
         """Queue a new request without calling the policy's `refuse`."""
@@ -198,9 +206,9 @@ class SchedulerState:
         begun = Begun(
             request.num_output_tokens,
             None if known is None else tuple(known[submit.num_prompt_tokens :]),
-            has_run,
-            request.first_token_s,
-            request.last_token_s,
+            has_run=has_run,
+            first_token_s=request.first_token_s,
+            last_token_s=request.last_token_s,
         )
         blocks: tuple[int, ...] = ()
         if runs and keeps_kv:

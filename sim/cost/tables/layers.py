@@ -128,9 +128,13 @@ class HeadsAttention(KindOfAttention):
         heads, kv_heads = _own_heads(attention, shared.ranks)
         dim, coverage, gpu, kv_dtype = attention.head_dim, shared.coverage, shared.gpu, shared.kv_dtype
         tables = load(cache_file(shared.name)) if kv_dtype == "float8" else shared.tables
-        context = ContextAttention(tables, heads, kv_heads, dim, coverage)
-        self._generation = GenerationAttention(tables, heads, kv_heads, dim, gpu, coverage, kv_dtype)
-        self._mixed = MixedAttention(context, self._generation, shared.gpu, heads, kv_heads)
+        context = ContextAttention(tables, heads, kv_heads=kv_heads, dim=dim, coverage=coverage)
+        self._generation = GenerationAttention(
+            tables, heads, kv_heads=kv_heads, dim=dim, gpu=gpu, coverage=coverage, kv_dtype=kv_dtype
+        )
+        self._mixed = MixedAttention(
+            context, self._generation, gpu=shared.gpu, heads=heads, kv_heads=kv_heads
+        )
         self.row_bytes = self._generation.row_bytes
 
     def seconds(self, chunks: tuple[tuple[int, int], ...], num_decodes: int, context_tokens: float) -> float:
@@ -175,9 +179,18 @@ class LayerTables:
         self._per_token = mlp.per_token
         if isinstance(mlp, Experts) and mlp.num_experts > 1:
             split = 1 if whole > 1 else ranks
-            experts = ExpertsOnRank(hidden, mlp.inner, mlp.per_token, mlp.num_experts, split, whole)
+            experts = ExpertsOnRank(
+                hidden,
+                mlp.inner,
+                per_token=mlp.per_token,
+                num_experts=mlp.num_experts,
+                split=split,
+                whole=whole,
+            )
             form = model.format_of(layer, "experts")
-            self._experts = ExpertTables(shared.name, shared.gpu, experts, form, shared.coverage)
+            self._experts = ExpertTables(
+                shared.name, shared.gpu, experts=experts, form=form, coverage=shared.coverage
+            )
             self._choose_s = 0.0 if form is not None and form.name == "mxfp4" else TOP_K_S
             self._products.append(self._router(mlp, hidden))
         gpu = shared.gpu
@@ -215,11 +228,15 @@ class LayerTables:
             return DeltaAttention(tables, attention, shared.ranks, shared.coverage)
         heads = math.ceil(attention.num_heads / shared.ranks)
         if attention.indexer is not None:
-            return SparseAttention(tables, attention, heads, shared.coverage, shared.kv_dtype)
+            return SparseAttention(
+                tables, attention, heads=heads, coverage=shared.coverage, kv_dtype=shared.kv_dtype
+            )
         linear = shared.products(model.format_of(layer, "attention"))
         up = linear.curve(heads * (attention.nope_dim + attention.value_dim), attention.kv_rank)
         self._up_latents = linear, up
-        return LatentAttention(tables, attention, heads, shared.coverage, shared.kv_dtype)
+        return LatentAttention(
+            tables, attention, heads=heads, coverage=shared.coverage, kv_dtype=shared.kv_dtype
+        )
 
     def _projections(self, layer: Layer, hidden: int) -> list[tuple[int, int]]:
         """(n, k) of each dense product of a rank's attention."""

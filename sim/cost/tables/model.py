@@ -66,19 +66,24 @@ class TablesCost(CostModel):
         self._gather: Collective | None = None
         self._sampler = sampler or Sampler(GREEDY, NEWEST, model.vocab_size, gpu)
         self._graph_sizes = graph_sizes(captured_tokens)
-        shared = TablesOfGpu(name, gpu, ranks, self.coverage, kv_dtype)
+        shared = TablesOfGpu(name, gpu, ranks=ranks, coverage=self.coverage, kv_dtype=kv_dtype)
         self.source = str(shared.tables["source"])
         link = tables_of_link(gpu)
         if ranks > 1:
             shared.reduce = AllReduce(load(link), gpu, ranks, self.coverage)
         if ranks > 1 and has_tables(f"{link}-experts"):
-            self._gather = Collective(load(f"{link}-experts"), "gather", gpu, ranks, self.coverage)
+            self._gather = Collective(
+                load(f"{link}-experts"), "gather", gpu=gpu, ranks=ranks, coverage=self.coverage
+            )
         if data_parallel_size > 1:
             tables = load(f"{link}-experts")
             shared.exchange = ExpertExchange(tables, gpu, data_parallel_size, self.coverage)
         self._groups = data_parallel_size
         whole = ranks * data_parallel_size if whole_experts else 1
-        self.layers = [LayerTables(model, layer, count, shared, whole) for layer, count in model.layers]
+        self.layers = [
+            LayerTables(model, layer, count=count, shared=shared, whole=whole)
+            for layer, count in model.layers
+        ]
         plain = shared.plain
         self._head_ms: list[float] = plain.ms.astype(np.float64).tolist()
         self._head: list[float] = plain.curve(math.ceil(model.vocab_size / ranks), model.hidden_size).tolist()

@@ -177,8 +177,8 @@ class ExpertExchange:
     """
 
     def __init__(self, tables: dict[str, Any], gpu: Gpu, ranks: int, coverage: Coverage) -> None:
-        self._there = Collective(tables, "gather", gpu, ranks, coverage)
-        self._back = Collective(tables, "scatter", gpu, ranks, coverage)
+        self._there = Collective(tables, "gather", gpu=gpu, ranks=ranks, coverage=coverage)
+        self._back = Collective(tables, "scatter", gpu=gpu, ranks=ranks, coverage=coverage)
 
     def seconds(self, num_tokens: int, hidden: int, per_token: int) -> float:
         """Return the seconds of both ways, with the tokens of all ranks."""

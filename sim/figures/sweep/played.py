@@ -166,8 +166,17 @@ class Played:
         block_seconds = np.sum([each.block_seconds_before(instants_s) for each in known], axis=0)
         last_end_s = max((float(each.end_s[-1]) for each in known if len(each.end_s)), default=0.0)
         return cls(
-            *(rows, request_ids, paid_terms(terms, scaling), front_end_s, len(known), num_blocks),
-            *(busy_s, block_seconds, last_end_s, load, np.array(programs.spans_s()).reshape(-1, 2).T),
+            rows,
+            request_ids,
+            terms=paid_terms(terms, scaling),
+            front_end_s=front_end_s,
+            num_replicas=len(known),
+            num_blocks=num_blocks,
+            busy_s=busy_s,
+            block_seconds=block_seconds,
+            last_end_s=last_end_s,
+            load=load,
+            programs_s=np.array(programs.spans_s()).reshape(-1, 2).T,
             missed_alone=None if scaling is None else scaling.missed_alone,
         )
 

@@ -57,7 +57,15 @@ def read_log(folder: Path) -> MeasuredServer:
             engine_version=version,
             at_client=False,
             requests=requests,
-            stages=[Stage("all", 0, len(rows), len(rows) / requests[-1].arrival_s, _figures(rows))],
+            stages=[
+                Stage(
+                    "all",
+                    0,
+                    stop=len(rows),
+                    rate_per_s=len(rows) / requests[-1].arrival_s,
+                    figures=_figures(rows),
+                )
+            ],
         )
     except (KeyError, TypeError, ValueError) as error:
         raise MeasuredError(f"{folder / 'meta.json'}: engine_kwargs: {error}") from None

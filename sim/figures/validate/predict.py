@@ -255,10 +255,20 @@ def predict(server: MeasuredServer, overhead: HostOverhead, cost_model: str) -> 
         middle, *sides = (
             figures_within(run, deviations) for run, deviations in zip(runs, (0, -2, 2), strict=True)
         )
-        bounds = span([middle, *sides])
+        lowest, largest = span([middle, *sides])
         share, highest = (_saturation(run, stage, deployment) for run in (recorder, high))
         amplification = _amplification(runs[1]["e2e"], runs[2]["e2e"], doubt)
-        predictions.append(Prediction(middle, share, highest, *bounds, doubt, amplification))
+        predictions.append(
+            Prediction(
+                middle,
+                saturation=share,
+                highest_saturation=highest,
+                low=lowest,
+                high=largest,
+                doubt=doubt,
+                amplification=amplification,
+            )
+        )
     return predictions
 
 

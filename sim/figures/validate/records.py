@@ -86,7 +86,16 @@ def read_clients_run(run: Run) -> MeasuredServer:
         engine_version=version,
         at_client=True,
         requests=requests,
-        stages=[Stage("all", 0, len(rows), rate_per_s, figures, num_gave_up=run.summary["num_aborted"])],
+        stages=[
+            Stage(
+                "all",
+                0,
+                stop=len(rows),
+                rate_per_s=rate_per_s,
+                figures=figures,
+                num_gave_up=run.summary["num_aborted"],
+            )
+        ],
         gpu_memory_utilization=config.get("gpu_memory_utilization"),
         max_concurrency=config.get("clients"),
         client_timeout_s=config.get("timeout"),
@@ -196,7 +205,9 @@ def read_written(path: Path) -> MeasuredServer:
     }
     if written.measured_requests_per_s is not None:
         figures[THROUGHPUT] = written.measured_requests_per_s
-    stage = Stage("all", 0, len(requests), load.rate_per_s, figures, written.fitted)
+    stage = Stage(
+        "all", 0, stop=len(requests), rate_per_s=load.rate_per_s, figures=figures, fitted=written.fitted
+    )
     is_ahead = written.async_scheduling
     if is_ahead is None:
         is_ahead = is_async(written.engine_version, written.pipeline_parallel_size)
@@ -298,7 +309,17 @@ def _server(path: Path, experiment: str, rows: list[tuple[int, dict[str, str]]])
                 figures[THROUGHPUT] = float(row["req_per_s"])
             fitted = FITTED.get((experiment, row["stage"]))
             gave_up = int(row.get("n_fail") or 0)
-            stages.append(Stage(row["stage"], first, len(requests), rate, figures, fitted, gave_up))
+            stages.append(
+                Stage(
+                    row["stage"],
+                    first,
+                    stop=len(requests),
+                    rate_per_s=rate,
+                    figures=figures,
+                    fitted=fitted,
+                    num_gave_up=gave_up,
+                )
+            )
             start_s += duration_s
         except (KeyError, TypeError, ValueError) as error:
             raise MeasuredError(f"{path}, line {number}: {error}") from None

@@ -124,12 +124,12 @@ def from_engine(source: str, engine: EngineOptions, measuring: MeasuringOptions,
     known = MeasuredEngine(
         model.name,
         capacity.num_blocks,
-        capacity.block_size,
-        scheduler.max_model_len,
-        scheduler.max_num_batched_tokens,
-        scheduler.max_num_seqs,
-        scheduler.async_scheduling,
-        kv_token_bytes,
+        block_size=capacity.block_size,
+        max_model_len=scheduler.max_model_len,
+        max_num_batched_tokens=scheduler.max_num_batched_tokens,
+        max_num_seqs=scheduler.max_num_seqs,
+        async_scheduling=scheduler.async_scheduling,
+        kv_token_bytes=kv_token_bytes,
     )
     evidence = {**machine(measuring.device), "dtype": engine.dtype, **_evidence(fitted)}
     tried, hops = None, NO_HOPS
@@ -235,7 +235,13 @@ async def _measure(
         least = min(most, LEAST_TOKENS // capacity.block_size)
         chunk_tokens = scheduler.max_num_batched_tokens
         num_blocks = await prober.write(least, most, chunk_tokens, longest, WRITE_S)
-        limits = Limits(scheduler.max_num_running, chunk_tokens, longest, num_blocks, capacity.block_size)
+        limits = Limits(
+            scheduler.max_num_running,
+            chunk_tokens,
+            context=longest,
+            num_blocks=num_blocks,
+            block_size=capacity.block_size,
+        )
         fitted = await fit_engine(prober, limits, seconds, SEED, on_progress or (lambda done, total: None))
         return capacity, backend.kv_block_bytes() // capacity.block_size, fitted
 

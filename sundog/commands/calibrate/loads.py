@@ -51,7 +51,9 @@ class MeasuredLoad:
             return cls(name, observed)
         run = open_run(folder)
         means_s = {each: run.summary[f"{each}_s"]["mean"] for each in MEANS}
-        return cls(name, observed, asked_in(run), means_s, run.config.get("clients"))
+        return cls(
+            name, observed, asked=asked_in(run), means_s=means_s, num_clients=run.config.get("clients")
+        )
 
 
 def means_of(summary: Summary) -> Means:

@@ -126,7 +126,9 @@ class LoadClients:
             raise ConfigError(f"the server did not answer all of {len(asked)} requests: {dict(record.said)}")
         others = cores.others()
         steps = range(round(before[STEPS]), round(counters(self._url)[STEPS]))
-        return LoadStage(num_clients, as_answered(asked, record), measured, steps, others)
+        return LoadStage(
+            num_clients, as_answered(asked, record), measured=measured, steps=steps, others=others
+        )
 
     def _closed(self, seconds: float, least: int) -> Iterator[TraceRequest]:
         """Requests for as long as it takes, one for each client at least."""
