@@ -67,7 +67,7 @@ def _requests(found: Comparison, names: tuple[str, str]) -> str:
         f"{finished:,} of {num:,} requests finished in {name}"
         for name, (num, finished) in zip(names, found.of_each, strict=True)
     )
-    return f"{', '.join(counts)}: not the same in both, compared as wholes"
+    return f"{', '.join(counts)}: the runs have different requests, which are not paired"
 
 
 def _words(moved: Moved) -> str:

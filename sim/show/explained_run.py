@@ -102,7 +102,7 @@ def _passed(found: Findings) -> list[str]:
         return []
     num = sum(bool(entry.passed_by) for entry in found.worst)
     return [
-        f"Of the {words.count(len(found.worst), 'longest wait')} {num} were the policy's choice, too:"
+        f"Of the {words.count(len(found.worst), 'longest wait')}, {num} were prolonged by the policy:"
         f" while {most.request.request_id} waited, {words.passed_by(most.passed_by)}."
     ]
 

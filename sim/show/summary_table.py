@@ -254,7 +254,7 @@ def _client(table: Table, client: ClientFigures) -> None:
             f"{client.num_processes}, {client.cpu_mean:.0%} of a core each, {client.cpu_most:.0%} at most",
         )
     if client.tokens_per_chunk is not None and client.tokens_per_chunk > 1:
-        table.add_row("tokens per chunk", f"{client.tokens_per_chunk:.2f}: ITL is between chunks")
+        table.add_row("tokens per chunk", f"{client.tokens_per_chunk:.2f}: ITL is measured between chunks")
     for kind, count in client.errors.items():
         said = f": {client.said[kind]}" if kind in client.said else ""
         table.add_row("trouble", escape(f"{count:,} {kind}{said}"))

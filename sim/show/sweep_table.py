@@ -16,7 +16,7 @@ from sundog.sim.show.console import console_for, print_table, table_of
 UNSETTLED = "†"
 UNSETTLED_NOTE = (
     "†: a run did not settle. Times to the first token still rose or fell at its end, so that its figures"
-    " depend on how long it is; it leaves nothing out as warm-up."
+    " depend on its length: do not publish them. No warm-up is left out of it."
 )
 
 
@@ -88,7 +88,7 @@ def _difference(place: RankedCell, ranking: Ranking, metric: Metric, is_first: b
 
 
 def _knees(found: Sequence[Knee], by: str, has_objectives: bool) -> Table:
-    held = "every run settles" + (" and holds the objectives" if has_objectives else "")
+    held = "no overload" + (", and the objectives are met," if has_objectives else "")
     table = table_of("setting", f"{held} up to {by}=")
     for knee in found:
         value = "none of these" if knee.value is None else f"{knee.value}"
@@ -101,7 +101,7 @@ def _notes(cells: Sequence[Cell], num_compared: int, confidence: float) -> list[
         return []
     warm = sorted({run["num_warmup"] for cell in cells for run in cell.runs})
     span = f"{warm[0]:.0f}" if len(warm) == 1 else f"{warm[0]:.0f} to {warm[-1]:.0f}"
-    left_out = f"Left out as warm-up: {span} requests of each run, the same for settings with equal arrivals."
+    left_out = f"Warm-up: the first {span} requests of each run are not counted, the same for equal arrivals."
     left_out += _unfinished(cells, confidence)
     if len(cells) > 1 and len({repr(cell.runs) for cell in cells}) == 1:
         left_out += " Every setting gave the same figures: to these requests it makes no difference."
@@ -141,7 +141,7 @@ def _marks(num_settings: int) -> list[str]:
     together = ", with intervals wide enough to hold for all settings at once" if num_settings > 2 else ""
     return [
         f"Differences to the best setting are taken seed by seed{together}."
-        " *: it differs from every setting that may be the best; tie: chance can explain that it is not."
+        " *: it differs from every setting that may be the best; tie: not distinguishable from the best."
     ]
 
 

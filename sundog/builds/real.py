@@ -111,8 +111,7 @@ def _faults(serving: RealServing, file: str, engine: EngineOptions) -> "tuple[Fa
                 found += _of_links(fault)
             case _:
                 raise ConfigError(
-                    f"{file}: a fault of kind {fault.kind} is of clients, whom a server does not drive:"
-                    " replay simulates it"
+                    f"{file}: fault {fault.kind} applies to simulated clients only: use `sundog replay`"
                 )
     return tuple(found)
 

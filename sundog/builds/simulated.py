@@ -411,10 +411,10 @@ def _measured(asked: SpeculativeConfig | None) -> SpeculativeConfig | None:
 
 
 def _guess(capacity: Capacity, hardware: Target) -> str:
-    kept = ", at least: what has left a window is not counted in full" if hardware.model.has_windows else ""
+    least = "at least" if hardware.model.has_windows else "about"
     return (
-        f"{capacity.num_blocks:,} KV blocks are a guess from the memory that is left{kept};"
-        " give --num-gpu-blocks if the server's log says it"
+        f"KV cache: {least} {capacity.num_blocks:,} blocks, estimated from the memory."
+        " vLLM's log has the exact number: pass it as --num-gpu-blocks"
     )
 
 

@@ -169,7 +169,7 @@ def _warn(simulated: "Simulated", summary: "Summary") -> None:
     for text in simulated.remarks:
         remark(text)
     for operator, factor in outside_measured(*simulated.kernels).items():
-        remark(f"{operator}: asked for {factor:.1f} times more (or less) than was measured")
+        remark(f"{operator}: {factor:.1f} times outside the measured table; step times are extrapolated")
     scaling = None if summary.fleet is None else summary.fleet.scaling
     if scaling is not None and scaling.missed_alone is not None:
         remark(f"--scaler: {scaling.missed_alone}")
@@ -181,5 +181,5 @@ def _warn(simulated: "Simulated", summary: "Summary") -> None:
         )
     if summary.saturation is not None and summary.saturation >= KNEE:
         share = of_capacity(summary.saturation)
-        grows = "waiting grows as long as it lasts" if summary.saturation >= 1 else "near the knee"
-        remark(f"the load is {share}: {grows}, and a small error in step time moves waiting a lot here")
+        grows = "overloaded, the queue grows" if summary.saturation >= 1 else "nearly full"
+        remark(f"the load is {share}: {grows}, and a small error in step times changes waiting times a lot")

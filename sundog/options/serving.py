@@ -117,7 +117,7 @@ class Serving:
         "What predicts lengths of answers for the policy, where clients send none.",
         section="Engine, further",
     )
-    compat: str = option("vllm", OneOf(("vllm", "openai")), "Whose `type` and `code` errors have.")
+    compat: str = option("vllm", OneOf(("vllm", "openai")), "Error format: vllm or openai.")
 
     enable_lora: bool = option(False, Switch(pair=False), "Serve LoRA adapters.", section=LORA)
     lora_modules: tuple[str, ...] = option(

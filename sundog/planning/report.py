@@ -44,7 +44,7 @@ def why(result: "TrialResult", objectives: "Sequence[Objective]") -> str:
     if result.turned_away is not None:
         return result.turned_away
     if result.is_lost_early:
-        return f"{_missed(result, objectives)} lost after {result.share:.0%} of the requests"
+        return f"{_missed(result, objectives)} missed for certain after {result.share:.0%} of the requests"
     missed = [
         f"{each.text} is {'infinite' if math.isinf(value) else f'{value:.3g} s'}"
         for each in objectives
@@ -52,7 +52,7 @@ def why(result: "TrialResult", objectives: "Sequence[Objective]") -> str:
     ]
     if result.num_unfinished:
         missed.append(_unanswered(result))
-    return "; ".join(missed) or "holds each draw, and its interval reaches beyond the limit"
+    return "; ".join(missed) or "every sample meets it, but the confidence interval crosses the limit"
 
 
 def _unanswered(result: "TrialResult") -> str:
@@ -142,7 +142,7 @@ def _lines(
             )
             if count
         ]
-        yield f"  If either paid for all of it: {', '.join(per_token)}."
+        yield f"  Price if input or output tokens carried the whole bill: {', '.join(per_token)}."
     if winner.spare:
         lost = "of either pool" if isinstance(winner, PoolsCandidate) else "of these replicas"
         yield f"  It holds with {winner.spare} {lost} lost, as all its figures here say."
@@ -152,8 +152,8 @@ def _lines(
             f", {one_more.price_of(winner.holding):,.2f} an hour." if has_prices else "."
         )
     if advice.headroom is not None:
-        limit = "up to" if advice.headroom < MOST_LOAD else "even"
-        yield f"  Headroom: one draw holds {limit} {advice.headroom:.2f} times this load."
+        limit = "up to" if advice.headroom < MOST_LOAD else "at least"
+        yield f"  Headroom: one sample meets the objectives at {limit} {advice.headroom:.2f} times this load."
     if advice.cheaper is not None:
         candidate, count, result = advice.cheaper
         reason = why(result, objectives)

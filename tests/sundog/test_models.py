@@ -97,7 +97,7 @@ def test_a_change_of_cost_model_is_said_in_one_line_and_in_the_summary() -> None
     assert len(done.stderr.splitlines()) == 1 and "priced by a roofline: kernels were measured" in done.stderr
     assert json.loads(done.stdout)["remarks"] == done.stderr.splitlines()
     plain = replay()
-    assert plain.stderr.splitlines()[0].endswith("give --num-gpu-blocks if the server's log says it")
+    assert plain.stderr.splitlines()[0].endswith("pass it as --num-gpu-blocks")
     assert "remarks" not in json.loads(plain.stdout)
     assert "priced by a roofline" in replay("--model", "gemma-2-2b").stderr
 

@@ -53,7 +53,10 @@ def test_a_file_cuts_links_between_pools_and_loses_transfers(file: Path) -> None
 @pytest.mark.parametrize(
     ("written", "named"),
     [
-        ('[[fault]]\nkind = "spike"\nat_s = 1\nfor_s = 1\nfactor = 2\n', "spike is of clients"),
+        (
+            '[[fault]]\nkind = "spike"\nat_s = 1\nfor_s = 1\nfactor = 2\n',
+            "spike applies to simulated clients only",
+        ),
         (
             '[[fault]]\nkind = "slow-link"\nat_s = 1\nfor_s = 1\nreplica = 0\npart = 0\n',
             "slow-link is of links between pools: give --pool prefill",

@@ -80,14 +80,12 @@ class TimesBeside:
         first, later = (_spread(there) for there, _ in pairs)
         num_times = 2 * len(self.questions)
         console.print(
-            f"Medians of {len(self.measured.ttft_RQ)} rounds of the same questions, with the least and the"
-            f" most. Between rounds the same first token differs by {first:.0%} and later ones by {later:.0%}"
-            " (the most above the least, median of the questions): that is the noise of this machine now."
-            " HTTP, text to tokens and the client are in neither."
+            f"Medians of {len(self.measured.ttft_RQ)} repetitions of the same questions, with the least and"
+            f" the most. The time of the same first token varied by {first:.0%}, of later ones by {later:.0%}"
+            " (most over least, median of the questions): that is the noise of this machine now."
+            " Neither column includes HTTP, tokenizing or the client."
         )
-        console.print(
-            f"{num_times - num_off} of {num_times} simulated times are within what the rounds were."
-        )
+        console.print(f"Of {num_times} predictions {num_times - num_off} lie within the machine's noise.")
 
 
 def _spread(times_RQ: Milliseconds) -> float:

@@ -84,7 +84,7 @@ def test_the_page_and_its_json_say_the_same(fcfs: Run, tmp_path: Path) -> None:
     data = json.loads(to_json(found))
     for row in data["figures"]:
         assert row["verdict"] in text and row["name"] in text
-        assert "not the same in both" in " ".join(text.split()) and "NaN" not in to_json(found)
+        assert "which are not paired" in " ".join(text.split()) and "NaN" not in to_json(found)
 
 
 def shown(found: Comparison) -> str:
