@@ -1,7 +1,8 @@
-"""The HTTP surface, OpenAI-compatible: everything that enters or leaves the graph over a socket.
+"""The HTTP surface, compatible with OpenAI's and Anthropic's: what clients send and receive.
 
-`routes/` holds a file for each family of routes, `bodies/` what clients may send, `answers/` what they get,
-`errors.py` what they get instead, `exposition/` what operators are shown.
+`routes/` has a file for each family of routes, `bodies/` what clients may send, `answers/` what they receive,
+`errors.py` what they receive instead, `exposition/` what operators see. To add a field, add it to its body
+and to `Generate`; to add a route, add it to `routes/` and to `openapi.py`.
 """
 
 from sundog.actors.api.address import PortInUse

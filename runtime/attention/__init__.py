@@ -1,8 +1,9 @@
 """Paged attention for every decoder that transformers can build, as one registered function.
 
-The library keeps its rotary embeddings, norms, routing and weights; only the attention of each
-layer is ours. A forward pass carries the tokens of all requests one after the other in one row,
-and the keyword `paged` carries the step's own attention, so that nothing global is set around it.
+The library keeps its rotary embeddings, norms, routing and weights; only the attention of each layer is
+ours. A forward pass has the tokens of all requests one after the other in one row. The keyword `paged`
+passes the step's own attention, so that nothing global is set. To add a kernel, add a way to
+`runtime/model/attention_backend.py`, which tries each once against `gathered.py`.
 """
 
 from typing import Protocol, TypedDict, Unpack

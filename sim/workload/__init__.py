@@ -1,7 +1,8 @@
-"""Made-up workloads from a seed: which requests come when, how long, after which, of which tenant.
+"""Generated workloads: arrivals, lengths, sessions and tenants from a description and a seed.
 
-Every random quantity draws from a stream of its own name, so that changing one (another length
-distribution, say) leaves the others as they were: two runs can meet the same arrivals.
+Every random quantity has a random stream of its own name, so that a change of one (another distribution of
+lengths, say) leaves the others unchanged: two runs can have the same arrivals. docs/workloads.md describes
+the files.
 """
 
 import numpy as np

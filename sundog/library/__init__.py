@@ -1,1 +1,1 @@
-"""Sundog from Python: functions with the options of the command line, and results as tables and plots."""
+"""The functions and results of `import sundog` (docs/python.md)."""

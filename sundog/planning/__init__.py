@@ -1,1 +1,1 @@
-"""Fleets for a workload: trials of a fleet on a draw, the search for the cheapest, and the report."""
+"""The search for the cheapest fleet: trials of a fleet on a sample of the workload, and the report."""

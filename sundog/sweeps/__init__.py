@@ -1,1 +1,1 @@
-"""Sweeps: settings and seeds as cells, and the processes that run them."""
+"""Sweeps: every setting with every seed, in processes, and the folder that is kept of them."""

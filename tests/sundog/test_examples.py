@@ -1,8 +1,10 @@
 """The public names say how they are used, and their examples run."""
 
+import ast
 import doctest
 import inspect
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -55,3 +57,22 @@ def test_a_public_function_names_its_arguments_and_its_result(name: str, functio
         )
     is_silent = signature.return_annotation in (None, "None")
     assert is_silent or "Returns:\n" in text or "Yields:\n" in text, f"{name} does not say what it returns"
+
+
+PACKAGES = sorted(
+    file
+    for folder in ("actors", "runtime", "sim", "sundog")
+    for file in (ROOT / folder).rglob("__init__.py")
+    if ">>>" in file.read_text(encoding="utf-8") and file.parent.name != "sundog"
+)
+
+
+@pytest.mark.parametrize("file", PACKAGES, ids=[str(file.parent.relative_to(ROOT)) for file in PACKAGES])
+def test_the_example_of_a_package_runs(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8")))
+    assert text is not None
+    example = doctest.DocTestParser().get_doctest(text, {}, str(file), None, None)
+    said: list[str] = []
+    doctest.DocTestRunner(optionflags=FLAGS).run(example, out=said.append)
+    assert not said, "".join(said)

@@ -1,4 +1,13 @@
-"""Scheduling policies: small frozen objects of pure functions, chosen by name in every world."""
+"""Scheduling policies: the order of the queue, and which request is preempted.
+
+A policy is a small frozen object with pure functions, chosen by name in every world. To add one, subclass
+`Policy` and enter the class in `POLICIES`; docs/policies.md shows how to use one from a file.
+
+Example:
+    >>> from sundog.actors.core.policies import POLICIES
+    >>> POLICIES["priority"]().returns_to_front
+    False
+"""
 
 from collections.abc import Callable
 

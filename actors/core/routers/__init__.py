@@ -1,4 +1,8 @@
-"""Router policies: small frozen objects of pure functions, chosen by name in every world."""
+"""Router policies: which replica a request goes to.
+
+A router policy is a small frozen object with pure functions, chosen by name in every world. To add one,
+subclass `RouterPolicy`; docs/routing.md shows how to use one from a file.
+"""
 
 from collections.abc import Callable
 
