@@ -169,7 +169,7 @@ def _warn(simulated: "Simulated", summary: "Summary") -> None:
     for text in simulated.remarks:
         remark(text)
     for operator, factor in outside_measured(*simulated.kernels).items():
-        remark(f"{operator}: {factor:.1f} times outside the measured table; step times are extrapolated")
+        remark(f"{operator}: {factor:.1f} times outside the measured range; step times are extrapolated")
     scaling = None if summary.fleet is None else summary.fleet.scaling
     if scaling is not None and scaling.missed_alone is not None:
         remark(f"--scaler: {scaling.missed_alone}")
