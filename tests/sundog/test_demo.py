@@ -24,7 +24,7 @@ def test_the_simulation_agrees_with_the_live_run_it_was_not_fitted_to() -> None:
     assert exact.end() < done.stdout.index("milliseconds") < done.stdout.index("within what")
     learnt = re.search(r"fitted to ([\d,]+) steps of other questions", done.stdout)
     assert learnt is not None and int(learnt[1].replace(",", "")) > 300
-    assert re.search(r"\d+ of 12 simulated times are within", done.stdout)
+    assert re.search(r"Of 12 predictions \d+ lie within", done.stdout)
     for row in re.findall(r"(?m)^What is Sundog\?\s+(\d.*)$", done.stdout):
         assert all(float(number) > 0 for number in re.findall(r"\d+\.\d", row)), row
 
@@ -37,7 +37,7 @@ def test_the_noise_is_what_rounds_differ_by_and_what_no_round_had_is_marked() ->
     console = Console(file=io.StringIO(), width=200)
     TimesBeside(QUESTIONS, measured, simulated).show(console)
     shown = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "the same first token differs by 33% and later ones by 33%" in shown
+    assert "the same first token varied by 33%, of later ones by 33%" in shown
     assert re.search(r"first\? +3\.0 \(2\.7–3\.6\) +3\.0 +1\.0 \(0\.9–1\.2\) +1\.1 *\n", shown), shown
     assert re.search(r"second\? .* 50\.0\* +1\.0 .* 0\.8\*", shown)
-    assert "2 of 4 simulated times are within" in shown
+    assert "Of 4 predictions 2 lie within" in shown
