@@ -41,7 +41,7 @@ class BenchOptions(ClientOptions):
     out: str | None = option(
         None,
         AnyText("DIR"),
-        "Write the run there, for report, compare and replay.",
+        "Folder to write the run to, for report, compare and replay.",
         names=("-o",),
         kept=False,
     )
@@ -58,14 +58,14 @@ class BenchOptions(ClientOptions):
     clients: int | None = option(
         None,
         Whole(1, 2**20),
-        "Closed loop: so many clients, each of which asks when it is answered.",
+        "Closed loop: this many clients, each with one request at a time.",
         names=("--max-concurrency",),
         section=CLIENTS,
     )
     timeout: float | None = option(
         None,
         Real(0, 1e9, above=True),
-        "Clients give up a request that has not ended after so many seconds.",
+        "Seconds after which clients give up a request.",
         names=("--client-timeout",),
         section=CLIENTS,
     )
@@ -78,13 +78,13 @@ class BenchOptions(ClientOptions):
     simulate: str | None = option(
         None,
         AnyText("GPU", is_path=True),
-        "Say beside it what is predicted for this GPU, or for the profile.toml of `sundog calibrate`.",
+        "Predict the same load for this GPU, or for the profile.toml of `sundog calibrate`.",
         section="Prediction",
     )
     shape: str | None = option(
         None,
         AnyText("MODEL", is_path=True),
-        "The known model, or folder, that is simulated; what the server calls it if not given.",
+        "Model to simulate, by name or folder; the server's name for it if not given.",
         section="Prediction",
     )
 

@@ -22,7 +22,7 @@ from sundog.sweeps.source import check_tenants, workload_of
 class CapacityOptions:
     """Options of the search for the largest load."""
 
-    replications: int = option(5, Whole(1, 1000), "Draws of the workload, each with a largest load.")
+    replications: int = option(5, Whole(1, 1000), "Samples of the workload, each with a largest load.")
     confidence: float = option(0.95, Real(0.5, 0.9999), "Confidence of the interval.")
     resolution: float = option(0.01, Real(1e-4, 0.5), "Relative precision of each largest load.")
     jobs: int | None = option(None, Whole(1, 1024), "Processes; one per core if not given.")
@@ -42,7 +42,7 @@ def capacity(
     engine: EngineOptions,
     source: str,
 ) -> None:
-    """Find the largest load at which a fleet holds.
+    """Find the largest load at which a fleet meets objectives.
 
     The instants of arrival are brought closer together, or farther apart, until the objectives of --slo just
     hold.

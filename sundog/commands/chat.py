@@ -28,15 +28,14 @@ STEERING = dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - {ord("\n"), ord("\
 class ChatOptions:
     """Options of a conversation: the model that answers, and how it is sampled."""
 
-    model: str | None = option(None, AnyText("NAME"), "As the server calls it; its first model if not given.")
-    system: str | None = option(None, AnyText("TEXT"), "Said before everything else.")
-    max_tokens: int | None = option(None, Whole(1, 2**27), "Most tokens of an answer.")
-    temperature: float | None = option(None, Real(0, 1e6), "How free the choice of words is; 0 is greedy.")
+    model: str | None = option(
+        None, AnyText("NAME"), "The model's name on the server; its first model if not given."
+    )
+    system: str | None = option(None, AnyText("TEXT"), "System message.")
+    max_tokens: int | None = option(None, Whole(1, 2**27), "Largest number of tokens of an answer.")
+    temperature: float | None = option(None, Real(0, 1e6), "Sampling temperature; 0 is greedy.")
     api_key: str | None = option(
-        None,
-        AnyText("KEY"),
-        "What the server wants of its clients.",
-        envvar=("SUNDOG_API_KEY", "OPENAI_API_KEY"),
+        None, AnyText("KEY"), "API key to send to the server.", envvar=("SUNDOG_API_KEY", "OPENAI_API_KEY")
     )
 
 

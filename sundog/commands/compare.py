@@ -33,7 +33,7 @@ class CompareOptions:
 @click.argument("first", type=click.Path(path_type=Path), metavar="A")
 @click.argument("second", type=click.Path(path_type=Path), metavar="B")
 def compare(asked: CompareOptions, first: Path, second: Path) -> None:
-    """Say what differs between two runs, and how sure that is.
+    """Compare two runs, with confidence intervals.
 
     A and B are folders that `replay --out` or `bench --out` wrote.
     """

@@ -17,7 +17,7 @@ class DashboardOptions:
 
     from_s: float | None = option(None, Real(0, 1e12), "Begin at this second.", flag="--from")
     to_s: float | None = option(None, Real(0, 1e12), "End at this second.", flag="--to")
-    num_instants: int = option(600, Whole(2, 10_000), "How many instants the slider has.", flag="--instants")
+    num_instants: int = option(600, Whole(2, 10_000), "Number of instants on the slider.", flag="--instants")
 
 
 @command

@@ -36,14 +36,17 @@ class PlanOptions:
         many=True,
     )
     prices: str | None = option(
-        None, AnyText("FILE", is_path=True), "TOML with the price of each GPU an hour. Without it GPUs count."
+        None,
+        AnyText("FILE", is_path=True),
+        "TOML file with the price of each GPU per hour. Without it GPUs are counted.",
     )
-    max_gpus: int = option(128, Whole(1, 4096), "The largest fleet that is tried.")
-    survive: int = option(
-        0, Whole(0, 64), "Replicas that may be lost: as many are bought beyond those that hold."
-    )
+    max_gpus: int = option(128, Whole(1, 4096), "Largest number of GPUs to try.")
+    survive: int = option(0, Whole(0, 64), "Replicas that may be lost: this many are bought in addition.")
     replications: int = option(
-        5, Whole(1, 1000), "Draws of the workload that the fleet must hold.", section=SEARCH
+        5,
+        Whole(1, 1000),
+        "Samples of the workload for which the fleet must meet the objectives.",
+        section=SEARCH,
     )
     confidence: float = option(0.95, Real(0.5, 0.9999), "Confidence of the intervals.", section=SEARCH)
     tune: bool = option(
@@ -56,14 +59,14 @@ class PlanOptions:
         True, Switch(), "Try pools for prefill and decode beside equal replicas.", section=SEARCH
     )
     resize_s: float = option(
-        600.0, Real(1, 1e7), "How often the perfect autoscaler resizes the fleet, in seconds.", section=SEARCH
+        600.0, Real(1, 1e7), "Seconds between two resizings by the perfect autoscaler.", section=SEARCH
     )
     jobs: int | None = option(None, Whole(1, 1024), "Processes; one per core if not given.", section=SEARCH)
     on: str | None = on_ray("Run on a cluster: ray begins one here, ray:HOST:PORT is there.", kept=False)
     out: str | None = option(
         None,
         AnyText("DIR"),
-        "Keep every trial there; the same command goes on after a break.",
+        "Folder to keep every trial in; the same command resumes after a break.",
         names=("-o",),
         kept=False,
     )
@@ -84,7 +87,7 @@ class PlanOptions:
     figure: str | None = option(
         None,
         Parsed(picture_format, "FILE"),
-        "Draw what the fleets cost there, as .svg, .pdf or .png.",
+        "File to draw the prices of fleets to, as .svg, .pdf or .png.",
         section=FILES,
         kept=False,
     )
@@ -103,7 +106,7 @@ def plan(
     engine: EngineOptions,
     source: str,
 ) -> None:
-    """Find the cheapest fleet that holds the objectives.
+    """Find the cheapest fleet that meets the objectives.
 
     `--gpu h100,b200` names the machines, `--slo 'p95(ttft)<1'` the objectives. Replicas are searched, tensor
     parallelism 1, 2, 4 and 8 unless it is given, and what --vary names (docs/planning.md).

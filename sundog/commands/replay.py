@@ -35,25 +35,25 @@ class ReplayOptions:
 
     as_json: bool = option(False, Switch(pair=False), "Print the results as JSON.", flag="--json", kept=False)
     out: str | None = option(
-        None, AnyText("DIR"), "Write the run there, for report and explain.", names=("-o",), kept=False
+        None, AnyText("DIR"), "Folder to write the run to, for report and explain.", names=("-o",), kept=False
     )
     messages: bool = option(
         False,
         Switch(pair=False),
-        "With --out: every message between actors, too.",
+        "With --out: also record every message between actors.",
         section=RECORDING,
         kept=False,
     )
     journal: bool | None = option(
         None,
         Switch(),
-        "With --out: keep what explain and perfetto read. If not given: of up to 100,000 requests.",
+        "With --out: keep a journal for explain and perfetto. Default: up to 100,000 requests.",
         kept=False,
     )
     ranges: bool | None = option(
         None,
         Switch(),
-        "Say from where to where figures may be, from two more runs. If not given: of up to 10,000 requests.",
+        "Print the likely range of figures, from two more runs. Default: up to 10,000 requests.",
         kept=False,
     )
     decode_runs: bool = option(

@@ -19,7 +19,7 @@ OF_THE_TRACE = {row.name for row in rows(EngineOptions)} - {"engine_version"}
 class ScheduleOptions:
     """Options of how the scheduler's decisions are taken."""
 
-    lockstep: bool = option(True, Switch(), "Touch only what changes; the decisions are the same.")
+    lockstep: bool = option(True, Switch(), "Update only requests that change; the decisions are the same.")
 
 
 @command

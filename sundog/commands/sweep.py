@@ -44,10 +44,12 @@ class SweepOptions:
         many=True,
     )
     metric: tuple[str, ...] = option(
-        (), AnyText("NAME"), "What to show; the first ranks, and is what precision is about.", many=True
+        (), AnyText("NAME"), "Metrics to show; the first ranks, and --precision applies to it.", many=True
     )
     by: str | None = option(
-        None, AnyText("NAME"), "An axis of --vary, as a rate: settings are compared at each of its values."
+        None,
+        AnyText("NAME"),
+        "An axis of --vary, such as a rate: settings are compared at each of its values.",
     )
     jobs: int | None = option(None, Whole(1, 1024), "Processes; one per core if not given.")
     on: str | None = on_ray("Run on a cluster: ray begins one here, ray:HOST:PORT is there.", kept=False)
@@ -64,14 +66,14 @@ class SweepOptions:
     out: str | None = option(
         None,
         AnyText("DIR"),
-        "Keep every run there, and the table; the same command goes on after a break.",
+        "Folder to keep the runs and the table in; the same command resumes after a break.",
         names=("-o",),
         kept=False,
     )
     messages: bool = option(
         False,
         Switch(pair=False),
-        "With --out: every message between actors, too.",
+        "With --out: also record every message between actors.",
         section=RECORDING,
         kept=False,
     )
@@ -79,12 +81,12 @@ class SweepOptions:
     resample: bool = option(
         False,
         Switch(pair=False),
-        "Draw blocks of the recorded trace anew for each seed, for intervals.",
+        "Sample blocks of the recorded trace for each seed, to get intervals.",
         section=PRECISION,
     )
-    replications: int = option(5, Whole(2, 10_000), "Seeds that every setting is given.", section=PRECISION)
+    replications: int = option(5, Whole(2, 10_000), "Number of seeds of every setting.", section=PRECISION)
     max_replications: int = option(
-        30, Whole(2, 10_000), "At most this many, where precision asks for more.", section=PRECISION
+        30, Whole(2, 10_000), "Largest number of seeds if --precision needs more.", section=PRECISION
     )
     precision: float | None = option(
         None,
@@ -94,7 +96,10 @@ class SweepOptions:
     )
     confidence: float = option(0.95, Real(0.5, 0.9999), "Confidence of the intervals.", section=PRECISION)
     warmup_s: float | None = option(
-        None, Real(0, 1e9), "Leave out what arrives before; found by MSER-5 if not given.", section=PRECISION
+        None,
+        Real(0, 1e9),
+        "Seconds at the beginning that are not counted; found by MSER-5 if not given.",
+        section=PRECISION,
     )
 
 

@@ -17,12 +17,16 @@ ENDPOINTS: "dict[str, Endpoint | None]" = {"auto": None, "completions": "complet
 class ClientOptions:
     """Options of how a server is asked."""
 
-    model: str | None = option(None, AnyText("NAME"), "As the server calls it; its first model if not given.")
-    endpoint: str = option("auto", OneOf(tuple(ENDPOINTS)), "Where to ask; auto takes completions if it can.")
+    model: str | None = option(
+        None, AnyText("NAME"), "The model's name on the server; its first model if not given."
+    )
+    endpoint: str = option(
+        "auto", OneOf(tuple(ENDPOINTS)), "Route of the server to use; auto takes completions if it can."
+    )
     api_key: str | None = option(
         None,
         AnyText("KEY"),
-        "What the server wants of its clients.",
+        "API key to send to the server.",
         envvar=("SUNDOG_API_KEY", "OPENAI_API_KEY"),
         kept=False,
     )
@@ -44,5 +48,5 @@ class ServerLoads(ClientOptions):
         None, Parsed(parse_rates, "RATE,RATE,…"), "Loads on a server at a URL, in requests a second."
     )
     load_seconds: float = option(
-        600.0, Real(1, 86_400), "How long a server at a URL is under load, all rates together."
+        600.0, Real(1, 86_400), "Seconds of load on a server at a URL, for all rates together."
     )

@@ -45,15 +45,18 @@ class ConnectionOptions:
         None, AnyText("FILE", is_path=True), "Serve HTTPS with this certificate.", section=TLS
     )
     ssl_keyfile: str | None = option(
-        None, AnyText("FILE", is_path=True), "Its key, if it is not in the same file.", section=TLS
+        None,
+        AnyText("FILE", is_path=True),
+        "Key of the certificate, if it is not in the same file.",
+        section=TLS,
     )
     ssl_ca_certs: str | None = option(
-        None, AnyText("FILE", is_path=True), "Whose certificates clients may show.", section=TLS
+        None, AnyText("FILE", is_path=True), "CA certificates to verify clients with.", section=TLS
     )
     ssl_cert_reqs: str = option(
         "0",
         OneOf(("0", "1", "2")),
-        "Clients' certificates: 0 are not asked for, 1 checked if shown, 2 required.",
+        "Client certificates: 0 not requested, 1 optional, 2 required.",
         section=TLS,
     )
     allowed_origins: tuple[str, ...] = option(
@@ -66,21 +69,21 @@ class ConnectionOptions:
     max_headers: int = option(
         256,
         Whole(1, 100_000),
-        "Refuse requests of more headers with 431.",
+        "Largest number of headers; requests with more are refused with 431.",
         flag="--h11-max-header-count",
         section=LIMITS,
     )
     max_head_bytes: int = option(
         2**16,
         Whole(1024, 2**30),
-        "Refuse requests whose line and headers are longer, with 431.",
+        "Largest size of request line and headers in bytes; longer ones are refused with 431.",
         flag="--h11-max-incomplete-event-size",
         section=LIMITS,
     )
     timeout_keep_alive: float = option(
         75.0,
         Real(0, 86_400, above=True),
-        "Close connections that have no request for so long, a request's headers included, in seconds.",
+        "Seconds after which an idle connection, or one with incomplete headers, is closed.",
         section=LIMITS,
     )
 

@@ -69,7 +69,7 @@ class EngineOptions:
     policy: str = option(
         "fcfs",
         AnyText("POLICY", is_path=True),
-        f"Which request is next: {', '.join(POLICIES)}, or FILE.py:NAME; parameters follow as :KEY=VALUE,….",
+        f"Order of the queue: {', '.join(POLICIES)}, or FILE.py:NAME; parameters follow as :KEY=VALUE,….",
         names=("--scheduling-policy",),
     )
     async_scheduling: bool | None = option(
@@ -79,7 +79,7 @@ class EngineOptions:
         to=SCHEDULER,
     )
     engine_version: str = option(
-        NEWEST, AnyText("X.Y"), "The vLLM whose behaviour is predicted; below 0.14 scheduling is synchronous."
+        NEWEST, AnyText("X.Y"), "Version of vLLM to predict; below 0.14 scheduling is synchronous."
     )
     replicas: int = option(1, Whole(1, 4096), "Equal engines behind one router.", to=ENGINE)
     seed: int = option(
@@ -98,7 +98,7 @@ class EngineOptions:
     enable_prefix_caching: bool = option(
         OWN.enable_prefix_caching,
         Switch(),
-        "Keep the blocks of finished requests for prompts that begin alike.",
+        "Reuse the blocks of finished requests for prompts with the same beginning.",
         section=KV_CACHE,
         to=SCHEDULER,
     )
@@ -127,7 +127,7 @@ class EngineOptions:
     enable_chunked_prefill: bool = option(
         OWN.enable_chunked_prefill,
         Switch(),
-        "Let a prompt be computed in parts, beside decodes.",
+        "Compute long prompts in parts, in the same steps as decodes.",
         section=SCHEDULING,
         to=SCHEDULER,
     )
@@ -155,14 +155,14 @@ class EngineOptions:
     max_overtakes: int = option(
         OWN.max_overtakes,
         Whole(0, 2**20),
-        "How often others may overtake a request that lacks KV blocks.",
+        "Number of requests that may overtake one that lacks KV blocks.",
         section=SCHEDULING,
         to=SCHEDULER,
     )
     victim: str = option(
         OWN.victim,
         OneOf(VICTIMS),
-        "Which request is preempted when KV blocks run out.",
+        "Request to preempt when KV blocks run out.",
         section=SCHEDULING,
         to=SCHEDULER,
     )
@@ -177,7 +177,7 @@ class EngineOptions:
     override_generation_config: str | None = option(
         None,
         Parsed(parse_override, "JSON"),
-        'Requests sample by the model\'s settings, and these before: {}, {"top_k": 20, "top_p": 0.9}.',
+        'Sampling defaults that override the model\'s own: {}, {"top_k": 20, "top_p": 0.9}.',
         section=SCHEDULING,
     )
 
@@ -202,21 +202,21 @@ class EngineOptions:
     router: str | None = option(
         None,
         AnyText("ROUTER", is_path=True),
-        f"Which replica a request goes to: {', '.join(ROUTERS)}, or FILE.py:NAME; parameters as of policies."
+        f"Choice of the replica: {', '.join(ROUTERS)}, or FILE.py:NAME; parameters as of policies."
         " round-robin if not given, and data-parallel with --data-parallel-size.",
         section=REPLICAS,
     )
     router_replicas: int = option(
         1,
         Whole(1, 256),
-        "Routers that requests go to in turn, each of which knows what it has sent itself.",
+        "Number of routers that take turns; each knows only the requests that it sent.",
         section=REPLICAS,
         to=ENGINE,
     )
     max_waiting: int | None = option(
         None,
         Whole(1, 2**30),
-        "Refuse requests when this many are unfinished (HTTP 429).",
+        "Refuse requests while this many are unfinished (HTTP 429).",
         section=SCHEDULING,
         to=ENGINE,
     )
@@ -293,11 +293,11 @@ class EngineOptions:
 class MeasuringOptions:
     """Options of how a model's engine is measured."""
 
-    device: str = option("cpu", OneOf(("cpu", "cuda")), "Where the model runs.")
+    device: str = option("cpu", OneOf(("cpu", "cuda")), "Device of the model.")
     num_threads: int | None = option(
-        None, Whole(1, 4096), "Threads to compute with, as of `sundog serve`, which is measured with as many."
+        None, Whole(1, 4096), "Number of threads, for the engine and for the `sundog serve` that is measured."
     )
     seconds: float = option(
-        30.0, Real(0, 86_400), "How long steps are measured, about; three rounds at least."
+        30.0, Real(0, 86_400), "Seconds for which steps are measured, at least three repetitions."
     )
     http: bool = option(True, Switch(), "Measure what a server adds to steps and requests, too.")

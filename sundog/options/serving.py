@@ -85,7 +85,7 @@ class Serving:
     host: str = option("127.0.0.1", AnyText("ADDRESS"), "The address to listen at.")
     port: int = option(8000, Whole(0, 65535), "The port to listen at; 0 takes a free one.")
     served_model_name: tuple[str, ...] = option(
-        (), AnyText("NAME"), "What clients call the model: its name in answers, and further ones.", many=True
+        (), AnyText("NAME"), "Names of the model for clients; answers have the first.", many=True
     )
     chat_template: str | None = option(
         None, AnyText("FILE"), "A chat template in Jinja, instead of the model's own.", section=ANSWERS
@@ -93,19 +93,19 @@ class Serving:
     tool_call_parser: str | None = option(
         None,
         OneOf(("hermes", "llama3_json", "mistral")),
-        "How the model writes calls of tools; the default is what its chat template shows.",
+        "Format of the model's tool calls; by default read from its chat template.",
     )
     enable_auto_tool_choice: bool = option(
         False,
         Switch(pair=False),
-        "Let the model decide when it calls a tool, as it may wherever it is known how it writes calls.",
+        "Let the model decide when to call a tool. On whenever the format of its calls is known.",
         section=ANSWERS,
     )
     reasoning_parser: str | None = option(
-        None, OneOf(("deepseek_r1", "qwen3")), "How the model writes its reasoning."
+        None, OneOf(("deepseek_r1", "qwen3")), "Format of the model's reasoning."
     )
     stream_interval: int = option(
-        1, Whole(1, 2**27), "Send streamed answers by so many tokens; the first, and the last, at once."
+        1, Whole(1, 2**27), "Tokens per chunk of a stream; the first and the last are sent at once."
     )
     max_logprobs: int = option(
         20, Whole(-1, 2**27), "Refuse requests for more log probabilities a token; -1 sets no bound."
@@ -114,7 +114,7 @@ class Serving:
     predictor: str | None = option(
         None,
         AnyText("FILE.py:NAME"),
-        "What predicts lengths of answers for the policy, where clients send none.",
+        "Predictor of output lengths for the policy, if clients send none.",
         section="Engine, further",
     )
     compat: str = option("vllm", OneOf(("vllm", "openai")), "Error format: vllm or openai.")
@@ -123,7 +123,7 @@ class Serving:
     lora_modules: tuple[str, ...] = option(
         (),
         Parsed(parse_lora_module, "NAME=DIR"),
-        "Adapters' folders, as peft writes them, by the names that clients give; or JSON objects.",
+        "Adapters as NAME=FOLDER (in peft's format), or as JSON objects.",
         section=LORA,
         many=True,
     )
@@ -137,12 +137,16 @@ class Serving:
     allow_runtime_lora_updating: bool = option(
         False,
         Switch(pair=False),
-        "Let clients load and unload adapters while it runs.",
+        "Let clients load and unload adapters at run time.",
         section=LORA,
         envvar="VLLM_ALLOW_RUNTIME_LORA_UPDATING",
     )
     api_key: str | None = option(
-        None, AnyText("KEY"), "Required of clients under /v1.", section=ACCESS, envvar="SUNDOG_API_KEY"
+        None,
+        AnyText("KEY"),
+        "API key that clients must send under /v1.",
+        section=ACCESS,
+        envvar="SUNDOG_API_KEY",
     )
     api_keys: str | None = option(
         None,
@@ -153,7 +157,7 @@ class Serving:
     admin_key: str | None = option(
         None,
         AnyText("KEY"),
-        "Required for /pause, /abort_requests and the like, refused without it.",
+        "Key for /pause, /abort_requests and the like, which are refused without it.",
         section=ACCESS,
         envvar="SUNDOG_ADMIN_KEY",
     )
@@ -214,10 +218,13 @@ class Serving:
     )
 
     record: str | None = option(
-        None, AnyText("DIR"), "Write a journal there, for `sundog explain`.", section=RECORDING
+        None, AnyText("DIR"), "Folder to write a journal to, for `sundog explain`.", section=RECORDING
     )
     messages: bool = option(
-        False, Switch(pair=False), "With --record: every message between actors, too.", section=RECORDING
+        False,
+        Switch(pair=False),
+        "With --record: also record every message between actors.",
+        section=RECORDING,
     )
 
     @property
@@ -237,17 +244,17 @@ class RealServing(Serving):
     runner: str = option(
         "auto",
         OneOf(("auto", "generate", "pooling")),
-        "What the model is served for: text, or vectors (pooling); auto is what its files say.",
+        "Output of the model: text, or vectors (pooling); auto reads its files.",
     )
     pooler_config: str | None = option(
         None,
         Parsed(parse_pooler_config, "JSON"),
-        'How vectors are made: {"pooling_type": "MEAN"}, CLS or LAST.',
+        'Pooling of vectors: {"pooling_type": "MEAN"}, CLS or LAST.',
     )
     generation_config: str = option(
         "auto",
         OneOf(("auto", "vllm")),
-        "Sample what requests leave open as the model's generation_config.json says; vllm: neutrally.",
+        "Sampling defaults: those of the model's generation_config.json, or neutral ones (vllm).",
     )
     num_threads: int | None = option(
         None,
@@ -268,7 +275,7 @@ class RealServing(Serving):
     faults: str | None = option(
         None,
         AnyText("FILE", is_path=True),
-        "Kill and hold up engine processes when FILE.toml says so (docs/fleets.md).",
+        "Kill and delay engine processes by the schedule of FILE.toml (docs/fleets.md).",
         section=PROCESSES,
     )
     pool: tuple[str, ...] = option(
@@ -282,7 +289,7 @@ class RealServing(Serving):
     ray_cpus: int | None = option(
         None,
         Whole(1, 1024),
-        "CPUs that a replica is given, and threads it computes with; this machine's are shared, else 1.",
+        "CPUs, and threads, of each replica; by default this machine's are shared, else 1.",
         section=RAY,
     )
     ray_host: str | None = option(
@@ -319,7 +326,7 @@ class EmulatedServing(Serving):
     answers: str = option(
         "texts",
         AnyText("texts|echo|FILE.jsonl", is_path=True),
-        'What is said: our texts, the prompt, or a file of {"prompt": …, "answer": …} lines.',
+        'Canned answers: our texts, the prompt, or a file of {"prompt": …, "answer": …} lines.',
         section=EMULATION,
     )
     inject: tuple[str, ...] = option(

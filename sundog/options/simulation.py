@@ -115,7 +115,7 @@ class OffloadingOptions:
     kv_offloading_size: float = option(
         0.0,
         Real(0, 1e6),
-        "GiB of the host's memory for KV blocks, of all ranks of a replica together.",
+        "GiB of host memory for KV blocks, for all ranks of a replica together.",
         section=OFFLOADING,
     )
     kv_offloading_backend: str = option(
@@ -173,13 +173,13 @@ class PoolOptions:
         many=True,
     )
     kv_transfer_latency_s: float | None = option(
-        None, Real(0, 3600), "Seconds before the first byte from one engine to another comes.", section=FLEET
+        None, Real(0, 3600), "Latency of a KV transfer between engines, in seconds.", section=FLEET
     )
 
     faults: str | None = option(
         None,
         AnyText("FILE", is_path=True),
-        "What fails when, and how clients take it: FILE.toml (docs/fleets.md); none is nothing.",
+        "Faults of engines, links and clients to simulate: FILE.toml (docs/fleets.md), or none.",
         section=FLEET,
     )
 
@@ -214,7 +214,7 @@ class ScalingOptions:
     scaler: str | None = option(
         None,
         AnyText("SCALER", is_path=True),
-        f"How many of --replicas there are: {', '.join(SCALERS)}, FILE.py:NAME, or one for each pool:"
+        f"Number of replicas over time, up to --replicas: {', '.join(SCALERS)}, FILE.py:NAME, or one for each pool:"
         " prefill=keda:target=8,decode=hpa; parameters as of policies.",
         section=FLEET,
     )
@@ -225,12 +225,15 @@ class ScalingOptions:
         section=FLEET,
     )
     scale_every_s: float | None = option(
-        None, Real(0, 1e6, above=True), "Seconds between two questions; 15 if not given.", section=FLEET
+        None,
+        Real(0, 1e6, above=True),
+        "Seconds between two decisions of the scaler; 15 if not given.",
+        section=FLEET,
     )
     scale_least: int | None = option(
         None,
         Whole(1, 4096),
-        "The fewest replicas (of each pool that scales), and those at the begin; 1 if not given.",
+        "Fewest replicas (of each pool that scales), also at the start; 1 if not given.",
         section=FLEET,
     )
 
@@ -254,7 +257,7 @@ class LoggingOptions:
     step_log: str | None = option(
         None,
         AnyText("FILE"),
-        "Write each step's work and time there: forward-pass metrics, JSON lines.",
+        "File for each step's work and time: forward-pass metrics, JSON lines.",
         kept=False,
         section=RECORDING,
     )
@@ -264,7 +267,7 @@ class LoggingOptions:
 class ReadingOptions:
     """Options of how a trace is read, and how far."""
 
-    limit: int | None = option(None, Whole(1, 2**40), "At most this many requests, the first of the trace.")
+    limit: int | None = option(None, Whole(1, 2**40), "Take only the first requests of the trace.")
     tokenizer: str | None = option(
         None, AnyText("FILE", is_path=True), "For traces of texts: a tokenizer.json or a model's folder."
     )
@@ -277,27 +280,27 @@ class ReadingOptions:
     from_s: float | None = option(
         None,
         Real(0, 2**24),
-        "Leave out sessions that begin before so many seconds of the trace.",
+        "Leave out sessions that begin before this second of the trace.",
         flag="--from",
         section=READING,
     )
     until_s: float | None = option(
         None,
         Real(0, 2**24, above=True),
-        "Leave out sessions that begin at so many seconds of the trace, or later.",
+        "Leave out sessions that begin at this second of the trace, or later.",
         flag="--until",
         section=READING,
     )
     sample_sessions: float | None = option(
         None,
         Real(0, 1, above=True),
-        "The share of sessions (and single requests) that is kept, the same ones each time.",
+        "Share of sessions and single requests to keep, the same ones each time.",
         section=READING,
     )
     max_idle_s: float | None = option(
         None,
         Real(0, 2**22, above=True),
-        "Cut times without arrivals, and pauses in sessions, to at most so many seconds.",
+        "Shorten times without arrivals, and pauses in sessions, to this many seconds.",
         section=READING,
     )
 
@@ -345,15 +348,12 @@ class LoadOptions:
         None, Whole(1, 2**30), "Clients have at most this many requests unfinished.", section=CLIENTS
     )
     client_timeout: float | None = option(
-        None,
-        Real(0, 1e9, above=True),
-        "Clients give up a request that has not ended after so many seconds.",
-        section=CLIENTS,
+        None, Real(0, 1e9, above=True), "Seconds after which clients give up a request.", section=CLIENTS
     )
     predictor: str | None = option(
         None,
         AnyText("NAME"),
-        "What predicts lengths for the policy: oracle, class-mean, noisy, or FILE.py:NAME.",
+        "Predictor of output lengths for the policy: oracle, class-mean, noisy, or FILE.py:NAME.",
         section=CLIENTS,
     )
 
@@ -398,7 +398,7 @@ class TermsOptions:
         " ('p95(ttft)<1, tenant rag: p95(tpot)<0.04').",
     )
     gpu_price_per_h: float | None = option(
-        None, Real(0, 1e9), "What a GPU costs an hour, in any currency.", section=TERMS
+        None, Real(0, 1e9), "Price of a GPU per hour, in any currency.", section=TERMS
     )
 
     @property
