@@ -214,8 +214,8 @@ class ScalingOptions:
     scaler: str | None = option(
         None,
         AnyText("SCALER", is_path=True),
-        f"Number of replicas over time, up to --replicas: {', '.join(SCALERS)}, FILE.py:NAME, or one for each pool:"
-        " prefill=keda:target=8,decode=hpa; parameters as of policies.",
+        f"Number of replicas over time, up to --replicas: {', '.join(SCALERS)}, FILE.py:NAME, or one for each"
+        " pool: prefill=keda:target=8,decode=hpa; parameters as of policies.",
         section=FLEET,
     )
     scale_start_s: float | None = option(
@@ -267,7 +267,7 @@ class LoggingOptions:
 class ReadingOptions:
     """Options of how a trace is read, and how far."""
 
-    limit: int | None = option(None, Whole(1, 2**40), "Take only the first requests of the trace.")
+    limit: int | None = option(None, Whole(1, 2**40), "Take only the first N requests of the trace.")
     tokenizer: str | None = option(
         None, AnyText("FILE", is_path=True), "For traces of texts: a tokenizer.json or a model's folder."
     )
