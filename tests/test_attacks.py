@@ -35,6 +35,8 @@ TESTS = {
     "law 2: a template's time and memory": "tests/runtime/test_tokenizer.py::"
     "test_a_template_that_would_never_end_is_refused_in_time",
     "checkpoints at start": "tests/runtime/test_serve_refusals.py::test_a_refusal_at_load_is_one_line",
+    "adapters while a server runs": "tests/runtime/test_hot_adapters.py::"
+    "test_a_folder_that_cannot_be_served_is_one_400",
     "checkpoints' headers": "tests/runtime/test_loader.py::"
     "test_a_malicious_header_is_refused_in_one_line_for_models_and_adapters",
     "checkpoints that are programs": "tests/runtime/test_loader.py::"

@@ -2,13 +2,15 @@
 
 Law: no step compiles a grammar. A request enters once its grammar is compiled and there is room for it beside
 the grammars that other requests hold; it holds it until it ends, however often it is preempted, so that the
-cache of grammars cannot lose it. Requests that share a grammar hold one. Who waits for room does so in order.
+cache of grammars cannot lose it. Requests that share a grammar hold one. Who waits for room does so in order;
+who waits for the compiler takes turns by tenant, so that one with many new grammars delays another's by one.
 """
 
 from collections import deque
 from collections.abc import Iterable, Sequence
 
 from sundog.actors.core.params.sampling import Constraint
+from sundog.actors.core.queue.client_turns import ClientTurns
 from sundog.actors.engine.backend import CompilesGrammars
 from sundog.actors.engine.compiler import Compile, Compiled
 from sundog.actors.engine.inbox import PullDue
@@ -22,20 +24,33 @@ MOST_HELD_BYTES = 2**30
 class GrammarsAhead:
     """Requests whose grammars are being compiled or wait for room, and the grammars that others hold."""
 
-    __slots__ = ("_asked", "_backend", "_compiler", "_full", "_held", "_held_bytes", "_holders", "_waiting")
+    __slots__ = (
+        "_asked",
+        "_backend",
+        "_compiler",
+        "_full",
+        "_held",
+        "_held_bytes",
+        "_holders",
+        "_is_compiling",
+        "_to_compile",
+        "_waiting",
+    )
 
     def __init__(self, compiler: Ref[Compile], backend: CompilesGrammars) -> None:
         self._compiler = compiler
         self._backend = backend
         self._waiting: dict[Constraint, list[Submit | PullDue]] = {}
         self._full: deque[Constraint] = deque()
-        """Those of the waiting that are compiled, and had no room, the longest waiting first."""
+        """The one of the waiting that is compiled, and has no room."""
         self._held: dict[str, Constraint] = {}
         """The grammar of each request that has one, in the queue or running."""
         self._holders: dict[Constraint, tuple[int, int]] = {}
         """How many requests hold each grammar, and its bytes."""
         self._held_bytes = 0
         self._asked: list[Reply[Compiled]] = []
+        self._to_compile = ClientTurns[Constraint]()
+        self._is_compiling = False
 
     def __len__(self) -> int:
         """Return how many requests wait."""
@@ -62,13 +77,13 @@ class GrammarsAhead:
         if self._hold(submit.request_id, constraint):
             return False
         self._waiting[constraint] = [due]
-        self._compile(constraint)
+        self._compile(constraint, submit.tenant)
         return True
 
     def compiled(self, constraint: Constraint) -> list[Submit | PullDue]:
         """Return the requests that need not wait any more for a grammar that is compiled."""
-        if constraint not in self._full:
-            self._full.append(constraint)
+        self._is_compiling = False
+        self._full.append(constraint)
         return self._admit()
 
     def let_go(self, request_ids: Iterable[str]) -> list[Submit | PullDue]:
@@ -104,6 +119,8 @@ class GrammarsAhead:
 
     def _hold(self, request_id: str, constraint: Constraint) -> bool | None:
         """Hold a grammar for one more request: False if there is no room, None if it is not compiled."""
+        if request_id in self._held:
+            return True
         count, num_bytes = self._holders.get(constraint, (0, 0))
         if not count:
             if self._full and self._full[0] != constraint:
@@ -116,12 +133,12 @@ class GrammarsAhead:
                 return False
             num_bytes = found_bytes
             self._held_bytes += num_bytes
-        if request_id not in self._held:
-            self._held[request_id] = constraint
-            self._holders[constraint] = count + 1, num_bytes
+        self._held[request_id] = constraint
+        self._holders[constraint] = count + 1, num_bytes
         return True
 
     def _admit(self) -> list[Submit | PullDue]:
+        """Return the requests for whose compiled grammar there is room, and go on compiling."""
         admitted: list[Submit | PullDue] = []
         while self._full:
             constraint = self._full[0]
@@ -131,15 +148,29 @@ class GrammarsAhead:
                 break
             self._full.popleft()
             if is_held is None:  # the cache lost it while it waited for room
-                self._compile(constraint)
+                self._compile(constraint, _submit_of(waiting[0]).tenant)
                 continue
             for due in waiting[1:]:
                 self._hold(_submit_of(due).request_id, constraint)
             admitted += self._waiting.pop(constraint)
+        self._compile_next()
         return admitted
 
-    def _compile(self, constraint: Constraint) -> None:
-        self._asked.append(self._compiler.request(Compile(constraint)))
+    def _compile(self, constraint: Constraint, tenant: str | None) -> None:
+        self._to_compile.put(tenant, constraint)
+        self._compile_next()
+
+    def _compile_next(self) -> None:
+        """Ask for the next grammar, unless one is being compiled or waits for room, which would be lost.
+
+        Those that nobody waits for any more are left out.
+        """
+        while not (self._is_compiling or self._full) and (constraint := self._to_compile.take()) is not None:
+            if self._waiting[constraint]:
+                self._is_compiling = True
+                self._asked.append(self._compiler.request(Compile(constraint)))
+            else:
+                del self._waiting[constraint]
 
     def _free(self, constraint: Constraint) -> None:
         _, num_bytes = self._holders.pop(constraint)

@@ -16,6 +16,7 @@ from sundog.actors.core.blocks.kv_cache import BlockHasher
 from sundog.actors.core.logged import logged
 from sundog.actors.core.params.sampling import Adapter, Sampling
 from sundog.actors.core.predictors import Unanswered
+from sundog.actors.core.queue.client_turns import ClientTurns
 from sundog.actors.front.active_request import ActiveRequest, choices_of
 from sundog.actors.front.bounds import out_of_bounds
 from sundog.actors.front.codec import TextCodec, TokenDecoder, Vocabulary, with_thought
@@ -337,8 +338,6 @@ SHORT = 4_000
 """A prompt of at most this many characters is read in place: 0.6 ms, where a thread costs 0.15."""
 LONG = 100_000
 """A prompt of more characters than this goes to the second reader."""
-MOST_TURNS = 1024
-"""Clients whose last turn at the second reader is kept."""
 
 
 Started = tuple[Reply[PromptRead], str]
@@ -357,11 +356,8 @@ class Readings:
         self._answers: dict[str, tuple[int, int, Reply[Accepted | Refused]]] = {}
         """The number of each prompt, that of its choices, and where its answer goes."""
         self._number = 0
-        self._waiting: dict[str | None, deque[ReadPrompt]] = {}
-        """Prompts for the second reader by client."""
-        self._turns: dict[str | None, int] = {}
-        """The number of the last turn of each client, of those that had one lately."""
-        self._num_turns = 0
+        self._waiting = ClientTurns[ReadPrompt]()
+        """Prompts for the second reader."""
         self._long_number: int | None = None
         """The number of the prompt at the second reader."""
 
@@ -382,22 +378,14 @@ class Readings:
         message = ReadPrompt(generate, request_id, self._number, now_s())
         if num_characters <= LONG:
             return answer, _asked(self._readers[0], message)
-        self._waiting.setdefault(generate.client, deque()).append(message)
+        self._waiting.put(generate.client, message)
         return answer, self.next()
 
     def next(self) -> Started | None:
         """Give the second reader the next client's prompt, if it is free and there is one."""
-        if self._long_number is not None or not self._waiting:
+        message = None if self._long_number is not None else self._waiting.take()
+        if message is None:
             return None
-        client = min(self._waiting, key=lambda each: self._turns.get(each, 0))
-        message = self._waiting[client].popleft()
-        if not self._waiting[client]:
-            del self._waiting[client]
-        self._num_turns += 1
-        self._turns.pop(client, None)
-        self._turns[client] = self._num_turns
-        if len(self._turns) > MOST_TURNS:
-            del self._turns[next(iter(self._turns))]
         self._long_number = message.number
         return _asked(self._readers[1], message)
 
@@ -416,11 +404,7 @@ class Readings:
         number, n, answer = self._answers.pop(request_id, (0, 0, None))
         if answer is None:
             return
-        left = {
-            client: deque(each for each in prompts if each.number != number)
-            for client, prompts in self._waiting.items()
-        }
-        self._waiting = {client: prompts for client, prompts in left.items() if prompts}
+        self._waiting.keep(lambda prompt: prompt.number != number)
         streams = tuple([DeltaStream() for _ in range(n)])
         for stream in streams:
             stream.put(Delta(finish_reason="abort"))

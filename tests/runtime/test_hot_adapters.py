@@ -119,8 +119,16 @@ def test_a_folder_that_cannot_be_served_is_one_400(hot: Hot, tmp_path: Path) -> 
     other = shutil.copytree(hot.folder / "a", tmp_path / "other")
     config = json.loads((other / "adapter_config.json").read_text())
     (other / "adapter_config.json").write_text(json.dumps(config | {"use_dora": True}))
+    liar = shutil.copytree(hot.folder / "a", tmp_path / "liar")
+    lies = (liar / "adapter_model.safetensors").read_bytes().replace(b'"dtype":"F32"', b'"dtype":"F99"', 1)
+    (liar / "adapter_model.safetensors").write_bytes(lies)
+    pickled = shutil.copytree(hot.folder / "a", tmp_path / "pickled")
+    (pickled / "adapter_model.safetensors").unlink()
+    (pickled / "adapter_model.bin").write_bytes(b"cos\nabort\n(tR.")
     for folder, reason in (
         (tmp_path / "nowhere", "has no adapter_config.json"),
+        (liar, "is stored as F99, no type of the format"),
+        (pickled, "(only adapter_model.bin, which runs code as it is read)"),
         (wide, "--max-lora-rank 32"),
         (torn, "torn"),
         (other, "use_dora"),

@@ -1,6 +1,7 @@
 """Grammars are compiled beside the steps and held by their requests: others go on, who waits can be ended."""
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -63,6 +64,7 @@ class Forgetful(Compiling):
         self.most_computing = self.num_preempted = 0
 
     def compile_grammar(self, constraint: Constraint) -> None:
+        assert self.may_end.wait(60)
         self.compiled = [constraint, *self.held]
         self.compiled_ever.append(constraint)
 
@@ -146,6 +148,29 @@ async def test_requests_hold_their_grammars_until_they_end_and_wait_where_there_
         hold.close()
     # A third is looked at, and let go at once, while two are held.
     assert backend.held == [] and backend.most_held == 3 and backend.most_computing == 2
+
+
+@pytest.mark.wall_clock
+async def test_a_tenant_with_many_new_grammars_delays_anothers_by_one() -> None:
+    """The compiler takes tenants in turn: b's only grammar comes after the one of a's that is under way."""
+    backend, listener = Forgetful(), Listener()
+    names = ["a1", "a2", "a3", "a4", "b5"]
+    backend.outputs = dict.fromkeys(names, (1, EOS))
+    async with trio.open_nursery() as nursery:
+        hold = listener.ref("test")
+        await nursery.start(listener.live)
+        engine: EngineRefs = await nursery.start(serve, backend, listener)
+        for name in names:
+            constraint = Constraint(ConstraintKind.REGEX, "c" * int(name[1]))
+            engine.scheduler.tell(replace(submit(name, constraint), tenant=name[0]))
+        engine.scheduler.tell(Abort(("a3",)))
+        assert (await until_ended(listener, "a3"))["a3"] == "abort"
+        backend.may_end.set()
+        await until_ended(listener, *names)
+        assert [len(each.text) for each in backend.compiled_ever] == [1, 5, 2, 4], "a3 is compiled for nobody"
+        engine.close()
+        hold.close()
+    assert backend.held == []
 
 
 @pytest.mark.wall_clock
