@@ -205,7 +205,7 @@ class AnswerText:
 
     @property
     def has_called(self) -> bool:
-        """True if the answer calls a function, and its last call is whole."""
+        """True if the answer calls a function, and the last call that is shown is whole."""
         return self._calls is not None and self._calls.has_called and not self._is_cut
 
     def feed(self, text: str, is_last: bool) -> tuple[str, ParsedText]:
@@ -220,7 +220,8 @@ class AnswerText:
             return reasoning, ParsedText([content] if content else [])
         said = self._calls.feed(content)
         if is_last:
-            self._is_cut = self._calls.is_in_call
+            cut = self._calls.open_call
+            self._is_cut = cut is not None and (self._form.parallel or cut == 0)
             said.add(self._calls.flush().content)
         if not self._form.parallel:
             said = ParsedText([each for each in said.said if isinstance(each, str) or each.index == 0])

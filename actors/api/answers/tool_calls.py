@@ -28,7 +28,8 @@ class CallObject:
         self.raw = ""
         self.has_arguments = False
         """True once a part of the arguments was released."""
-        self.is_complete = False
+        self.is_complete = self.is_cut = False
+        """Whether it has ended; if it `is_cut`, before the last character, which no JSON has there."""
         self._depth = 0
         self._in_string = self._escaped = False
         self._key: str | None = None
@@ -50,6 +51,8 @@ class CallObject:
         if character == '"':
             self._in_string, self._token = True, character
             return self._argument(character)
+        if character == "<":  # a mark, and the model has forgotten a brace
+            return self._cut()
         if self._depth == 1 and character in ":,}":
             return self._punctuation(character)
         self._depth += (character in "{[") - (character in "}]")
@@ -68,6 +71,12 @@ class CallObject:
             self._key = None
         self.is_complete = character == "}"
         return self._released()
+
+    def _cut(self) -> str:
+        self.raw = self.raw[:-1]
+        fresh = self._punctuation(",") if self._depth == 1 else self._released()
+        self.is_complete = self.is_cut = True
+        return fresh
 
     def _argument(self, character: str) -> str:
         if self._key not in ARGUMENTS:
@@ -93,7 +102,7 @@ class NamedArguments:
         self.name: str | None = name
         self.raw = ""
         self.has_arguments = False
-        self.is_complete = False
+        self.is_complete = self.is_cut = False
         self._depth = 0
         self._in_string = self._escaped = False
 
@@ -221,9 +230,10 @@ class CallParser:
         return self._num_calls > 0
 
     @property
-    def is_in_call(self) -> bool:
-        """True while the arguments of a call have not ended."""
-        return self._object is not None and self._object.name is not None
+    def open_call(self) -> int | None:
+        """The index of the call whose arguments have not ended, if there is one."""
+        call = self._object
+        return None if call is None or call.name is None else call.index
 
     def feed(self, text: str) -> ParsedText:
         """Return what the new text adds."""
@@ -266,7 +276,7 @@ class CallParser:
         for at, character in enumerate(self._text):
             fresh += call.feed(character)
             if call.is_complete:
-                self._text, self._object = self._text[at + 1 :], None
+                self._text, self._object = self._text[at + (not call.is_cut) :], None
                 break
         else:
             self._text = ""

@@ -41,6 +41,16 @@ def pieces(text: str, seed: int) -> list[str]:
         ),
         (HERMES, '<tool_call>{"name": "f", "arguments": {"q": 1', "", [("f", '{"q": 1')]),
         (HERMES, '<tool_call>{"arguments": {"q": 1', '<tool_call>{"arguments": {"q": 1', []),
+        (
+            HERMES,
+            '<tool_call>{"name": "f", "arguments": {"a": 1}\n</tool_call>\n'
+            '<tool_call>{"name": "g", "arguments": {"b": {"c": 2</tool_call>'
+            '<tool_call>{"name": "h"</tool_call> so',
+            " so",
+            [("f", '{"a": 1}'), ("g", '{"b": {"c": 2'), ("h", "{}")],
+        ),
+        (HERMES, '<tool_call>{"nam</tool_call>', '<tool_call>{"nam</tool_call>', []),
+        (HERMES, '<tool_call>{"x": 1</tool_call> b', '<tool_call>{"x": 1</tool_call> b', []),
         (HERMES, "<tool_call>not json</tool_call>", "<tool_call>not json</tool_call>", []),
         (HERMES, "so <tool_call>", "so <tool_call>", []),
         (HERMES, "\n\n", "\n\n", []),
@@ -140,7 +150,7 @@ def test_texts_and_calls_keep_their_order_however_the_text_is_cut(
         for piece in pieces(text, seed):
             for each in parser.feed(piece).said:
                 found.add(each)
-        assert parser.is_in_call == is_cut
+        assert (parser.open_call is not None) == is_cut
         for each in parser.flush().said:
             found.add(each)
         said = [each if isinstance(each, str) else each.index for each in found.said]
