@@ -262,7 +262,7 @@ def _load(kind: PolicyKind[P], file: Path) -> ModuleType:
 
 
 def _refused(kind: PolicyKind[P], node: ast.AST) -> str | None:
-    """The reason why a file cannot be used that imports this; None if it can."""
+    """Return why a file with this import cannot be used."""
     match node:
         case ast.Import():
             names = [alias.name for alias in node.names]

@@ -61,7 +61,7 @@ class Ahead(Actor[Heard]):
                 pass
 
     def _observe(self, output: StepOutput) -> None:
-        """Steps that follow each other without a pause show what the host takes, too."""
+        """Estimate the host's share from steps without a pause between them."""
         fold, end_s = self._folds[output.replica], output.end_times_s[-1]
         work = fold.begin(output.batch)
         last_s, self._last_end_s[output.replica] = self._last_end_s[output.replica], end_s

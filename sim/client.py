@@ -184,7 +184,6 @@ class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
             self.schedule(row.arrival_s, Event.ARRIVAL, row)
 
     def _ask_after(self, row: TraceRequest) -> None:
-        """Ask when all that it comes after have ended; look again at the end of the first that has not."""
         last_s = 0.0
         for name in row.after:
             end_s = self._end_s.get(name)
@@ -215,7 +214,6 @@ class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
             self._on_progress(self._num_arrived)
 
     def _ended(self, name: str) -> None:
-        """Let the rows after it come, unless it is asked again; its end leaves room for one more."""
         in_session = self._unfinished.pop(name, None)
         if in_session is None:
             return

@@ -92,7 +92,7 @@ class VirtualClock(OrderedClock, trio.abc.Clock, trio.abc.Instrument):
         return 0.0
 
     def _fail(self, error: Exception) -> None:
-        """A call raised, inside Trio: have the watchdog raise it where it ends the run."""
+        """End the run with the error that a call raised inside Trio, through the watchdog."""
         if self._watchdog is None:
             log.warning(
                 "a call due at %.6f s failed, and no watchdog runs", self.agenda.time_s, exc_info=error

@@ -171,7 +171,7 @@ def replay(
 def _equal_engines(
     cost: CostModel, replicas: int, capacity: Capacity, source: Callable[[], TokenSource]
 ) -> tuple[Sequence[Backend], Surroundings]:
-    """The engines of a fleet in which all are alike; those that share experts go in step."""
+    """Return the engines of a uniform fleet; those that share experts run in step."""
     backends: list[Backend] = [
         cost_backend(Pace(cost, f"runner-{replica}"), source(), capacity)
         if wave is None

@@ -162,7 +162,9 @@ class Target:
         return Sampler(self.drawing, self.version, self.model.vocab_size, self.gpu)
 
     def _pipeline(self, kernels: Callable[[ModelShape], CostModel], overhead: HostOverhead) -> CostModel:
-        """Each stage has the worker's share of the host, and all stages one that plans."""
+        """Return the cost of a pipeline: each stage has the worker's share of the host, one scheduler
+        plans.
+        """
         worker = replace(overhead, step_s=0.0, token_s=0.0, chunk_s=0.0, overlaps=False)
         stages = tuple(
             self._with_overhead(kernels(stage), worker, stage)

@@ -184,7 +184,7 @@ def run_to_its_end(command: click.Command) -> None:
 
 
 def _let_nothing_be_unprintable() -> None:
-    """A terminal that is not UTF-8, or a name that is no text, is no reason to lose results."""
+    """Replace unprintable characters: a terminal without UTF-8 must not lose results."""
     codecs.register_error("plain", _plainly)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -230,7 +230,7 @@ def interrupted(error: BaseException) -> int:
 
 
 def _forget_stdout() -> None:
-    """Leave stdout to the null device: Python would flush what is left, and complain."""
+    """Redirect stdout to the null device: Python would flush the rest, and complain."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -254,7 +254,7 @@ def _refusal(cause: BaseException) -> str | None:
 
 
 def _usage(error: click.ClickException) -> str:
-    """Click's own message, with where to read on; it suggests only options that are spelled much alike."""
+    """Return Click's message and where to read on; only similarly spelled options are suggested."""
     context = getattr(error, "ctx", None)
     where = f" (see {context.command_path} --help)" if context is not None else ""
     if isinstance(error, click.NoSuchOption):
@@ -265,7 +265,7 @@ def _usage(error: click.ClickException) -> str:
 
 
 def _may_mean(asked: str, name: str) -> bool:
-    """True if one has no word that the other lacks, mistakes aside: `batch-size` is not `block-size`."""
+    """Return whether two names have the same words, apart from typos: `batch-size` is not `block-size`."""
     ours, theirs = asked.strip("-").split("-"), name.strip("-").split("-")
 
     def has_all(words: list[str], others: list[str]) -> bool:

@@ -254,7 +254,7 @@ def side_by_side() -> type:
 
 
 def _said_by(compile_again: Callable[[], object]) -> str:
-    """Return what the compiler writes to stderr when it fails once more; distutils does not keep it."""
+    """Return the compiler's stderr, by failing once more; distutils does not keep it."""
     import tempfile
 
     with tempfile.TemporaryFile("w+", errors="replace") as said:

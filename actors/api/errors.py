@@ -77,7 +77,6 @@ def as_vllm(error: ApiError) -> dict[str, object]:
 
 
 def _place(param: str | None) -> str:
-    """A field's place in the body, as pydantic names it."""
     return "body" if param is None else "body." + param.replace("[", ".").replace("]", "")
 
 

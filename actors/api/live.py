@@ -75,7 +75,7 @@ class Live:
         return b"data: %s\n\n" % json.dumps(shown, separators=(",", ":"), default=str).encode()
 
     async def _look_ahead(self, forecast: Forecast) -> None:
-        """Forecast in a thread: hundreds of steps ahead take a while."""
+        """Forecast in a thread: hundreds of steps take a while."""
         if self._is_forecasting:
             return
         metrics, begin_s = self.metrics, now_s()

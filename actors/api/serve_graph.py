@@ -171,7 +171,7 @@ async def serve_graph(
 
 
 async def _reload_keys(keys: ApiKeys | None, file: str | None, front: Front) -> None:
-    """Read the keys again at every SIGHUP, if they are in a file; one that cannot be read changes nothing."""
+    """Read the key file again at every SIGHUP; a file that cannot be read changes nothing."""
     if keys is None or file is None:
         return
     path = Path(file)

@@ -120,7 +120,7 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _lookup(given: dict[str, object]) -> tuple[int, int]:
-    """The bounds of n-grams: one that is given alone is both."""
+    """Return the bounds of n-grams; a single given bound is both."""
     least, most = (_whole(given, key, 1024) for key in ("prompt_lookup_min", "prompt_lookup_max"))
     least, most = least or most or DEFAULT_LOOKUP, most or least or DEFAULT_LOOKUP
     if least > most:

@@ -98,7 +98,7 @@ class Controller:
 
 
 def _limit(changed: Changed, now_s: float, count: int, pods: float, percent: float, sign: int) -> float:
-    """Return how far a fleet may go in a direction, by the policy that allows the greater change."""
+    """Return how far a fleet may change in a direction, by its most permissive policy."""
     if pods == percent == inf:
         return sign * inf
     changed.forget(now_s)

@@ -146,7 +146,6 @@ class CarriedPolicy:
             self._num_empty_steps = 0
 
     def _cannot_go_on(self) -> str | None:
-        """The request that no policy could let run, and why."""
         return cannot_go_on(self.requests, self.counts, self._blocks, self.limits.max_model_len)
 
     def end_step(self, now_s: float, given: Mapping[str, int]) -> None:

@@ -245,20 +245,19 @@ async def _run_actors(
 
 
 def _running(state: SchedulerState, backends: Sequence[Backend]) -> tuple[str, ...]:
-    """Return the requests that backends have taken in with a batch."""
     missed = {name for each in backends if isinstance(each, DiesUnnoticed) for name in each.missed}
     return tuple([name for name in state.running if name not in missed])
 
 
 def _step_times(backends: Sequence[Backend]) -> StepTimes:
-    """Return what knows the durations of steps: a backend whose time is modelled, or measurements."""
+    """Return the source of step durations: a backend with modelled time, or measurements."""
     return next((each for each in backends if isinstance(each, PricesSteps)), MeasuredSteps())
 
 
 def _kv_cache_manager(
     replica: int, config: EngineConfig, limits: SchedulerConfig, tap: Tap | None
 ) -> KVCacheManager:
-    """The owner of the pool; it records KV events if the router asks for them, or somebody publishes them."""
+    """Return the owner of the pool. It records KV events if a router or publisher needs them."""
     records = config.publishes_kv_events or config.router.index == "events"
     return KVCacheManager(
         f"kv-cache-manager-{replica}",
@@ -272,8 +271,6 @@ def _kv_cache_manager(
 def _policy(
     replica: int, policy: Policy, fallback: Policy | None, listeners: Sequence[Ref[PolicyFailed]]
 ) -> Policy:
-    """Return this replica's own policy object, which shares nothing with those of other replicas."""
-
     def tell(error: PolicyError) -> None:
         assert fallback is not None
         log.error("engine %d: %s; %s takes over", replica, error, type(fallback).__name__)

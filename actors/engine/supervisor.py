@@ -112,7 +112,7 @@ class EngineSupervisor:
             self._engine.close()
 
     async def _run_once(self, backend: Engine, report: OnUp) -> float | None:
-        """Run a core to its end; returns how long to wait before the next, None for no next one."""
+        """Run a core to its end; return the seconds until a restart, None for no restart."""
 
         def up(engine: EngineRefs) -> None:
             self._engine, self._up_s, self._has_been_up = engine, now_s(), True

@@ -66,7 +66,6 @@ def _sampling(sampling: Sampling, vocabulary_size: int | None) -> Refused | None
 
 
 def _logits(sampling: Sampling, vocabulary_size: int | None) -> Refused | None:
-    """Return why biases or bans cannot be used, if one cannot."""
     for _, bias in sampling.logit_bias:
         if not -100 <= bias <= 100:
             return _refused("a bias", bias, "give numbers from -100 to 100", "logit_bias")
@@ -84,7 +83,7 @@ def _logits(sampling: Sampling, vocabulary_size: int | None) -> Refused | None:
 
 
 def _tokens(name: str, token_ids: Sequence[int], vocabulary_size: int | None) -> Refused | None:
-    """Refuse the first of these tokens that the model does not have."""
+    """Refuse the first token that the model does not have."""
     most = INT64_MAX if vocabulary_size is None else vocabulary_size - 1
     for token in token_ids:
         if not 0 <= token <= most:
@@ -93,7 +92,7 @@ def _tokens(name: str, token_ids: Sequence[int], vocabulary_size: int | None) ->
 
 
 def _logprobs(name: str, count: int | None, vocabulary_size: int | None, most: int) -> Refused | None:
-    """A count of log probabilities; -1 is one for each token of the vocabulary."""
+    """Check a number of log probabilities; -1 means one for each token of the vocabulary."""
     if count is None or (most == -1 and count >= -1):
         return None
     wanted = INT64_MAX if vocabulary_size is None else vocabulary_size

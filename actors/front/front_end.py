@@ -80,7 +80,7 @@ class FrontEnd(Actor[StepOutput | PolicyFailed | News | DueMessage]):
         self.schedule(ring_s, Event.ARRIVAL, DueMessage())
 
     def _ring(self) -> None:
-        """Pass on the oldest message, and note how late: on the wall, timers count whole milliseconds."""
+        """Pass on the oldest message, and record the delay: wall timers count whole milliseconds."""
         kept = self._kept.popleft()
         late_s = self._late_s + WEIGHT * (self.clock.now_s() - kept.due_s)
         self._late_s = min(max(late_s, 0.0), self._request_s)

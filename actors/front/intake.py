@@ -73,7 +73,6 @@ class Turnover:
         return self._promised_s - time_s
 
     def _mean_gap_s(self) -> float:
-        """Return the mean time from end to end up to now: it grows while nothing ends."""
         if not self._instants_s:  # only prompts that are still being read are unfinished
             return self._gap_s
         busy_s, num_ends = now_s() - self._instants_s[0], len(self._instants_s) - 1
@@ -279,7 +278,6 @@ class Intake:
     def _predicted(
         self, generate: Generate, request_id: str, tokens: Tokens | None, num_tokens: int
     ) -> int | None:
-        """Return the length that the client predicts for the answer, or else the predictor."""
         predictor = self._config.predictor
         if predictor is None or generate.predicted_tokens is not None:
             return generate.predicted_tokens

@@ -95,7 +95,7 @@ def effort(generate: Generate) -> int:
 
 
 def _size(turn: ChatMessage) -> int:
-    """Return the characters of a turn; those outside its content are counted roughly."""
+    """Return the characters of a turn; those outside its content are estimated."""
     return len(turn.content) + (len(str(turn.more)) if turn.more else 0)
 
 

@@ -38,7 +38,7 @@ def explain(error: BaseException, actor: str, message: object, seen: MailboxStat
 
 
 def _shown(message: object) -> str:
-    """A message in few words, even if its repr fails: the crash must be reported."""
+    """Return a short text of a message, even if its repr fails: a crash must be reported."""
     try:
         return repr(message)[:MOST_CHARACTERS]
     except Exception:
@@ -252,7 +252,6 @@ class Actor(Owner[M_contra], Generic[M_contra]):
         explain(error, self.name, message, self.statistics())
 
     def _cease(self) -> None:
-        """Tell every task that still waits for an answer that none will come."""
         if not self.mailbox.is_closed:
             self.mailbox.close()
         discard(self._waiting)

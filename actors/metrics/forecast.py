@@ -202,7 +202,7 @@ def _spread(times_s: Sequence[float]) -> FirstToken:
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
-    """Return the value at this share of equally likely ones, each in the middle of its own share."""
+    """Return a quantile of equally likely values, each in the middle of its own share."""
     place = min(max(share * len(ordered) - 0.5, 0.0), len(ordered) - 1.0)
     below = int(place)
     above = min(below + 1, len(ordered) - 1)

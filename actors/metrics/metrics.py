@@ -99,7 +99,6 @@ class Metrics(Actor[Heard | SayThroughput]):
                 self.unknown(message)
 
     def _routed(self, routed: Routed) -> None:
-        """The Router is told of a request before the listeners are, and again if its engine is lost."""
         for name in routed.request_ids:
             if (request := self.requests.get(name)) is None:
                 self._replica_of[name] = routed.replica
@@ -126,7 +125,7 @@ class Metrics(Actor[Heard | SayThroughput]):
         engine.blocked = output.blocked if output.num_waiting else None
 
     def _follow(self, engine: EngineTotals, output: StepOutput) -> None:
-        """Fold the diffs of `core/batch.py`: what runs, how far each prompt is, and in which blocks."""
+        """Apply a batch (`core/batch.py`): what runs, how far each prompt is, and in which blocks."""
         requests, batch = self.requests, output.batch
         for name in batch.preempted:
             engine.num_preemptions += 1
@@ -158,7 +157,7 @@ class Metrics(Actor[Heard | SayThroughput]):
                 request.num_computed_tokens += chunk.num_tokens
 
     def _tokens(self, engine: EngineTotals, output: StepOutput, end_s: float) -> None:
-        """Count the new tokens; those of one step come together. A prompt that is handed over has none."""
+        """Count new tokens; those of one step come together. A handed-over prompt has none."""
         gaps: dict[float, int] = {}
         handed = {f.request_id for f in output.finished if f.reason == "handed" and f.moves is None}
         for name, _ in output.tokens or ():
@@ -195,7 +194,7 @@ class Metrics(Actor[Heard | SayThroughput]):
                 told(request, finish.reason, time_s)
 
     def _lost(self, down: EngineDown) -> None:
-        """End requests that had begun or were lost too often; the others will be given an engine."""
+        """End requests that had begun or were lost too often; the others get another engine."""
         in_batch = frozenset(down.in_batch)
         engine = self.engines[down.replica]
         wait_s = down.retry_after_s
@@ -210,7 +209,7 @@ class Metrics(Actor[Heard | SayThroughput]):
                 self._end(engine, Finish(name, "error"), self.clock.now_s())
 
     def _unserved(self, unserved: Unserved) -> None:
-        """End requests that no engine has; each counts where it was last, or would have been."""
+        """End requests without an engine; each counts where it was last, or would have been."""
         for name in unserved.request_ids:
             self._replica_of.pop(name, None)
             if (request := self.requests.get(name)) is not None:

@@ -175,7 +175,7 @@ def _by_tenant(metrics: Metrics) -> Json:
 
 
 def _blocks(running: Sequence[Measured], replica: int) -> list[tuple[int, int, int]]:
-    """Return the holders of blocks: (first block, how many, index into `running` or -1 for several)."""
+    """Return the holders of blocks: (first block, number, index into `running` or -1 for several)."""
     held = sorted(
         (block, number)
         for number, request in enumerate(running)
@@ -186,7 +186,7 @@ def _blocks(running: Sequence[Measured], replica: int) -> list[tuple[int, int, i
 
 
 def _single(held: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return each block once; a block of several requests belongs to none of them."""
+    """Return each block once; a block of several requests has no owner."""
     single: list[tuple[int, int]] = []
     for block, holder in held:
         if single and single[-1][0] == block:

@@ -9,7 +9,7 @@ from sundog.actors.messages import Done, EngineRefs, Refused
 
 
 class _Every(Reader):
-    """Settles `reply` when all replicas have answered, refused if any has; a lost one has no cache."""
+    """Collector that settles `reply` when all replicas have answered: refused if any refused."""
 
     __slots__ = ("_num_waiting", "_refused", "_reply")
 

@@ -66,7 +66,7 @@ class Moving:
 
 
 class _NextLeg(Reader):
-    """Hands an answer to the next step of a request's way; an engine that died is reported as down."""
+    """Reader that passes an answer on; an engine that died is reported as down."""
 
     __slots__ = ("_moving", "_owner", "_step")
 
@@ -313,7 +313,6 @@ class Handovers:
 
 
 def _second_leg(submit: Submit) -> Submit:
-    """Return a request as the engine gets it that decodes: what its prompt has to say has been said."""
     sampling = submit.sampling
     if sampling.prompt_logprobs is not None:
         sampling = replace(sampling, prompt_logprobs=None)

@@ -228,7 +228,7 @@ class Router(Actor[RouterMessage]):
         return self._fleets[self._shared.router_of(tuple([each.request_id for each in submits])), role]
 
     def _place(self, submits: tuple[Submit, ...], fleet: Fleet) -> bool:
-        """Send requests to the replica that the policy chooses; False if it chooses none."""
+        """Send requests to the replica that the policy chooses; False if it holds them."""
         up = self._state.up_for[fleet.role]
         replica = self._policy.choose(submits[0], fleet) if self._has_choice else up[0]
         if replica is not None:
@@ -316,7 +316,7 @@ class Router(Actor[RouterMessage]):
             self._hold((submit,), self._last)
 
     def _move(self) -> None:
-        """Ask the policy which requests are to go on elsewhere, and see to it."""
+        """Call the policy's `moves`, and carry them out."""
         assert self._handovers is not None
         fleet, now_s, asked_s = self._fleets[0, self._last], self.clock.now_s(), self._moves_asked_s
         if now_s <= asked_s or now_s < asked_s + self._policy.moves_every_s or not fleet.up:

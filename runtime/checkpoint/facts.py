@@ -97,7 +97,7 @@ def _read_config(folder: Path) -> _ConfigFile:
 
 
 def _how_to_get(name: str) -> str:
-    """The commands that get a model of the hub; what looks like OWNER/NAME is taken for one."""
+    """Return the commands that download a model; OWNER/NAME is taken for a name on the hub."""
     if re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name):
         own = name.partition("/")[2]
         return f"from the Hugging Face hub: `hf download {name} --local-dir {own}`, then give {own}"

@@ -62,7 +62,6 @@ def _checked(hint: object, value: object, at: str) -> object:
 
 
 def _is_other(origin: type, value: object) -> bool:
-    """True for a boolean where none is declared: Python takes it for a number, JSON does not."""
     return isinstance(value, bool) and origin is not bool
 
 

@@ -154,7 +154,7 @@ def _weight(
 
 
 def _fp8_blocks(parts: Mapping[str, Tensor], settings: Settings) -> Tensor:
-    """DeepSeek's: one scale, by which to multiply, for each block of (usually) 128 x 128 weights."""
+    """Dequantise DeepSeek's format: one factor per block of (usually) 128 x 128 weights."""
     weight_OI, scale = parts["weight"].float(), parts["weight_scale_inv"].float()
     if scale.numel() == 1:
         return weight_OI * scale.reshape(())
@@ -169,7 +169,7 @@ def _fp8_blocks(parts: Mapping[str, Tensor], settings: Settings) -> Tensor:
 
 
 def _scaled(parts: Mapping[str, Tensor], settings: Settings) -> Tensor:
-    """Multiply by one scale for the tensor, for each output, or for each group of inputs of each output."""
+    """Multiply by one scale per tensor, per output, or per group of inputs of each output."""
     weight_OI, scale = parts["weight"].float(), parts["weight_scale"].float()
     if scale.numel() == 1:
         return weight_OI * scale.reshape(())

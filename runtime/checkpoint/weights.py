@@ -117,7 +117,6 @@ def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _place(offsets: object) -> tuple[int, int]:
-    """The first byte of a tensor and that behind its last; ValueError for anything else."""
     match offsets:
         case [int(begin), int(end)] if 0 <= begin <= end:
             return begin, end

@@ -95,7 +95,7 @@ class Doors:
     async def _keep(
         self, number: int, behind: Behind, shared: "Shared", *, task_status: trio.TaskStatus[None]
     ) -> None:
-        """Run a door, and another when it has died, until told to stop. One that never opens ends the run."""
+        """Run a door, and restart it when it dies, until stopped. A door that never opens ends the run."""
         door = _Restarts(task_status)
         while not behind.stop.is_set():
             try:
@@ -149,7 +149,6 @@ class Doors:
         opened: Callable[[], None],
         nursery: trio.Nursery,
     ) -> None:
-        """Wait until a door is open, send it what is new, and see that it answers; until it is gone."""
         with suppress(ActorDied):
             receiver: Ref[ToDoor] = await link.open("door-receiver", session.name)
             if isinstance(ready := await session.ready.wait(), CannotListen):
@@ -176,7 +175,7 @@ class Doors:
 
 
 class _Restarts:
-    """The restarts of one door: whether it has ever been open, and how often it has died since."""
+    """Restarts of one door: whether it was ever open, and how often it has died since."""
 
     def __init__(self, task_status: trio.TaskStatus[None]) -> None:
         self._task_status = task_status

@@ -59,7 +59,6 @@ class DoorReceiver(Actor[ToDoor]):
         return None
 
     async def _obey(self, order: Order, reply: Reply[Number]) -> None:
-        """Carry out an order, in a task: it may take until the last answer has ended."""
         number, control = 0, self._control
         if control is not None:
             match order.what:

@@ -122,7 +122,7 @@ class DoorSession(Actor[ToServer]):
         return reply
 
     def _request(self, message: Ask[Q, R]) -> Reply[R]:
-        """Ask the graph, which may have ended: a server that is cut ends all of it at once."""
+        """Ask the graph, which may have ended: an aborted server ends all of it at once."""
         try:
             return self._llm.request(message)  # type: ignore[arg-type]  # a Q is one of its messages
         except ActorDied as error:
@@ -161,7 +161,7 @@ class DoorSession(Actor[ToServer]):
         accepted: Accepted | Refused | None,
         error: BaseException | None,
     ) -> None:
-        """The answer goes before the first delta: deltas are sent by a task."""
+        """Answer before the first delta: deltas are sent by a task."""
         if not isinstance(accepted, Accepted):
             self._num_unfinished.pop(_name(asked), None)
             return taken.take_answer(accepted, error)

@@ -102,7 +102,7 @@ def pooled(states_NLH: Tensor, mask_NL: Tensor, pooling: PoolingType) -> Tensor:
 
 
 def _groups(lengths: Sequence[int]) -> list[list[int]]:
-    """Neighbours of an ascending list, in groups that padding to the longest makes little larger."""
+    """Group neighbours of an ascending list so that padding adds little."""
     groups: list[list[int]] = []
     total = 0
     for at, length in enumerate(lengths):
@@ -132,7 +132,6 @@ def _default(model: PreTrainedModel) -> PoolingType:
 
 
 def _projection(folder: Path, device: torch.device) -> Projection:
-    """A dense layer of sentence-transformers; LoadError if it is none."""
     name = str(read_json(folder / "config.json").get("activation_function", "Tanh")).rpartition(".")[2]
     if name not in ACTIVATIONS:
         raise LoadError(f"{folder}: the activation {name} is not served: {', '.join(ACTIVATIONS)} are")
@@ -214,7 +213,7 @@ class EmbeddingBackend:
         return [self._finished(vector, pooling) for vector, pooling in zip(found, asked, strict=True)]
 
     def _finished(self, vector_W: Tensor, pooling: Pooling) -> bytes | None:
-        """Cut, scaled, as bytes; None if it has something other than numbers."""
+        """Truncate and normalise a vector, as bytes; None if a number is not finite."""
         settings = self._settings
         dimensions = pooling.dimensions or settings.dimensions
         x_W = vector_W[:dimensions]

@@ -89,7 +89,7 @@ def read_settings(folder: Path, given: PoolerConfig | None = None) -> EmbeddingS
 
 
 def _modules(folder: Path) -> list[tuple[str, Path]]:
-    """Kind and folder of each module, in order; none where there is no `modules.json`."""
+    """Return kind and folder of each module, in order; none without `modules.json`."""
     file = folder / "modules.json"
     try:
         rows = [row for row in read_list(file) if isinstance(row, dict)]

@@ -68,7 +68,6 @@ class TorchBackend(ModelLoader):
         return self._execute(engine, batch) if device_thread is None else device_thread.execute(batch)
 
     async def _execute(self, engine: Engine, batch: Batch) -> StepResult:
-        """The step from beginning to end, off the event loop where it computes."""
         flight = await run_blocking(engine.launch, batch) if batch.num_tokens else engine.launch(batch)
         if engine.speculates:
             return await run_blocking(engine.finish, flight, trio.current_time())
@@ -136,6 +135,6 @@ class TorchBackend(ModelLoader):
 
 
 def _return_memory() -> None:
-    """Give back what torch keeps of a GPU for its next tensors; recordings of steps are cycles."""
+    """Return torch's free GPU memory to the driver. Recordings of steps are reference cycles."""
     gc.collect()
     torch.cuda.empty_cache()

@@ -72,7 +72,7 @@ class BlocksAhead:
 
 
 def _populate(blocks: Tensor) -> str | None:
-    """Have the kernel give all whole pages of these blocks memory; return why it does not, if so."""
+    """Let the kernel allocate all whole pages of these blocks; return why it does not, if so."""
     begin = -(-blocks.data_ptr() // PAGE) * PAGE
     end = (blocks.data_ptr() + blocks.nbytes) // PAGE * PAGE
     return ask_kernel(begin, end - begin, MADV_POPULATE_WRITE) if begin < end else None

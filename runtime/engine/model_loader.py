@@ -203,7 +203,7 @@ class ModelLoader:
         self._group = RankGroup(rank, device_of(rank, chosen_device(self._device)))
 
     def _say_by_layers(self, name: str, why: str) -> None:
-        """Say that steps go through torch's layers, as the faster kernels for whole decoders do not apply."""
+        """Log that steps run layer by layer, because the kernels for whole decoders do not apply."""
         if self._rank is not None:
             why = f"{self._rank.count} ranks share it, and kernels for whole decoders know no sums over ranks"
         _LOG.warning("%s is computed layer by layer: %s", name, why)

@@ -311,7 +311,7 @@ class Requests:
         )
 
     def _decode_parts(self, ids: tuple[str, ...], rows: Ints, batch: Batch) -> Iterator[Part]:
-        """Yield the parts of requests without drafts, then of those whose drafts are verified."""
+        """Yield the parts of requests without drafts, then of requests whose drafts are verified."""
         verified = dict(batch.drafts)
         if self._drafts is not None:
             self._drafts.drop(name for name in ids if name not in verified)

@@ -191,7 +191,7 @@ def _stored(blocks: KvBlocks, block_size: int, lora_ids: dict[str, int]) -> Bloc
 
 
 def _extra_keys(adapter: Adapter | None, blocks: KvBlocks) -> list[tuple[str, ...] | None]:
-    """Return what each block's key is made of beside its tokens: the adapter, and the salt in the first."""
+    """Return what each block's key depends on besides its tokens: adapter, and salt in the first."""
     own = () if adapter is None else (adapter.name,)
     salted = own if blocks.cache_salt is None else (*own, blocks.cache_salt)
     return [(salted if index == 0 else own) or None for index in range(len(blocks.keys))]

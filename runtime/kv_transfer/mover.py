@@ -103,7 +103,7 @@ class KvMover(Actor[FetchKv | CeaseFetch | PartMoved | NextPart]):
         return min(self._pace.get(fetch.source, 1.0), self._pace.get(fetch.target, 1.0))
 
     def _go_on_in_time(self, transfer: KvTransfer) -> None:
-        """Go on once links that are slow have had as much more time for the last part as they take."""
+        """Continue after the extra time that slow links need for the last part."""
         now_s, pace = self.clock.now_s(), self._pace_of(transfer.fetch)
         late_s = (now_s - transfer.part_begin_s) * (1 / pace - 1) if pace else 0.0
         if late_s == 0:
@@ -111,7 +111,6 @@ class KvMover(Actor[FetchKv | CeaseFetch | PartMoved | NextPart]):
         self.schedule(now_s + late_s, Event.TIMEOUT, NextPart(transfer))
 
     def _go_on(self, transfer: KvTransfer) -> None:
-        """Read the next part, unless all is done or the links are cut off."""
         fetch, transfer.part_begin_s = transfer.fetch, self.clock.now_s()
         if self._pace_of(fetch) == 0:
             return self._cut_off.append(transfer)

@@ -56,7 +56,6 @@ class Conversation:
 
 
 async def _parts(response: httpx.Response) -> AsyncGenerator[AnswerPart, None]:
-    """The text of an answer, reasoning included, as it comes."""
     if response.status_code != 200:
         said = said_by(await whole(response, MOST_ERROR_BYTES))
         raise RequestFailed(f"HTTP {response.status_code}", said)

@@ -198,12 +198,11 @@ class Adapters:
 
 
 def _is_inner(name: str) -> bool:
-    """Return True for a layer inside an AdaptedLinear."""
     return name.endswith(".base")
 
 
 def _shape(base: nn.Module) -> tuple[int, int]:
-    """Outputs and inputs of a layer; the weights of GPT-2's are the other way round."""
+    """Return outputs and inputs of a layer; GPT-2's weights are transposed."""
     assert isinstance(base, nn.Linear | Conv1D)
     rows, columns = base.weight.shape
     return (columns, rows) if isinstance(base, Conv1D) else (rows, columns)

@@ -72,7 +72,7 @@ class AttentionBackend:
 
 
 def _num_leading(spans: tuple[Span, ...]) -> int:
-    """Return the number of spans before the first with more than one token a request."""
+    """Count the spans before the first with more than one token per request."""
     return next((at for at, span in enumerate(spans) if span.num_queries > 1), len(spans))
 
 

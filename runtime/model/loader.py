@@ -131,7 +131,7 @@ def _read(
     attention: str | None,
     sharing: "DistributedConfig | None",
 ) -> tuple["PreTrainedModel", Found]:
-    """The model, and what the library found of its weights; quantised ones are multiplied out first."""
+    """Return the model, and what the library found of its weights; quantised ones are dequantised first."""
     import torch
 
     from sundog.runtime.checkpoint.quantized import read_dequantised

@@ -213,7 +213,6 @@ class Model:
         return None if self._graphs is None or step.adapter_T is not None else self._graphs.size(step)
 
     def _forward(self, inputs: Inputs[Tensor], spans: tuple[Span, ...]) -> Tensor:
-        """The logits of the sampling rows, padding included."""
         return self._pass(inputs, self._attention.step(self.cache, inputs, spans))
 
     def _pass(self, inputs: Inputs[Tensor], paged: StepAttention) -> Tensor:

@@ -37,7 +37,7 @@ def fuse_norms(model: nn.Module) -> int:
 
 @torch.inference_mode()
 def _fused(module: nn.Module) -> FusedNorm | None:
-    """Return the norm as one call; None if it is no norm, or would answer otherwise."""
+    """Return the norm as one fused call; None if it is no norm, or gives other results."""
     weight = getattr(module, "weight", None)
     eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
     is_norm = type(module).__name__.endswith("RMSNorm") and not list(module.children())

@@ -254,7 +254,7 @@ def _norms(layer: nn.Module) -> tuple[nn.Module | None, ...]:
 
 
 def _kinds(modules: Modules) -> list[str | None]:
-    """The kind of each layer, by which its rotary embedding is chosen; None where all layers share one."""
+    """Return the kind of each layer, which selects its rotary embedding; None if all share one."""
     if "layer_type" in signature(modules.rotary.forward).parameters:
         return list(modules.config.layer_types)
     return [None] * len(modules.layers)

@@ -71,7 +71,7 @@ def choose(wanted: str | None, cpu_flags: set[str]) -> str:
 
 
 def _opened(wanted: str | None, cpu_flags: set[str]) -> ctypes.CDLL:
-    """The best library; the next best where compiler or system do not know the best, which the log says."""
+    """Open the best library that compiler and system support; the log names a missing better one."""
     variant = choose(wanted, cpu_flags)
     if wanted or variant not in build.NEXT_BEST:
         return open_library(variant)

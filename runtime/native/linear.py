@@ -119,7 +119,7 @@ class OneDnnPacked:
 
 
 def _block(address: int, num_numbers: int, weight_OI: Tensor) -> int | None:
-    """The width of the blocks that oneDNN's weights lie in, found by looking some up."""
+    """Find the block width of oneDNN's weight layout by looking up some weights."""
     num_out, num_in = weight_OI.shape
     if num_in % 2:
         return None
@@ -155,7 +155,7 @@ def own_packing(library: ctypes.CDLL) -> Packing:
 
 
 def _packing(weight_OI: Tensor, library: ctypes.CDLL | None) -> Packing | None:
-    """How weights of this format and shape are packed here; None if they stay as they are."""
+    """Return how weights of this format and shape are packed; None if they stay as they are."""
     num_out, num_in = weight_OI.shape
     is_bf16 = weight_OI.dtype is torch.bfloat16
     if weight_OI.device.type != "cpu" or num_out < LEAST_OUTPUTS or weight_OI.dtype not in FORMATS:

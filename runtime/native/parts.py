@@ -227,13 +227,12 @@ def activation(module: Callable[[Tensor], Tensor]) -> int:
 
 
 def _groups(router: nn.Module, num_experts: int) -> list[tuple[int, int, int]]:
-    """Return the ways in which a router may choose by groups: (groups, groups chosen, experts compared)."""
     num, num_chosen = (int(getattr(router, name, None) or 1) for name in ("num_group", "topk_group"))
     return [(1, 1, 1), *((num, num_chosen, n) for n in (1, 2) if num > 1 and n <= num_experts // num)]
 
 
 def _of_best_groups(wanted: Tensor, num: int, num_chosen: int, num_compared: int) -> Tensor:
-    """The scores of experts in the groups that are chosen; others are the least there is."""
+    """Return the scores of experts in the chosen groups; the others get the lowest value."""
     by_group = wanted.view(len(wanted), num, -1)
     best = by_group.topk(num_compared).values.sum(-1).topk(num_chosen).indices
     left_out = torch.full_like(by_group[..., 0], -torch.inf).scatter(-1, best, 0)
@@ -241,7 +240,7 @@ def _of_best_groups(wanted: Tensor, num: int, num_chosen: int, num_compared: int
 
 
 def _weighs(scores: Tensor, wanted: Tensor, weights: Tensor, chosen: Tensor) -> tuple[float | None, bool]:
-    """The factor of weights, and if they add up to it; None if others were chosen, or weighed otherwise."""
+    """Return the factor of weights, and if they are normalised; None if other experts were chosen."""
     best = wanted.topk(chosen.shape[-1]).indices
     if not torch.equal(best.sort().values, chosen.sort().values):
         return None, False

@@ -61,7 +61,7 @@ def _check(decoder: NativeDecoder, seen: Pass, cache: PagedKVCache) -> None:
 def _find_rotary(
     decoder: NativeDecoder, layer: int, seen: Pass, cache: PagedKVCache, arrays: StepArrays
 ) -> None:
-    """Have a layer turn queries and keys as the library does: in the first way that answers the same."""
+    """Let a layer rotate queries and keys like the library, by the first way with equal results."""
     for rotary in Rotary:
         try:
             decoder.turn(layer, rotary)

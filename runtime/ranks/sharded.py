@@ -101,7 +101,7 @@ def load_share(folder: Path, group: RankGroup, *, dtype: str, max_model_len: int
 
 
 def _unwrapped(model: nn.Module, folder: Path) -> Iterator[tuple[str, torch.Size]]:
-    """Make each rank's share a plain tensor, tied ones once; gives the whole shapes by name."""
+    """Turn each rank's shares into plain tensors, tied ones once; yield the whole shapes by name."""
     plain: dict[int, nn.Parameter] = {}
     for module_name, module in model.named_modules():
         for name, value in list(module.named_parameters(recurse=False)):

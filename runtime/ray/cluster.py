@@ -78,7 +78,6 @@ def joined(address: str | None, num_cpus: int) -> Iterator[Cluster]:
 
 @contextmanager
 def _begun(num_cpus: int) -> Iterator[str]:
-    """Yield the address of a cluster of this machine that only this process can use."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if "RAY_AUTH_MODE" not in os.environ:
         os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
@@ -129,7 +128,7 @@ def _connected(address: str, said: str) -> Iterator[str]:
 
 
 def _check_reached(address: str, said: str) -> None:
-    """Refuse at once what nothing listens at: Ray would try for half a minute."""
+    """Refuse at once an address without listener: Ray would try for half a minute."""
     if address == ANY:
         return
     host, _, port = address.rpartition(":")

@@ -80,7 +80,7 @@ class SamplingRows:
     def _read(
         self, row: int, request_id: str, num_prompt_tokens: int, sampling: Sampling, token_ids: Sequence[int]
     ) -> None:
-        """Read the parameters; bounds here keep their meaning, as a number beyond one asks for the same."""
+        """Read the parameters. Clamping here keeps their meaning: larger numbers request the same."""
         if not (math.isfinite(sampling.temperature) and sampling.temperature >= 0):
             raise ValueError(f"temperature is {sampling.temperature}")
         for name in ("top_p", "min_p"):

@@ -205,7 +205,7 @@ def _thinking(sampling: Sampling, prompt: Sequence[int], outputs: Sequence[int])
 
 
 def _penalties(sampling: Sampling) -> tuple[float, float, float]:
-    """Repetition, frequency, presence, as a float32 holds them."""
+    """Return repetition, frequency and presence penalties, as float32 holds them."""
     numbers = (sampling.repetition_penalty, sampling.frequency_penalty, sampling.presence_penalty)
     with np.errstate(over="ignore", under="ignore"):
         repetition, frequency, presence = np.array(numbers, np.float64).astype(np.float32).tolist()

@@ -250,7 +250,7 @@ def _pick(
     choices: Choices,
     changed: Mapping[int, Tensor] = NOTHING_CHANGED,
 ) -> Sampled:
-    """The likeliest token of greedy rows, a drawn one of others; `changed` rows replace those given."""
+    """Choose the likeliest token of greedy rows, and sample others; `changed` rows replace those given."""
     drawn = np.flatnonzero(choices.temperature_R > 0)
     if drawn.size:
         row_D = torch.from_numpy(drawn).to(logits_RV.device)
@@ -283,7 +283,6 @@ def named(tokens: list[int]) -> Sampled:
 def _logprobs(
     logits_RV: Tensor, wanted: list[tuple[int, Likely]], tokens: list[int]
 ) -> dict[int, TokenLogprobs]:
-    """Return the log probabilities of the rows' tokens, and of others, in the logits that the model gave."""
     if not wanted:
         return {}
     rows = [row for row, _ in wanted]

@@ -78,7 +78,6 @@ class Drafts:
         return int(self._tokens[request_id][self._length[request_id] - 1])
 
     def _take(self, request_id: str, num_drafts: int) -> tuple[int, ...]:
-        """The first drafts of a request that are verified now; the rest is forgotten."""
         drafts = self._kept.pop(request_id, ())
         if len(drafts) < num_drafts:
             raise ValueError(

@@ -113,7 +113,7 @@ def _layers(model: PreTrainedModel) -> torch.nn.Module:
 
 @contextmanager
 def _leaving(layers: torch.nn.Module, output: object) -> Iterator[None]:
-    """Have these layers compute nothing and leave `output`, while this is open."""
+    """Let these layers compute nothing and return `output`, while the context is open."""
     layers.forward = lambda *args, **kwargs: output
     try:
         yield

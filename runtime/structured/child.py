@@ -103,7 +103,7 @@ class _Allocated(ctypes.Structure):
 
 
 def _used_bytes() -> int:
-    """Return the memory in use from the C library's heap, where grammars lie; 0 if unknown."""
+    """Return the used memory of the C heap, where grammars lie; 0 if unknown."""
     try:
         mallinfo2 = ctypes.CDLL(None).mallinfo2
     except AttributeError:  # another C library than glibc 2.33 and later

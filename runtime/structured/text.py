@@ -55,8 +55,6 @@ def closed(schema: Schema, closes_all: bool = False) -> Schema:
 
 
 class _Closer:
-    """`closes_definitions` that may be used where several schemas hold at once."""
-
     def __init__(self, closes_all: bool, closes_definitions: bool) -> None:
         self._closes_all = closes_all
         self._closes_definitions = closes_definitions
@@ -111,7 +109,7 @@ class _Closer:
 
 
 def _exact(value: object) -> object:
-    """The value of a schema; ValueError for an integer that the library would round to another."""
+    """Return a value of a schema; ValueError for an integer that the library would round."""
     for each in value if isinstance(value, list) else (value,):
         if isinstance(each, Mapping):
             _exact(list(each.values()))
@@ -177,7 +175,7 @@ def _lark(grammar: str) -> str:
 
 
 def _free(lark: str) -> str:
-    """The grammar with free choice of tokens; options of its own stay."""
+    """Return the grammar with free choice of tokens; its own options stay."""
     own = OPTIONS.search(lark)
     if own is not None and own.group().partition("%llguidance")[2].strip() != "{}":
         return lark
@@ -206,7 +204,7 @@ def _tags(spec: object, special_tokens: frozenset[str]) -> str:
 
 
 def _triggered(form: object) -> Schema:
-    """A format that is free text with tags in it; others are refused by name."""
+    """Translate a format of free text with tags; other formats are refused by name."""
     kind = form.get("type") if isinstance(form, Mapping) else None
     if not isinstance(form, Mapping) or kind != "triggered_tags":
         raise ValueError(f"a format of type {kind!r} is not supported: use triggered_tags")

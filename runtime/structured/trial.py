@@ -74,7 +74,7 @@ class Trial:
         return self._exchange(line, self._most_s, "it is too deep or too large to compile: make it smaller")
 
     def _exchange(self, line: str, most_s: float, if_ended: str) -> dict[str, object]:
-        """Send a line and return the reply; GrammarError where it takes too long or the process ends."""
+        """Send a line and return the reply; GrammarError after a timeout or if the process ends."""
         process = self._process
         assert process is not None and process.stdin is not None and process.stdout is not None
         try:

@@ -72,7 +72,6 @@ def rendered(
 
 
 def _text(pieces: Iterable[str]) -> str:
-    """Join what a template writes; TemplateError beyond what a template may write."""
     written: list[str] = []
     length = 0
     for piece in pieces:
@@ -219,7 +218,7 @@ def _check_time() -> None:
 
 
 def _while_there_is_time(items: Iterable[object]) -> Iterator[object]:
-    """Yield the items of a loop; TemplateError once the rendering has no time left."""
+    """Yield the items of a loop; TemplateError after the time limit of a rendering."""
     for number, item in enumerate(items):
         if number % LOOKS_EVERY == 0:
             _check_time()
@@ -262,8 +261,6 @@ class _Bounded(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
 
 class _Joins(jinja2.visitor.NodeTransformer):
-    """Has texts joined by `~` within bounds."""
-
     def visit_Concat(self, node: jinja2.nodes.Concat) -> jinja2.nodes.Node:  # named by jinja
         self.generic_visit(node)
         parts = jinja2.nodes.List(node.nodes, lineno=node.lineno)
@@ -271,8 +268,6 @@ class _Joins(jinja2.visitor.NodeTransformer):
 
 
 def _within_bounds(widen: Callable[..., object]) -> Callable[..., object]:
-    """Return a filter that does as `widen`, unless its result would be too large."""
-
     name = widen.__name__.removeprefix("do_")
 
     @wraps(widen)
@@ -292,7 +287,7 @@ def _within_bounds(widen: Callable[..., object]) -> Callable[..., object]:
 
 
 def _check_widening(name: str, given: Sequence[object]) -> None:
-    """Raise TemplateError where a text, the first of these, would be made too long by the others."""
+    """Raise TemplateError if padding or joining would make a text too long."""
     text, *others = given
     if any(isinstance(each, int) and each > MOST_WIDTH for each in others):
         raise jinja2.TemplateError(f"it fills a text up to more than {MOST_WIDTH} characters")
@@ -317,7 +312,7 @@ def _number(value: object) -> float:
 
 
 class _Generation(jinja2.ext.Extension):
-    """`{% generation %}` marks what the assistant said, for training; here it means nothing."""
+    """Extension for `{% generation %}`, which marks training data and has no effect here."""
 
     tags = {"generation"}  # noqa: RUF012  # declared so by jinja
 
@@ -333,7 +328,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Jinja's own filter escapes HTML; templates want plain JSON."""
+    """Write plain JSON: Jinja's own filter escapes HTML."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )

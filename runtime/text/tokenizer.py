@@ -53,8 +53,6 @@ class Decoder:
         self._last_is_special = False
 
     def _begin(self, context: list[int]) -> DecodeStream:
-        """A stream behind these tokens; the library's would say them again if a character is cut off."""
-
         def text(num_tokens: int) -> str:
             decode = partial(self._tokenizer.decode, context[:num_tokens], skip_special_tokens=self._skip)
             return str(contained(decode))
@@ -343,7 +341,7 @@ def _as_text(value: object) -> object:
 
 
 def _space_mark(pre_tokenizer: object) -> str | None:
-    """Return what stands for a space before a word, for tokenizers that strip it from a single token."""
+    """Return what stands for a space before a word, if a single token loses it."""
     if not isinstance(pre_tokenizer, dict):
         return None
     if pre_tokenizer.get("type") == "Metaspace":

@@ -358,7 +358,6 @@ class Link:
 
 
 def _next(last: int, used: Container[int]) -> int:
-    """The next number after `last` that is not used; numbers have 32 bits, and 0 is none."""
     while True:
         last = last % MOST_NUMBER + 1
         if last not in used:

@@ -91,7 +91,7 @@ def fingerprint(types: Sequence[type]) -> bytes:
 
 
 def _packing(hint: Any) -> Turn:
-    """Return the function that turns a value of this type into what msgspec packs natively."""
+    """Return the function that converts values of this type to what msgspec packs natively."""
     if hint == OPTIONS:
         return json.dumps
     if hint == Prompt:
@@ -106,7 +106,7 @@ def _packing(hint: Any) -> Turn:
 
 
 def _unpacking(hint: Any) -> Turn:
-    """Return the function that turns what msgspec read into a value of this type."""
+    """Return the function that converts what msgspec read back to this type."""
     if hint is RankValue:
         return _tupled
     if hint == OPTIONS:
@@ -178,7 +178,7 @@ def _record_unpacking(record: type, turns: Sequence[Turn]) -> Turn:
 
 
 def _tupled(value: object) -> object:
-    """A rank as it was: msgpack knows one kind of sequence."""
+    """Convert lists back to tuples: msgpack has one kind of sequence."""
     return tuple([_tupled(each) for each in value]) if isinstance(value, list) else value
 
 

@@ -42,7 +42,7 @@ def typed_fields(record: type) -> dict[str, Any]:
 
 
 def _source_of(module: str) -> Path | None:
-    """The file of a module or package of the house, whose `__file__` is a library when it is compiled."""
+    """Return the source file of one of our modules, whose `__file__` is a library if compiled."""
     folder = ROOT.joinpath(*module.split("."))
     candidates = (folder.with_suffix(".py"), folder / "__init__.py")
     return next((path for path in candidates if path.exists()), None)

@@ -57,7 +57,7 @@ async def set_clock(connected: socket.socket, *, is_here: bool) -> None:
 
 
 async def _reading(stream: trio.socket.SocketType) -> tuple[float, float]:
-    """Return the seconds that an answer took, and those that the clock there is behind if read half-way."""
+    """Return the seconds of a round trip, and the other clock's lag, assuming symmetry."""
     begin_s = trio.current_time()
     await stream.send(SAID.pack(READ, 0.0))
     answer = b""

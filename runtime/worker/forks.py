@@ -112,7 +112,6 @@ class Forks:
             self.start()
 
     def _is_running(self) -> bool:
-        """True unless the fork server has ended or was stopped. It is only looked at, not reaped."""
         flags = os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT
         with suppress(ChildProcessError):
             return self._process is not None and os.waitid(os.P_PID, self._process.pid, flags) is None

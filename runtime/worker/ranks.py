@@ -142,7 +142,7 @@ class Ranks:
                     self._lose(with_notes(RankLost(f"{begun.name} {silence}"), self.reports()), on_lost)
 
     def _lose(self, error: Exception, on_lost: OnLost) -> None:
-        """Kill all ranks, and say why: a step of rank 0 that waits for them ends, or this process does."""
+        """Kill all ranks and report why: a step of rank 0 that waits for them ends, or this process."""
         if self.lost is None:
             self.lost = error
             on_lost(error)

@@ -95,7 +95,6 @@ class WatchedBackend:
 
 
 def _where() -> list[str]:
-    """Return what each other thread of the process executes, its innermost lines first."""
     frames = sys._current_frames()
     where = []
     for thread in threading.enumerate():
@@ -159,7 +158,7 @@ def end_process(line: str) -> None:
 
 
 def _policy_at(thread: int) -> str:
-    """The method of a user's policy or router that a thread is in; if it is in none, the line."""
+    """Return the user's method that a thread is in; its line if it is in none."""
     frame = sys._current_frames().get(thread)
     if frame is None:
         return "its thread is gone"

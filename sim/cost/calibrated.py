@@ -85,7 +85,6 @@ def is_recorded(work: StepWork) -> bool:
 
 
 def _bent(count: Number, slope: float, bends: Bends) -> Number:
-    """Seconds that rise by `slope` for each of `count`, and by another from each bend on."""
     seconds = slope * count
     for bend, beyond in bends:
         seconds += (beyond - slope) * np.maximum(count - bend, 0.0)

@@ -189,13 +189,13 @@ class LayerRoofline:
         return seconds
 
     def _kept(self, before: int) -> int:
-        """Keys before a chunk that its first query sees."""
+        """Return how many keys before a chunk its first query sees."""
         if self.window is None:
             return before
         return before % self.window if self.is_chunked else min(before, self.window)
 
     def _pairs(self, new: int, before: int) -> int:
-        """Pairs of a query and a key that it sees."""
+        """Return how many pairs of a query and a visible key there are."""
         window = self.window
         if self.is_chunked and window is not None:
             return _chunked_pairs(before + new, window) - _chunked_pairs(before, window)
@@ -367,7 +367,7 @@ class Roofline(CostModel):
         return seconds + self.logits_s(work.num_samples) + self._gpu.step_launch_s
 
     def _layer_s(self, layer: LayerRoofline, work: StepWork, tokens: int, routed: int) -> float:
-        """Return the seconds of one layer, decode attention aside."""
+        """Return the seconds of one layer, without decode attention."""
         return (
             layer.linear_s(tokens, routed)
             + layer.prefill_attention_s(work.chunks)

@@ -125,7 +125,6 @@ class Instants:
         return found | {"at": time_s, "blocks": blocks}
 
     def _moved_to(self, time_s: float) -> Iterable[RequestHistory]:
-        """Take in the requests that came and ended since the last instant; returns those that are there."""
         while self._to_come and self._to_come[0].arrival.time_s <= time_s:
             request = self._to_come.popleft()
             self._active[request.request_id] = request

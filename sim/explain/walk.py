@@ -228,7 +228,6 @@ def _as_one(steps: list[OwnStep]) -> OwnStep:
 def _message_stops(
     lines: JsonLines, record: Path, history: History, request: RequestHistory, steps: Steps, shown: Steps
 ) -> list[WalkStop]:
-    """The messages that name the request or belong to a shown step, at times of the journal."""
     rows = iter(lines)
     header = next(rows, {})
     check_same_run(record, history.header.run, lines.path, header.get("run"))

@@ -149,7 +149,6 @@ def _pairing(a: Columns, b: Columns) -> tuple[bool, Rows | None]:
 
 
 def _of_programs(a: dict[str, float], b: dict[str, float]) -> list[Compared]:
-    """Programs as wholes, where both runs have some."""
     kinds = [kind for kind in ("mean", "p50", "p99") if kind in a and kind in b]
     return [Compared(f"program {k}", a[k], b[k], Interval(b[k] - a[k], np.nan)) for k in kinds]
 

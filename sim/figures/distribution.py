@@ -99,7 +99,6 @@ def _addends(part: Part) -> list[float]:
 
 
 def _sorted(parts: Sequence[Part], ranks: Sequence[int]) -> list[float]:
-    """Return the values of these ranks, 0 the smallest."""
     values = np.concatenate([values for values, _ in parts])
     if all(counts is None for _, counts in parts):
         each_once: list[float] = np.sort(values)[[*ranks]].tolist()
@@ -108,7 +107,7 @@ def _sorted(parts: Sequence[Part], ranks: Sequence[int]) -> list[float]:
 
 
 def _among(values: Floats, counts: Ints, ranks: Sequence[int]) -> list[float]:
-    """Return those of values that occur `counts` times; sorts only those that share leading bits with one."""
+    """Return the values at these ranks, given how often each occurs; sorts only where leading bits agree."""
     leading = np.abs(values).view(np.int64) >> LEADING
     leading -= leading.min()
     tally = np.bincount(leading, counts)

@@ -30,7 +30,6 @@ def engine_figures(recorder: Recorder, first_arrival_s: float) -> dict[str, Any]
 
 
 def _span_s(steps: Sequence[StepColumns], first_arrival_s: float) -> float:
-    """The time until the last step ended, which under async scheduling was of use to no request."""
     return max(each.last_end_s for each in steps) - first_arrival_s
 
 

@@ -188,7 +188,7 @@ class Prober:
         return seen
 
     async def _ask_ahead(self, num_steps: int) -> list[Seen]:
-        """Run decode steps, each asked for before the one before it has ended; the first fills the device."""
+        """Run decode steps, each requested before the previous one has ended; the first fills the device."""
         works, ends_s = list[StepWork](), list[float]()
         _, before = self._request([], [])
         for _ in range(num_steps):
@@ -202,7 +202,6 @@ class Prober:
         return [(work, end - begin) for work, (begin, end) in zip(works, pairwise(ends_s), strict=True)]
 
     async def _ask(self, admitted: list[Admission], chunks: list[Chunk]) -> Seen:
-        """Run one step. What it admits ends with the next one, unless `_ending` is changed."""
         begin_s = now_s()
         work, reply = self._request(admitted, chunks)
         self._refuse_failed(await reply)
@@ -230,7 +229,6 @@ class Prober:
             raise RuntimeError(f"step {result.step}: {result.failed[0][1]}")
 
     def _admission(self, num_tokens: int, num_computed: int, num_more: int = 0) -> Admission:
-        """A request whose first tokens are computed; its blocks hold `num_more` tokens more."""
         num_blocks = -(-(num_tokens + num_more) // self._block_size)
         blocks = tuple(range(self._next_block, self._next_block + num_blocks))
         self._next_block += num_blocks
@@ -394,7 +392,6 @@ def fit_points(points: Sequence[tuple[StepWork, float]]) -> Calibrated:
 
 
 def _loss(model: Calibrated, points: Sequence[tuple[StepWork, float]]) -> float:
-    """Huber's sum of the relative errors."""
     off = np.abs(errors(model, points))
     return float(np.where(off <= HUBER, off**2 / 2, HUBER * (off - HUBER / 2)).sum())
 
@@ -441,6 +438,5 @@ def _features(work: StepWork) -> tuple[float, ...]:
 
 
 def _between(count: int, bends: Sequence[int]) -> list[float]:
-    """Return how many of `count` lie before the first bend, between neighbours, and beyond the last."""
     edges = (0, *bends, np.inf)
     return [float(max(0.0, min(count, end) - start)) for start, end in pairwise(edges)]

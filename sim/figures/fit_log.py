@@ -155,7 +155,6 @@ def _kind(work: StepWork) -> tuple[int, int]:
 
 
 def _usual(rows: Floats) -> Floats:
-    """The steps of a kind without freaks."""
     seconds = rows[:, 5]
     kept: Floats = rows[seconds <= FREAK * np.median(seconds)]
     return kept

@@ -129,7 +129,7 @@ def fit_requests(*loads: Observed, groups: Sequence[str] | None = None) -> Fitte
 
 
 def _drift(off: Sequence[Sequence[float]]) -> float:
-    """Two standard deviations of the errors of single loads about the mean of their groups."""
+    """Return two standard deviations of single loads' errors about the means of their groups."""
     degrees = sum(len(own) - 1 for own in off)
     squares = sum(float(np.square(np.array(own) - np.mean(own)).sum()) for own in off)
     return 2 * math.sqrt(squares / degrees) if degrees else 0.0
@@ -150,7 +150,7 @@ Sizes = tuple[float, float, float, float]
 
 
 def _largest(observed: Observed) -> Sizes:
-    """The largest step by its sizes at first tokens: tokens, context, decodes, and pairs of its prompts."""
+    """Return the largest step by its sizes at first tokens: tokens, context, decodes, pairs."""
     prompts, largest = observed.num_prompt_tokens, (0.0, 0.0, 0.0, 0.0)
     for instant in observed.first_token_s:
         running = (observed.first_token_s <= instant) & (instant < observed.last_token_s)
@@ -246,13 +246,12 @@ class StepClock:
 
 
 def _solve(loads: Sequence[Observed]) -> Solved:
-    """The solution for some loads: once to know how long prompts take, and once more knowing it."""
+    """Solve for some loads: once to find how long prompts take, and again with that."""
     first = _solved([_equations(observed) for observed in loads])
     return _solved([_equations(observed, first.model) for observed in loads])
 
 
 def _solved(equations: Sequence[Equations]) -> Solved:
-    """The coefficients with the least squared relative errors, scaled to the right total of decoding."""
     decodes = np.concatenate([own.features for own in equations])
     taken = np.concatenate([own.seconds for own in equations])
     prompts = np.concatenate([own.prompts for own in equations])
@@ -292,7 +291,7 @@ def _solved(equations: Sequence[Equations]) -> Solved:
 
 
 def _told_apart(weighted: Floats) -> list[int]:
-    """The columns of which a share is no sum of those that are needed more, in order."""
+    """Return the columns that are not nearly linear combinations of more important ones, in order."""
     basis, columns = np.zeros((len(weighted), 0)), list[int]()
     for column in BY_NEED:
         values = weighted[:, column]
@@ -305,7 +304,6 @@ def _told_apart(weighted: Floats) -> list[int]:
 
 
 def _features(observed: Observed, clock: StepClock, rows: NDArray[np.int64]) -> Floats:
-    """The work of the steps in which these requests decoded, summed by columns."""
     first, last = observed.first_token_s, observed.last_token_s
     begin, end = first[rows, None], last[rows, None]
     later = np.maximum(observed.num_output_tokens - 1, 0.0)
@@ -341,7 +339,7 @@ def _features(observed: Observed, clock: StepClock, rows: NDArray[np.int64]) -> 
 
 
 def _lonely(observed: Observed) -> tuple[Floats, Floats]:
-    """The work of prompts that no other request was beside, and the seconds to their first tokens."""
+    """Return the work of prompts that ran alone, and the seconds to their first tokens."""
     begin, end = observed.scheduled_s, observed.first_token_s
     order = np.argsort(begin, kind="stable")
     alone = np.zeros(len(begin), dtype=bool)

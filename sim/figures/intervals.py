@@ -163,7 +163,6 @@ def has_trend(batches: Floats) -> bool:
 
 
 def _times(batches: Floats) -> Floats:
-    """The places of values in time, with mean 0."""
     count = len(batches)
     times: Floats = np.arange(count, dtype=np.float64) - (count - 1) / 2
     return times
@@ -185,7 +184,7 @@ def run_interval(values: Floats, confidence: float = 0.95) -> Interval:
 
 
 def _quantile_of_mean(num_values: float, confidence: float) -> float:
-    """Half the width of the interval of a mean, in standard deviations of the values."""
+    """Return half the width of a mean's interval, in standard deviations of the values."""
     return t_quantile((1 + confidence) / 2, max(int(num_values) - 1, 1)) / math.sqrt(num_values)
 
 
@@ -272,7 +271,7 @@ def drifts(values: Floats) -> bool:
 
 
 def _mser(values: Floats) -> tuple[int, bool]:
-    """Return the length of the warm-up, and False instead if its end lies in the second half."""
+    """Return the length of the warm-up; False instead if it ends in the second half."""
     count = len(values) // BATCH
     most = min(count // 2, count - FEWEST // BATCH)
     if most <= 0:

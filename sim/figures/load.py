@@ -40,8 +40,6 @@ def of_capacity(saturation: float) -> str:
 
 
 class _Arrived(NamedTuple):
-    """The requests that count, in order of arrival."""
-
     arrival_s: Floats
     scheduled_s: Floats
     """NaN for those that no engine began."""

@@ -103,7 +103,7 @@ def jain(values: Sequence[float]) -> float | None:
 
 
 def _shares(rows: Rows, owners: Sequence[NDArray[np.bool_]]) -> list[float | None]:
-    """Return what each tenant was served while it and another waited, over an equal share of it."""
+    """Return each tenant's service while it and another waited, over an equal share."""
     last_s = np.nanmax(np.concatenate((rows.arrival_s, rows.finish_s)))
     ended_s = np.where(_ended_by(rows, "refused"), rows.arrival_s, rows.finish_s)
     until_s = np.where(np.isnan(rows.first_scheduled_s), ended_s, rows.first_scheduled_s)

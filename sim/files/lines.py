@@ -118,7 +118,7 @@ KEY = re.compile(r'"\s*:')
 
 
 def _decoded(text: str) -> Any:
-    """Decode JSON; ValueError for a key that an object has twice, of which the first would be lost."""
+    """Decode JSON; ValueError for a duplicate key, whose first value would be lost."""
     value = DECODER.decode(text)
     num_keys = len(value) if isinstance(value, dict) else 0
     # More than the outermost keys: those of objects inside, text that looks like a key, or a key twice.

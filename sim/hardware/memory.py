@@ -142,7 +142,7 @@ def plan_memory(
 
 
 def _activations(model: ModelShape, ranks: int, dtype: str, seqs: int, budget: int) -> int:
-    """Bytes of the widest activations of a layer, of two copies of the logits, and of the runtime."""
+    """Return the bytes of a layer's widest activations, two copies of the logits, and the runtime."""
     width = 2 * max(layer.mlp.inner for layer, _ in model.layers) // ranks + 2 * model.hidden_size
     logits_bytes = 2 * seqs * model.vocab_size * DTYPE_BYTES["float32"] * model.has_head
     return budget * width * DTYPE_BYTES[dtype] + logits_bytes + RUNTIME_BYTES
@@ -175,7 +175,6 @@ def _states(state_bytes: int, seqs: int, left_bytes: int, token_bytes: int) -> i
 
 
 def _apart(model: ModelShape, ranks: int, seqs: int, budget: int, block_size: int) -> tuple[int, int]:
-    """Numbers kept of a token in layers without a window, and at most of all tokens in the others."""
     kept = apart = 0
     for layer, count in model.layers:
         values, window = count * layer.attention.kv_values(ranks), layer.attention.window

@@ -95,7 +95,6 @@ def left_out(
 
 
 def _left(layer: Layer, part: str, names: set[str]) -> set[str]:
-    """Return what a layer has of a part in 16 bits: the part, or `part.projection` for some."""
     own = set(layer.attention.projections(1) if part == "attention" else MLP_PROJECTIONS)
     if WHOLE in names or own <= names:
         return {part}
@@ -109,7 +108,7 @@ def _projections(module: str) -> set[str]:
 
 
 def _entries(fields: Fields) -> tuple[str, list[str]]:
-    """The list of modules that are left out, and its key; rules of GPTQModel that begin with `-:` too."""
+    """Return the list of excluded modules and its key, including rules of GPTQModel that begin with `-:`."""
     key = next((key for key in LEFT if fields.get(key) is not None), "")
     entries = fields.get(key) if key else []
     if not isinstance(entries, list):
@@ -305,7 +304,7 @@ def _stored(fields: Fields) -> WeightFormat:
 
 
 def _fp8(fields: Fields) -> WeightFormat:
-    """Return fp8 with a scale of 32 bits per block, if there are blocks."""
+    """Return fp8, with a scale of 32 bits per block if there are blocks."""
     block = fields.get("weight_block_size")
     if block is None:
         return FP8
@@ -319,7 +318,7 @@ def _fp8(fields: Fields) -> WeightFormat:
 
 
 def _bitsandbytes(fields: Fields) -> WeightFormat:
-    """4 bits with a 32 bit scale per 64 weights, or one of 8 bits where scales are quantised too."""
+    """Return 4 bits with a scale per 64 weights: 32 bits, or 8 if scales are quantised too."""
     if not fields.flag("load_in_4bit"):
         raise _not_known(fields, "bitsandbytes without load_in_4bit")
     double = fields.flag("bnb_4bit_use_double_quant")
@@ -327,7 +326,7 @@ def _bitsandbytes(fields: Fields) -> WeightFormat:
 
 
 def _grouped(fields: Fields, usual: WeightFormat) -> WeightFormat:
-    """Whole numbers of 4 or 8 bits with a scale per group."""
+    """Return integers of 4 or 8 bits with a scale per group."""
     bits, kind = fields.count("bits", 4), fields.get("data_type") or "int"
     if kind not in ("int", "int_sym"):
         raise _not_known(fields, f"data_type {kind!r}")

@@ -249,7 +249,6 @@ class Recorder:
                 request.lost_tokens, request.computed_tokens = request.computed_tokens, 0
 
     def _idle(self, output: StepOutput, now: int) -> None:
-        """Close the ranges of running requests that this output passes over."""
         steps, where = self.steps[output.replica], self.columns.replica
         for request_id in output.batch.idle:
             request = self._live.get(request_id)
@@ -326,7 +325,6 @@ class Recorder:
     def _leaves(
         self, request: LiveColumns, moves: Submit, steps: StepColumns, stop: int, end_s: float
     ) -> None:
-        """A request goes on elsewhere, with all its blocks or to be computed again."""
         start = request.start
         self._close(request, steps, stop)
         if start is not None:

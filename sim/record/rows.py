@@ -243,7 +243,7 @@ def steps_table(replica: int, steps: StepColumns) -> "pa.Table":
 def _at(
     last: Any, sizes: Any, groups: Groups, name: str, num_steps: int, absent: int
 ) -> "np.ndarray[Any, np.dtype[np.int64]]":
-    """A column that only the last step of each group has."""
+    """Return a column that only the last step of each group has."""
     column = np.full(num_steps, absent, dtype=np.int64)
     column[last[sizes > 0]] = group_column(groups, name)[sizes > 0]
     return column

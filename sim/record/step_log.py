@@ -154,7 +154,6 @@ class Scheduled:
         self._joining, self._idle = [], []
 
     def _forget(self, name: str) -> int:
-        """Take a request out; returns its computed tokens."""
         self._prompt.pop(name, None)
         size = self._decoding.pop(name, None)
         if size is None:

@@ -183,7 +183,6 @@ class DecisionLog:
         }
 
     def _computed_before(self, name: str, num_tokens: int, admitted: dict[str, Admission]) -> int:
-        """Return the tokens computed before the step that has just been planned."""
         if name in admitted:
             return admitted[name].num_computed_tokens
         return self.state.lockstep.num_computed(self.state.running[name]) - num_tokens

@@ -109,7 +109,7 @@ def parse_trace(trace: object, engine_version: str = "0.33") -> StepTrace:
 
 
 def _scheduler_config(config: Mapping[str, Any], engine_version: str) -> SchedulerConfig:
-    """The limits; a field of the wrong type is refused by name, one out of range by SchedulerConfig."""
+    """Return the limits; a field of a wrong type is refused by name."""
     _refuse_unknown("config", config, (*OF_VLLM, *OF_OURS, *BESIDE))
     defaults = SchedulerConfig()
     values: dict[str, Any] = {"engine_version": engine_version, "leaves_uncomputed": True}

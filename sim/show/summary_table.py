@@ -130,7 +130,7 @@ def _ms(value_s: float) -> str:
 
 
 def _rough(value_s: float) -> str:
-    """Two digits of milliseconds: further digits of a waiting time near the knee are chance."""
+    """Format two digits of milliseconds: near the knee further digits are noise."""
     return f"~{float(f'{value_s * 1e3:.2g}'):,g}" if value_s else "0"
 
 

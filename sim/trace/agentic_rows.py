@@ -95,7 +95,7 @@ def agentic_rows(path: str, lines: Iterable[bytes]) -> list[TraceRequest]:
 
 
 def _own_arrival(row: JsonRow, from_first: FromFirst | None) -> float:
-    """The instant of a row that waits for no other, in seconds; 0 where the rows have none."""
+    """Return when a row that waits for no other arrives, in seconds; 0 if rows have no times."""
     if from_first is not None:
         return row.seconds("timestamp", 1000.0, -MAX_SPAN_S, from_first)
     if "timestamp" in row.values:

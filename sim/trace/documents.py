@@ -201,7 +201,7 @@ def _spans(path: str, values: dict[str, Any]) -> Iterator[tuple[dict[str, Any], 
 
 
 def _value(value: dict[str, Any]) -> object:
-    """An attribute's value; OTLP writes whole numbers of 64 bits as texts."""
+    """Return an attribute's value; OTLP writes 64-bit integers as texts."""
     for kind, held in value.items():
         if kind == "intValue" and isinstance(held, str) and held.lstrip("-").isdigit():
             return int(held)

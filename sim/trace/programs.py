@@ -78,7 +78,7 @@ class Programs:
         return list(found.values())
 
     def _last(self, name: str) -> str:
-        """The request that all of the same program are tied to; halves the way there."""
+        """Return the request that represents a program, and halve the path to it."""
         tied_to = self._tied_to
         while (later := tied_to[name]) != name:
             tied_to[name] = name = tied_to[later]

@@ -249,7 +249,7 @@ _READERS = dict(DOCUMENTS.values())
 
 
 def _documents(path: str) -> list[dict[str, Any]]:
-    """The JSON objects of a file: one over all its lines, or one a line."""
+    """Read the JSON objects of a file: one over all lines, or one per line."""
     lines = list(read_lines(path, TraceError))
     if len(lines) > 1 and lines[0].strip() != b"{" and all(line.startswith(b"{") for line in lines if line):
         return [parse_object(path, number, line, TraceError) for number, line in enumerate(lines, 1) if line]

@@ -91,7 +91,7 @@ class TraceRequest(NamedTuple):
         return self.hash_ids[merged - 1 :: merged][:num_blocks]
 
     def _ending_ids(self, block_size: int, num_blocks: int, most: int) -> Iterator[int]:
-        """Yield an identity of each block by the id in which it ends; at most `most` end in one."""
+        """Yield an identity for each block that ends in an id; at most `most` end in one."""
         ids, last, count = self.hash_ids or (), -1, 0
         for end in range(block_size, num_blocks * block_size + 1, block_size):
             index = -(-end // self.hash_block_tokens) - 1

@@ -69,7 +69,6 @@ def run_rows(folder: str, open_trace: Open) -> Reading:
 
 
 def _as_recorded(row: Mapping[str, Any]) -> TraceRequest:
-    """The request as the tables of a run have it."""
     return TraceRequest(
         row["request_id"],
         row["arrival_s"],
@@ -83,7 +82,6 @@ def _as_recorded(row: Mapping[str, Any]) -> TraceRequest:
 
 
 def _as_sent(row: TraceRequest, seen: Mapping[str, Any] | None, is_bench: bool) -> TraceRequest:
-    """The request at the instant at which it came, and as long as the server counted."""
     if seen is None:
         return row
     if not row.after:

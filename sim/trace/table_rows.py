@@ -164,7 +164,7 @@ def _check(path: str, wanted: Mapping[str, str], known: list[str]) -> None:
 
 
 def _instant(path: str, number: int, value: object, columns: TableColumns) -> Decimal:
-    """An instant in the column's unit, exactly as it is written; dates are seconds since 1970."""
+    """Return an instant in the column's unit, exactly as written; dates become seconds since 1970."""
     try:
         if isinstance(value, datetime):
             aware = value if value.tzinfo else value.replace(tzinfo=UTC)

@@ -203,7 +203,7 @@ class _Session:
         return self._found
 
     def _chain(self, entries: list[_Fields], before: tuple[str, ...], since_s: float) -> tuple[str, ...]:
-        """Add the requests of one agent after those `before`, and return what is waited for at its end."""
+        """Add the requests of one agent behind those `before`; return what its end waits for."""
         for entry in entries:
             begin_s = since_s + (entry.number_or("t", 0.0) or 0.0)
             if entry.values.get("type") == "subagent":

@@ -37,7 +37,7 @@ def scaled_prompts(rows: Iterable[TraceRequest], scale: float) -> Iterator[Trace
 
 
 def _renamed(row: TraceRequest, scale: float, num_prompt_tokens: int, times: int) -> Iterator[int]:
-    """Names of the full blocks of the new prompt, as far as the old one's names go."""
+    """Yield names of the new prompt's full blocks, as far as the old prompt's names go."""
     assert row.hash_ids is not None
     old, begun = -1, 0
     for block in range(num_prompt_tokens // BLOCK_TOKENS):

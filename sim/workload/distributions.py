@@ -160,7 +160,7 @@ def check_positive(owner: object, *names: str) -> None:
 
 
 def _renewal(gaps: np.random.Generator, mean_s: float, cv: float, duration_s: float) -> Floats:
-    """Instants whose gaps are gamma distributed with this coefficient of variation."""
+    """Return instants with gamma distributed gaps of this coefficient of variation."""
     expected = duration_s / mean_s
     # Enough gaps that the last instant lies beyond the end, but for one seed in 10^22.
     count = int(expected + 10 * max(cv, 1.0) * np.sqrt(expected) + 10 * max(cv, 1.0) ** 2)

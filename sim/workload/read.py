@@ -39,7 +39,7 @@ def parse_spec(values: dict[str, Any], path: str | Path) -> Source:
 
 
 def _rooted(values: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The values with every path in them put behind the folder of the file that holds them."""
+    """Resolve every path in the values relative to the folder of their file."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, dict):

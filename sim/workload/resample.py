@@ -105,7 +105,6 @@ def _units(trace: Sequence[TraceRequest]) -> list[Unit]:
 
 
 def _shared(units: Sequence[Unit]) -> set[int]:
-    """The contents that more than one session has."""
     owner: dict[int, int] = {}
     shared = set()
     for number, unit in enumerate(units):

@@ -262,7 +262,7 @@ GPU_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 
 
 def _may_be_on_a_gpu(device: str) -> bool:
-    """True if engines may use a GPU, without asking its driver."""
+    """Return whether engines may use a GPU, without calling its driver."""
     return device == "cuda" or (device == "auto" and any(Path(each).exists() for each in GPU_FILES))
 
 

@@ -119,8 +119,6 @@ class _Done:
 
 @dataclass(frozen=True, slots=True)
 class _Died:
-    """The end of a process before that of its load, in words."""
-
     how: str
 
 
@@ -195,8 +193,6 @@ def _take(said: Said, rows: Mapping[str, TraceRequest], record: Record) -> None:
 
 
 class _Processes:
-    """The processes of a load, seen from the one that began them; use them in a `with`, which ends them."""
-
     def __init__(self, count: int) -> None:
         self._count = count
         self._pipes: list[Connection] = []
@@ -281,8 +277,6 @@ class _Processes:
 
 @dataclass(slots=True)
 class _Reports:
-    """A listener that keeps what happened until it is sent."""
-
     kept: list[Happened] = field(default_factory=list)
 
     def due(self, row: TraceRequest, outcome: Outcome) -> None:
@@ -299,7 +293,7 @@ class _Reports:
 
 
 def _work(pipe: Connection) -> None:
-    """Inside a process: play one share, and say what happened; ends with the process that began it."""
+    """Play one share of the load in this process, and report; ends with the parent process."""
     from multiprocessing import parent_process
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -157,7 +157,7 @@ def disturbed(others: float) -> str | None:
 
 
 def _seconds_of_others() -> float:
-    """Processor seconds of all others so far. A process that ended counts where it was waited for."""
+    """Return the processor seconds of all other processes; ended ones count at their parents."""
     import psutil  # type: ignore[import-untyped]  # ships no types
 
     everything, me = psutil.cpu_times()._asdict(), psutil.Process()

@@ -162,7 +162,6 @@ class Simulated:
     def _measured(
         cls, engine: EngineOptions, target: TargetOptions, file: str, profile: "Profile"
     ) -> "Simulated":
-        """The engine of a profile, with the limits it has where no others are asked for."""
         known = profile.engine
         engine = as_measured(engine, target, file, known)
         config = engine.config(None)
@@ -322,7 +321,7 @@ class Simulated:
 
 
 def _states(limits: SchedulerConfig, asked: int) -> tuple[str, ...]:
-    """Return a remark on blocks that were raised until a state of linear attention fits into one."""
+    """Return a remark if blocks were enlarged so that a state of linear attention fits into one."""
     if limits.block_size == asked and not limits.keeps_states:
         return ()
     text = f"blocks hold {limits.block_size:,} tokens, so that a state of linear attention fits into one"
@@ -332,7 +331,7 @@ def _states(limits: SchedulerConfig, asked: int) -> tuple[str, ...]:
 
 
 def _mean_power_w(made: "list[Simulated]") -> float | None:
-    """The power of a GPU in the mean of the fleet; None if that of any is unknown."""
+    """Return the mean power of the fleet's GPUs in watts; None if any is unknown."""
     if any(part.power_w is None for part in made):
         return None
     total_w = sum((part.power_w or 0.0) * part.num_gpus for part in made)
@@ -389,7 +388,7 @@ def _interval(scheduler: SchedulerConfig, num_ranks: int) -> tuple[str, ...]:
 
 
 def _planned_step_by_step(asked: EngineOptions) -> tuple[str, ...]:
-    """Return a remark where drafts switch off what the engine version does by default."""
+    """Return a remark if drafts switch off a default of the engine version."""
     if asked.speculation is None or asked.async_scheduling is not None or not is_async(asked.engine_version):
         return ()
     if asked.drafts_ahead:

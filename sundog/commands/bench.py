@@ -234,7 +234,6 @@ def _measured(
 
 
 def _warn(summary: "Summary") -> None:
-    """Say where the client itself may be what was measured."""
     if (client := summary.client) is None:
         return
     late_s = 0.0 if client.lateness_s is None else client.lateness_s.p99

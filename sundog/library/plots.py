@@ -88,7 +88,6 @@ def _style() -> Iterator[None]:
 
 @contextmanager
 def _drawn(**labels: Any) -> "Iterator[tuple[Plot, Axes]]":
-    """A picture and its axes in the style; it is laid out when they are drawn."""
     with _style():
         from cycler import cycler
         from matplotlib.figure import Figure
@@ -295,7 +294,7 @@ def _axis(name: str) -> str:
 
 
 def _front(points: Sequence[tuple[float, float]], is_x_up: bool, is_y_up: bool) -> set[int]:
-    """The numbers of the points that no other beats in one metric without being worse in the other."""
+    """Return the indices of the Pareto front."""
     signed = [((1 if is_x_up else -1) * x, (1 if is_y_up else -1) * y) for x, y in points]
     return {
         number

@@ -50,7 +50,6 @@ def _take(context: click.Context, _option: click.Parameter, path: Path | None) -
 
 
 def _is_program(value: object) -> bool:
-    """Whether an option's value names a file of Python."""
     return isinstance(value, str) and re.search(r"\.py(?![\w.])", value) is not None
 
 
@@ -124,6 +123,6 @@ def to_file(row: OptionRow, value: object, folder: Path) -> object:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """The file and what follows it: policies (`FILE.py:NAME`) and GPUs (`FILE.toml:LINK`) have more."""
+    """Return the file and what follows it, for policies (`FILE.py:NAME`) and GPUs (`FILE.toml:LINK`)."""
     found = re.match(r"(.+?\.(?:py|toml))(:.*)?$", text, re.DOTALL)
     return (found[1], found[2] or "") if found else (text, "")

@@ -284,7 +284,6 @@ class EngineOptions:
         return asked is not None and asked.model is not None and is_async(self.engine_version)
 
     def _given(self, part: str) -> dict[str, Any]:
-        """The fields of a part of the configuration; their kinds have checked their types."""
         values = {row.name: getattr(self, row.name) for row in rows(type(self)) if row.to == part}
         return {name: value for name, value in values.items() if value is not None}
 

@@ -62,7 +62,7 @@ def as_measured(
 def _refuse_other_engines(
     engine: EngineOptions, target: TargetOptions, file: str, known: "MeasuredEngine"
 ) -> None:
-    """A profile is of one engine: what would make it another is refused."""
+    """Refuse options that contradict a profile, which describes one engine."""
     own = {"model": known.model, "gpu": file, "cost": file, "block_size": known.block_size}
     names = (*own, *FIXED, "kv_offloading_size")
     for record in (target, engine):

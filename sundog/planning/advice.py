@@ -144,7 +144,7 @@ def _with_pools(
 
 
 def _tuned(winner: Candidate, names: Sequence[str]) -> list[Candidate]:
-    """The winner's machine with one setting changed, each a candidate for fewer replicas."""
+    """Return the winner's machine with one setting changed, as candidates for fewer replicas."""
     machine = winner.price, winner.num_gpus, winner.most
     return [
         Candidate({**winner.settings, name: value}, *machine, winner.spare, is_variant=True)
@@ -156,7 +156,7 @@ def _tuned(winner: Candidate, names: Sequence[str]) -> list[Candidate]:
 def _next_cheaper(
     made: "Fleets", tried: Sequence[Candidate], winner: Candidate
 ) -> tuple[Candidate, int, TrialResult] | None:
-    """The most expensive fleet that fails and costs less; the draw that it failed is played to its end."""
+    """Return the most expensive failing fleet below the winner's price, with its failed sample in full."""
     failed = [
         (each.price_of(count), -number, count, seed)
         for number, each in enumerate(tried)

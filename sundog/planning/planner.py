@@ -68,7 +68,6 @@ class Problem:
         return advise(made, *terms, fresh, pools, tuple(tuned) if tune else (), window_s)
 
     def _pools(self, machines: "list[tuple[Candidate, Simulated]]") -> list[PoolsCandidate]:
-        """Pairs of machines as pools for prefill and decode; none where they cannot be simulated so."""
         engine, target = self.plan.engine, self.plan.target
         if not self.has_pools or target.faults not in (None, "none") or target.scaler is not None:
             return []

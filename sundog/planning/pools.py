@@ -119,7 +119,7 @@ def pools_of(
 def _pair(
     one: Candidate, two: Candidate, prompts: Need, answers: Need, max_gpus: int
 ) -> tuple[float, float, PoolsCandidate] | None:
-    """Return the least that two machines with these needs cost, what their work does, and their fleets."""
+    """Return the least price of two machines with these needs, their work, and their fleets."""
     if math.inf in (prompts.engines, answers.engines):
         return None
     gpus = one.num_gpus, two.num_gpus
@@ -143,7 +143,7 @@ def _pair(
 
 
 def _sizes(prompts: Need, answers: Need, gpus: tuple[int, int], max_gpus: int) -> Iterator[tuple[int, int]]:
-    """Yield fleets from the least one on; the kind grows that has the smaller part of its need."""
+    """Yield fleets from the smallest on, growing the pool with the smaller part of its need."""
     prefill, decode = prompts.least, answers.least
     while prefill * gpus[0] + decode * gpus[1] <= max_gpus:
         yield prefill, decode
@@ -154,7 +154,7 @@ def _sizes(prompts: Need, answers: Need, gpus: tuple[int, int], max_gpus: int) -
 
 
 def _limit_s(objectives: "Sequence[Objective]", latency: str) -> float:
-    """Return the least limit on a latency of all requests or of a tenant's; infinite if there is none."""
+    """Return the lowest limit on a latency, of all requests or of a tenant; infinite if none."""
     return min((each.below_s for each in objectives if each.metric.figure == latency), default=math.inf)
 
 
@@ -173,7 +173,7 @@ def _need(work_s: float, span_s: float, late_s: float, requests: "Sequence[Trace
 def _prefill(
     machine: "Simulated", requests: "Sequence[TraceRequest]", objectives: "Sequence[Objective]", span_s: float
 ) -> Need:
-    """Return the engines that prompts need, in full steps; infinitely many where they are too slow alone."""
+    """Return the engines for prompts, in full steps; infinite if a single prompt is too slow."""
     from sundog.sim.cost.work import StepWork
 
     cost, limit = machine.cost, machine.config.scheduler.max_num_batched_tokens

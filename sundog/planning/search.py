@@ -176,13 +176,13 @@ class Search:
             self._advance(going[: self.num_at_once], most)
 
     def _expected(self, going: Sequence[Candidate], most: float) -> int:
-        """Return how many trials are left if the first candidate holds, and each other one fails once."""
+        """Return how many trials remain if the first candidate passes and each other one fails once."""
         first = going[0]
         between = (first.holding or min(2 * first.failing + 1, first.most)) - first.failing
         return math.ceil(math.log2(max(between, 1))) + self.num_seeds + len(going) - 1
 
     def _advance(self, chosen: Sequence[Candidate], below: float) -> None:
-        """Look once at each of these candidates, or at all draws of one whose number of replicas is found."""
+        """Advance each of these candidates by one trial, or by all samples once its size is found."""
         trials: list[tuple[Candidate, int, FleetTrial]] = []
         for candidate in chosen:
             if candidate.failing and candidate.holding is None and candidate.alone is None:
@@ -205,7 +205,7 @@ class Search:
                 candidate.tell(count, trial.seed, result)
 
     def _verify(self, candidate: Candidate, count: int) -> None:
-        """Every draw held: so must the upper end of each interval over the draws."""
+        """Check the upper ends of the intervals, after every sample has passed."""
         found = [candidate.tried[count, seed] for seed in range(self.num_seeds)]
         held = zip(self.objectives, intervals(self.objectives, found, self.confidence), strict=True)
         if all(math.isnan(i.half_width) or i.high <= each.below_s for each, i in held):

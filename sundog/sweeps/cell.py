@@ -174,7 +174,6 @@ class CellRunner:
         return recorder
 
     def _trace(self, run: "CellRun") -> tuple[str, ReadingOptions]:
-        """A file with the requests that the run is given, and how it is read."""
         from sundog.sim.workload.spec import Scaled
 
         plan, source = self._plan, self._plan.source(run.settings)

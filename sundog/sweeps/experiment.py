@@ -148,7 +148,7 @@ class Experiment:
             return sweep(self._cells, rule, run_all, self._gave_one_run)
 
     def _gave_one_run(self, settings: "Settings") -> bool:
-        """True if every seed gives, or at least two seeds gave, the cell the same run."""
+        """Return whether the cell is deterministic: every seed, or at least two, gave the same run."""
         number = self._cells.index(settings)
         return self._fixed[number] or (number in self._compared and number not in self._varies)
 

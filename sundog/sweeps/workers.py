@@ -121,8 +121,6 @@ def here(run: Callable[[J], R]) -> Crew[J, R]:
 
 
 class _Worker(Generic[J, R]):
-    """A process of a sweep, seen from outside."""
-
     def __init__(self, run: Callable[[J], R]) -> None:
         from sundog.runtime.host.python import safe_path
 
@@ -174,7 +172,7 @@ def _how(exitcode: int | None) -> str:
 
 
 def _work(run: Callable[[J], R], jobs: Connection) -> None:
-    """Inside a process: until the process that began it has gone."""
+    """Run jobs in this process until the parent process exits."""
     from sundog.__main__ import SELDOM
 
     gc.set_threshold(SELDOM, 50, 50)
@@ -188,7 +186,7 @@ def _work(run: Callable[[J], R], jobs: Connection) -> None:
 
 
 def _end_with_parent() -> None:
-    """End with the parent: a run without a reader is not worth its CPU; its files are named parts."""
+    """Exit when the parent process exits: a run without a reader wastes CPU; its files are partial."""
     parent = parent_process()
     if parent is not None:
         wait([parent.sentinel])

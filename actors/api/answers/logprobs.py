@@ -49,7 +49,7 @@ class TokenStrings:
         return self._completed(token_id) if text.endswith(BROKEN_CHARACTER) else text
 
     def _completed(self, token_id: int) -> str:
-        """The character that this token completes, with what comes after it; empty if it completes none."""
+        """Return the character that this token completes, with the text behind it; empty if none."""
         for length in range(1, len(self._context) + 1):
             before = self._context[-length:]
             whole = self._codec.decode([*before, token_id], skip_special_tokens=False)

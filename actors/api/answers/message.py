@@ -53,8 +53,6 @@ class MessageEvents:
 
 
 class _Message:
-    """The part of a message that has come: its blocks, each of one kind."""
-
     def __init__(self, answer_id: str, model: str) -> None:
         self._id, self._model = answer_id, model
         self._blocks: list[Json] = []
@@ -94,7 +92,7 @@ class _Message:
             yield "content_block_delta", {"index": len(self._blocks) - 1, "delta": delta}
 
     def _turn_to(self, kind: tuple[str, int], block: Json) -> Iterator[tuple[str, Json]]:
-        """End the last block and begin another, unless it is of this kind already."""
+        """End the last block and begin another, unless its kind is the same."""
         if kind == self._kind:
             return
         if self._blocks:

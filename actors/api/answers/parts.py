@@ -84,7 +84,7 @@ def parts_of(chunk: Chunk) -> Iterator[Part]:
 
 
 def _in_order(message: Json, logprobs: tuple[Json, ...]) -> Iterator[Part]:
-    """The texts and calls of a message or delta; the first text has the log probabilities of all."""
+    """Yield the texts and calls of a message or delta in order; the first text has all log probabilities."""
     content, calls = message.get("content"), message.get("tool_calls") or ()
     for piece in message.get(ORDER) or (*([content] if content else ()), *range(len(calls))):
         if isinstance(piece, str):

@@ -85,7 +85,6 @@ class ThoughtParser:
         return content
 
     def _until(self, marks: tuple[str, ...], is_last: bool) -> tuple[str, str | None]:
-        """The text before the first of the marks, which is taken out, or what cannot begin one."""
         found = [(at, mark) for mark in marks if (at := self._text.find(mark)) >= 0]
         if found:
             at, mark = min(found)

@@ -301,7 +301,7 @@ def _part(view: ChoiceView, part: CallPart) -> Json:
 
 
 def _id(view: ChoiceView, index: int) -> str:
-    """The id of a call: templates of Mistral's demand nine letters or digits, OpenAI takes 40 at most."""
+    """Return the id of a call: Mistral's templates need nine letters or digits, OpenAI allows 40."""
     name = f"{view.choice.asked.request_id} {view.choice.index} {index}"
     number = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest())
     return "".join(LETTERS[number // len(LETTERS) ** at % len(LETTERS)] for at in range(9))

@@ -59,7 +59,6 @@ class CallObject:
         return "" if self._depth == 1 and self.raw == character else self._argument(character)
 
     def _punctuation(self, character: str) -> str:
-        """A key ends, or a value does."""
         if character == ":" and self._key is None:
             self._key, self._token = _text(self._token), ""
             return ""
@@ -265,7 +264,7 @@ class CallParser:
         said.add(text if self._talks else "")
 
     def _step(self, said: ParsedText) -> bool:
-        """Decide on some of the text; False if more is needed."""
+        """Decide on part of the text; False if more text is needed."""
         if self._object is not None:
             self._in_object(self._object, said)
             return True
@@ -299,7 +298,7 @@ class CallParser:
         self._say(said, opened + text)
 
     def _outside(self, said: ParsedText) -> bool:
-        """Read on between calls, or before the first; True if there may be more to read."""
+        """Read text between calls, or before the first; True if more can be read."""
         text, form = self._skipped(self._text), self._form
         if self._opened:
             self._opened += self._text[: len(self._text) - len(text)]
@@ -333,7 +332,7 @@ class CallParser:
         return text
 
     def _named(self, text: str) -> bool | None:
-        """Return True if a call begins with its name, False if more text is needed, None if it is none."""
+        """Return whether a call begins with its name; None if it does not, False if more text is needed."""
         found = NAMED.match(text)
         if found is None:
             return False if len(text) < MOST_NAME and NAMED_SO_FAR.fullmatch(text) else None

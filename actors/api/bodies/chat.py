@@ -112,7 +112,7 @@ class Templated(JsonObject):
         )
 
     def _effort(self) -> dict[str, object]:
-        """The reasoning effort, and for templates that know only that, whether there is to be any."""
+        """Return the reasoning effort, also as on or off, which is all that some templates know."""
         effort = self.reasoning_effort
         return {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort != "none"}
 
@@ -197,7 +197,6 @@ class MessageBody(JsonObject):
         return ChatMessage(self.role, content, self._more())
 
     def _more(self) -> dict[str, object]:
-        """Return what a template is given in addition to the content."""
         more: dict[str, object] = {}
         if self.tool_calls:
             more["tool_calls"] = [call.for_template() for call in self.tool_calls]

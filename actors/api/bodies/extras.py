@@ -82,7 +82,7 @@ def check_extras(body: JsonObject, context: ApiContext) -> None:
 
 
 def _hint(name: str) -> str | None:
-    """Return what to send instead of a field that has a new name."""
+    """Return the new name of a renamed field."""
     new_name = RENAMED.get(name)
     return new_name and f'{name} is not supported: send {{"structured_outputs": {{"{new_name}": …}}}}.'
 
@@ -95,5 +95,5 @@ def not_supported(name: str, value: object, neutral: tuple[object, ...] = ()) ->
 
 
 def _same(value: object, neutral: object) -> bool:
-    """Equal as JSON values: 0 and 0.0 are, 0 and false are not."""
+    """Return whether JSON values are equal: 0 equals 0.0 and not false."""
     return value == neutral and isinstance(value, bool) == isinstance(neutral, bool)

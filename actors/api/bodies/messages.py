@@ -340,7 +340,7 @@ class MessagesBody(PromptBody):
 
 
 def _answer(blocks: list[Block], where: str, shows_thoughts: bool) -> Json:
-    """An assistant's turn: its text, its calls and what it thought, for templates that show it again."""
+    """Return an assistant's turn: its text, calls and reasoning, for templates that repeat it."""
     texts, calls, thoughts = [], [], []
     for index, block in enumerate(blocks):
         if block.type == "tool_use":
@@ -373,7 +373,6 @@ def _question(role: str, blocks: list[Block], where: str) -> Iterator[Json]:
 
 
 def _is_open(turn: Json) -> bool:
-    """Return whether an assistant's turn ends with text, and not with calls."""
     return "tool_calls" not in turn and bool(turn["content"].strip())
 
 

@@ -169,7 +169,7 @@ async def in_a_thread(context: ApiContext, work: Callable[[], T]) -> T:
 
 
 def _refusal(work: Callable[[], T], done: list[T]) -> Exception | None:
-    """Keep the result of `work` in `done`, or return why the client's data is refused."""
+    """Store the result of `work` in `done`, or return why the client's data is refused."""
     try:
         done.append(work())
     except (ApiError, TooManyTokens, ValueError) as error:
@@ -179,7 +179,7 @@ def _refusal(work: Callable[[], T], done: list[T]) -> Exception | None:
 
 
 def _without_collecting(work: Callable[[], T]) -> T:
-    """Do `work` without the garbage collector, which runs repeatedly while a million values are made."""
+    """Do `work` without the garbage collector, which would run often while a million values are made."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

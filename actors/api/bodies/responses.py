@@ -280,7 +280,7 @@ def _add(messages: list[Json], item: Item, where: str) -> None:
 
 
 def _called(item: Item, where: str) -> Json:
-    """A call of the assistant's; what a tool of another kind was given stands as the arguments of one."""
+    """Return a call of the assistant's; the input of other kinds of tools becomes its arguments."""
     name = "local_shell" if item.type == "local_shell_call" else item.name
     if item.call_id is None or name is None:
         raise invalid(f"{where} needs a call_id and a name.", where)

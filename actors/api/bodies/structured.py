@@ -251,7 +251,7 @@ def or_calls(answer: Constraint, tool_call_parser: str | None, tools: Sequence[T
 
 
 def _call(function: FunctionBody, definitions: dict[str, object]) -> dict[str, object]:
-    """The schema of one call; its definitions go to the top, where references look for them."""
+    """Return the schema of one call; its definitions move to the top, where references expect them."""
     parameters = dict(function.parameters or NO_PARAMETERS)
     own = parameters.pop("$defs", {})
     for name, definition in own.items() if isinstance(own, Mapping) else ():

@@ -195,7 +195,7 @@ def _drafts(engines: Engines) -> Iterator[Metric]:
 
 
 def _adapters(requests: Iterable[Measured], max_loras: int) -> Metric:
-    """Return which adapters have running and waiting requests: gateways choose a server by it."""
+    """Return the adapters with running and waiting requests, by which gateways choose a server."""
     family = GaugeMetricFamily(
         "vllm:lora_requests_info",
         "The adapters of running and waiting requests; the value is the time of the scrape.",

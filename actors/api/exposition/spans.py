@@ -173,7 +173,7 @@ class Spans:
         span.end(epoch_ns + round(time_s * 1e9))
 
     def _add_parts(self, span: Span, ended: Measured, epoch_ns: int, time_s: float) -> None:
-        """Queue, prefill and decode, as far as the request came."""
+        """Add child spans for queue, prefill and decode, as far as the request came."""
         parts = {"queue": ended.arrival_s, "prefill": ended.scheduled_s, "decode": ended.first_s}
         begun = [(name, begin_s) for name, begin_s in parts.items() if begin_s is not None]
         ends_s = [*(begin_s for _, begin_s in begun[1:]), time_s]

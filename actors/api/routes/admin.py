@@ -84,7 +84,7 @@ def admin_routes(context: ApiContext) -> Blueprint:
 
 
 async def _pause(context: ApiContext, mode: str) -> None:
-    """Return when nothing is under way any more; with `keep`, when no engine computes any more."""
+    """Wait until no request is under way; with `keep`, until no engine computes."""
     await context.control.hold()
     if mode == "keep":
         await context.llm.ask(Freeze())
@@ -105,7 +105,7 @@ async def _drain(context: ApiContext, *, is_draining: bool) -> Response:
 
 
 def _engine() -> int:
-    """Return the number of the engine that is meant, as in /metrics."""
+    """Return the engine's number, as in /metrics."""
     given = request.args.get("engine", "")
     if not (given.isascii() and given.isdigit() and len(given) < 6):
         raise invalid(f"engine is {shown(given)}: give the number of an engine, such as 0.", "engine")
@@ -122,7 +122,7 @@ def _flag(name: str, default: bool) -> bool:
 
 
 def _check_key(admin_key: str | None) -> None:
-    """Raise 403 where there is no such key, and 401 for a wrong one; every guess takes the same time."""
+    """Raise 403 without an admin key, and 401 for a wrong one; every guess takes the same time."""
     if admin_key is None:
         raise ApiError(
             403, "This server was started without --admin-key: nobody may do this.", code="no_admin_key"

@@ -240,6 +240,6 @@ async def whole_choice(context: ApiContext, choice: AnswerChoice) -> Delta:
 
 
 async def _failure(context: ApiContext, message: str) -> ApiError:
-    """Return the error where there is no answer: 500 if this request failed alone, 503 if no engine is up."""
+    """Return the error of a missing answer: 500 if only this request failed, 503 if no engine is up."""
     health = await context.llm.ask(CheckHealth())
     return ApiError(500, message) if health.serves else unavailable(message, health.retry_after_s)

@@ -85,7 +85,7 @@ async def _parsed_message(body_type: type[BodyT], context: ApiContext) -> BodyT:
 
 
 async def _is_large(num_messages: int) -> bool:
-    """Whether the current request is rewritten in a thread: for its messages, or for its other fields."""
+    """Return whether to rewrite the request in a thread, because of its messages or other fields."""
     return num_messages > MANY_MESSAGES or len(await current_request().read_body()) >= THREAD_FROM_BYTES
 
 

@@ -122,7 +122,6 @@ async def _scores(
     right: Sequence[str],
     field: str,
 ) -> tuple[str, list[float], int]:
-    """The answer's id, the likeness of each pair, and how many tokens were read: each text's once."""
     adapter = context.check_model(body.model)
     answer_id, choices = await ask(
         context, request, body, (*left, *right), RAW, body.reading(), adapter, prefix="score-", field=field
@@ -140,6 +139,6 @@ def _numbers(vector: bytes) -> tuple[float, ...]:
 
 
 def _cosine(a: Sequence[float], b: Sequence[float]) -> float:
-    """The cosine of the angle between two vectors; 0 if one has no direction."""
+    """Return the cosine of the angle between two vectors; 0 if one is zero."""
     length = math.hypot(*a) * math.hypot(*b)
     return sum(map(float.__mul__, a, b)) / length if length else 0.0

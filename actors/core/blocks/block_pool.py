@@ -34,7 +34,7 @@ NULL = 0
 
 @lru_cache(maxsize=1)
 def _descending(num_blocks: int) -> tuple[int, ...]:
-    """All blocks but the null block, the last first: for all pools of a fleet the same objects."""
+    """Return all blocks but the null block, the last first. Pools of a fleet share the objects."""
     return tuple(range(num_blocks - 1, NULL, -1))
 
 
@@ -81,7 +81,7 @@ class BlockPool:
         return blocks + self._reuse(missing) if missing else blocks
 
     def _reuse(self, count: int) -> list[int]:
-        """Take blocks from the ends of the next runs to be reused."""
+        """Take blocks from the ends of the runs that are reused next."""
         blocks: list[int] = []
         while count > 0:
             run = self._free.first
@@ -188,13 +188,13 @@ class BlockPool:
         return added
 
     def _end_of_unknown(self, keys: list[Key], start: int, end: int) -> int:
-        """Return where, after the one at `start`, the first key comes with which a known run begins."""
+        """Return where, behind `start`, the first key of a known run stands."""
         if self._copies.keys().isdisjoint(keys[start:end]):
             return end
         return next(index for index in range(start, end) if keys[index] in self._copies)
 
     def _is_alone(self, run: BlockRun, key: Key) -> bool:
-        """True if one request holds the run, which has no copy, and that may go on with the key."""
+        """Return whether one request holds the run, without copies, and the run may continue with the key."""
         is_alone = run.num_holders == 1 and bool(run.keys) and len(self._copies[run.keys[0]]) == 1
         return is_alone and isinstance(run.keys[0], OwnKey) is isinstance(key, OwnKey)
 
@@ -205,7 +205,7 @@ class BlockPool:
                 self._split(copies[0], copies[0].keys.index(key))
 
     def _split(self, run: BlockRun, start: int) -> None:
-        """Make two runs of this one, and of each of its copies: what is before `start`, and the rest."""
+        """Split this run, and each of its copies, at `start`."""
         rests = []
         for copy in self._copies[run.keys[0]]:
             rest = BlockRun(copy.blocks[start:], copy.keys[start:], copy.num_holders)
@@ -224,7 +224,7 @@ class BlockPool:
             run.keys = []
 
     def _forget(self, run: BlockRun, keys: list[Key]) -> None:
-        """Have no lookup find the run any more; note its keys, in their order, if it has no copy."""
+        """Remove the run from lookups, and record its keys, in order, if it has no copy."""
         copies = self._copies[run.keys[0]]
         copies.remove(run)
         if not copies:

@@ -68,7 +68,7 @@ class HostTier:
         self.touch(new)
 
     def _evict(self, count: int, kept: set[Key], now_s: float) -> bool:
-        """Forget the `count` least recently used blocks; if too few may go, forget none and return False."""
+        """Evict the `count` least recently used blocks; if too few may go, evict none and return False."""
         found: list[Key] = []
         for key, ready_s in self._ready_s.items():
             if ready_s <= now_s and key not in self._loading and key not in kept:

@@ -66,7 +66,7 @@ class KVCache:
         return self._up_to_state(request, found) if self.keeps_states else found
 
     def _up_to_state(self, request: Request, found: list[int]) -> list[int]:
-        """Return the first of these blocks, up to the last one with a state; note where the rest ends."""
+        """Return these blocks up to the last one with a state, and record where the rest ends."""
         count = len(found)
         while count and request.block_keys[count - 1] not in self.pool.states:
             count -= 1
@@ -170,7 +170,7 @@ class KVCache:
         request.num_registered_blocks = num_full
 
     def _publish(self, changes: KvChanges, request: Request, added: list[tuple[int, int]]) -> None:
-        """Note which of the request's blocks hold what no block held before, and what."""
+        """Record which of the request's blocks have contents that no block had before."""
         assert request.token_ids is not None, "tokens that are only counted are not published"
         size, submit, keys = self.block_size, request.submit, request.block_keys
         for start, end in added:
@@ -246,7 +246,6 @@ class KVCache:
         request.num_registered_blocks = request.num_known_blocks = 0
 
     def _name(self, request: Request, count: int) -> None:
-        """Make the keys of the request's first `count` blocks, of known tokens that others may look up."""
         keys = request.block_keys
         while len(keys) < count:
             assert request.token_ids is not None and self.hash_block is not None

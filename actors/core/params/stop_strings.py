@@ -35,7 +35,6 @@ class StopStrings:
         return text[begin:] if self._are_shown else text[:kept], None
 
     def _met(self, text: str, first: int) -> str | None:
-        """The stop string that is the first to end in `text` after at least `first` characters."""
         ends = {stop: text.find(stop, max(0, first - len(stop))) + len(stop) for stop in self._stops}
         found = [stop for stop, end in ends.items() if end >= len(stop)]
         return min(found, key=lambda stop: ends[stop], default=None)

@@ -49,7 +49,7 @@ def exact(value: object, *, what: str = WHAT, takes_none: bool = False) -> Data:
 
 
 def _converted(value: object) -> int | float | None:
-    """The number that a value says it is; None if it says nothing of the kind."""
+    """Convert a value to a number; None if it is none."""
     if isinstance(value, float):
         return float.__float__(value)
     if hasattr(value, "__index__"):

@@ -269,7 +269,7 @@ class GuardedPolicy(Guard[Policy], Policy):
         return self._of_one_kind("rank", exact(answer))
 
     def _of_one_kind(self, method: str, value: Data) -> RankValue:
-        """Return the value if it is of the usual kind: sorting mixed ones would fail, now or later."""
+        """Return the value if it is of the usual kind: mixed kinds cannot be sorted."""
         if type(value) in NUMBERS and self._kinds.get(method) == NUMBER:
             return cast(RankValue, value)
         kind = kind_of(value)

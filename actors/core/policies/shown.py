@@ -35,7 +35,7 @@ class ReadOnly:
 
 
 def _facts(kind: type) -> dict[str, object]:
-    """A property for each public fact of a kind of record: three times as fast as `__getattr__`."""
+    """Make a property for each public fact of a record: three times as fast as `__getattr__`."""
     names = [name for name, value in vars(kind).items() if not name.startswith("_") and not callable(value)]
     return {name: property(attrgetter(f"_record.{name}")) for name in names}
 
@@ -115,7 +115,7 @@ class RequestViews(Mapping[str, RequestView]):
 
 
 def _of_record(name: str) -> Callable[..., Any]:
-    """The method of `View` with this name, called with the request that its first argument shows."""
+    """Return `View`'s method of this name, for a request behind a read-only view."""
     method = getattr(View, name)
 
     def call(self: "PolicyView", request: RequestView, *more: object) -> object:

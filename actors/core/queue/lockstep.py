@@ -147,7 +147,7 @@ class Lockstep:
         return self._grow_next(step, step + self.block_size) if step in self.grows else []
 
     def _grow_next(self, step: int, later: int) -> list[Request]:
-        """Return the members that grow in `step`, moved together to `later`, when each grows again."""
+        """Return the members that grow in `step`, entered together at `later`, when each grows again."""
         growing = self.grows.pop(step)
         for request in growing:
             request.next_grow = later

@@ -50,7 +50,7 @@ class MeasuredSteps:
         return fit[0] + fit[1] * prefill_tokens + fit[2] * decodes
 
     def _fitted(self, parts: list[int]) -> Sums:
-        """Return the coefficients of the fit with these parts alone; the other coefficients are 0."""
+        """Fit with these parts only; the other coefficients are 0."""
         fit = [0.0] * 3
         for part, value in zip(parts, self._solved(parts), strict=True):
             fit[part] = value
@@ -60,7 +60,7 @@ class MeasuredSteps:
         return self._fitted([part for part in parts if part != least])
 
     def _solved(self, parts: list[int]) -> Sums:
-        """Solve the normal equations; a part that others explain, or that never was, gets 0."""
+        """Solve the normal equations; redundant parts, and parts that never occurred, get 0."""
         rows = [[*(self._products[row][column] for column in parts), self._seconds[row]] for row in parts]
         size, solved = len(parts), [0.0] * len(parts)
         is_free = [False] * size

@@ -129,14 +129,13 @@ class Tournament:
             node //= 2
 
     def _advance(self, node: int, now_s: float) -> None:
-        """Play this match and those below it again, where time may have turned them."""
+        """Play this match again, and those below it whose ranks may have changed with time."""
         for child in (2 * node, 2 * node + 1):
             if self._untils[child] <= now_s:
                 self._advance(child, now_s)
         self._play(node, now_s)
 
     def _play(self, node: int, now_s: float) -> bool:
-        """Play a match; True if that changes anything."""
         winners, untils = self._winners, self._untils
         one, other = winners[2 * node], winners[2 * node + 1]
         if one is None or (other is not None and other.is_before(one, now_s)):

@@ -239,7 +239,7 @@ class WaitingQueue:
         return self._policy.rank_key(request, self._view) if self._has_keys else None
 
     def _stand(self, request: Request, key: object) -> None:
-        """Put a request into the line of its key; if it is first there, it may be next."""
+        """Add a request to the line of its key; the first of a line may be next."""
         place = self._places[request.request_id]
         if self._has_keys:
             key = request if key is None else key  # without a key, a line of its own
@@ -254,7 +254,7 @@ class WaitingQueue:
         self._order.put(request.request_id, place, self._view.now_s)
 
     def _step_aside(self, request: Request) -> None:
-        """Take a request out of its line; if it was the first, the next one there is to be ranked."""
+        """Remove a request from its line; a new first one is to be ranked."""
         name = request.request_id
         self._forget(name)
         key = self._key_of.pop(name, None)

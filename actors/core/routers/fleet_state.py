@@ -256,7 +256,6 @@ class FleetState:
             self.has_ended[sent.replica] = True
 
     def _count(self, replica: int, change: int) -> None:
-        """A replica has one request more or less."""
         before = self.num_requests[replica]
         self.num_requests[replica] = before + change
         if not (replica in self._down or replica in self._draining):

@@ -65,7 +65,7 @@ class GuardedRouter(Guard[RouterPolicy], RouterPolicy):
 
 
 def _up_or_held(replica: object, fleet: Fleet) -> int | None:
-    """The replica, if it is one that may be chosen, or None if the request may be held."""
+    """Return the replica if it may be chosen, or None if the request may be held."""
     if replica is None and fleet.role != "decode":
         if any(map(fleet.num_requests, range(fleet.num_replicas))):
             return None
@@ -81,7 +81,7 @@ def _up_or_held(replica: object, fleet: Fleet) -> int | None:
 
 
 def _checked_moves(moves: list[object], fleet: Fleet) -> list[tuple[Unfinished, int]]:
-    """The moves, if each is of another request that there is, to another replica that is up."""
+    """Return the moves, if each is of a different known request, to another replica that is up."""
     found: dict[str, tuple[Unfinished, int]] = {}
     for move in moves:
         if not (isinstance(move, tuple) and len(move) == 2 and isinstance(move[0], Unfinished)):

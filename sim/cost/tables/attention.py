@@ -170,8 +170,6 @@ class GenerationAttention:
 
 
 class _Grid:
-    """Measured decodes as a matrix: `batches` by `contexts`, NaN where nothing was measured."""
-
     def __init__(self, points: Points, seconds: Floats) -> None:
         batches, row = distinct(points[:, 3])
         # A step writes its token first: the context it reads is one longer.

@@ -76,7 +76,7 @@ class Surface:
 
 
 def _extended(places: Floats, xs: Floats, ys: Floats) -> Floats:
-    """Lines between points, the last of them without end."""
+    """Interpolate linearly between points, and extrapolate the last line."""
     values: Floats = np.interp(places, xs, ys)
     if len(xs) > 1:
         beyond = places > xs[-1]

@@ -239,7 +239,7 @@ class LayerTables:
         )
 
     def _projections(self, layer: Layer, hidden: int) -> list[tuple[int, int]]:
-        """(n, k) of each dense product of a rank's attention."""
+        """Return (n, k) of each dense product of a rank's attention."""
         attention, ranks = layer.attention, self._shared.ranks
         if isinstance(attention, Heads):
             heads, kv_heads = _own_heads(attention, ranks)
@@ -273,7 +273,7 @@ class LayerTables:
         return tokens.tolist(), seconds.tolist()
 
     def _small(self, layer: Layer) -> tuple[int, int]:
-        """Return the number of small kernels, and of a token's numbers that they move beside the MLP's."""
+        """Return the number of small kernels, and the numbers per token that they move beside the MLP's."""
         attention = layer.attention
         if isinstance(attention, Latent):
             return NUM_SMALL_LATENT, 0

@@ -90,7 +90,6 @@ class Products:
         return between
 
     def _filled(self, values: Floats) -> Floats:
-        """Missing cells from their neighbours in m, the whole made to rise."""
         known = ~np.isnan(values)
         if not known.all():
             xs, ys = self.ms[known].astype(np.float64).tolist(), values[known].tolist()

@@ -55,7 +55,7 @@ def loses(
 
 
 def _is_lost(objective: Objective, count: int, rows: Rows, front_end_s: float) -> bool:
-    """True if the rows so far make an objective over `count` requests impossible."""
+    """Return whether the rows so far make an objective over `count` requests unreachable."""
     metric, limit_s = objective.metric, objective.below_s
     values = getattr(latencies(rows, front_end_s), metric.figure)
     has_ended = np.array([reason is not None for reason in rows.reason], dtype=bool)

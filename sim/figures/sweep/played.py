@@ -295,8 +295,6 @@ class Shelf:
 
 
 class _OneSeed:
-    """The runs of one seed, of which none can be measured before the warm-up of all is known."""
-
     def __init__(self, warmup_s: float | None) -> None:
         self._warmup_s = warmup_s
         self._shelf = Shelf()
@@ -391,7 +389,6 @@ def measure(
 
 
 def _whole(run: Played, totals: RequestTotals, replicas: Replicas, first: int) -> dict[str, float | None]:
-    """Return what the kept requests and the time since the first of them add up to."""
     span_s, terms = totals.duration_s(run.last_end_s), run.terms
     per_s = 1 / span_s if span_s else 0.0
     engines_s = (run.last_end_s - totals.first_arrival_s) * run.num_replicas

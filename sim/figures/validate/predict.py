@@ -288,7 +288,7 @@ def ranges_of(low: Mapping[str, Floats], high: Mapping[str, Floats], doubt: floa
 
 
 def _amplification(low: Floats, high: Floats, doubt: float) -> float:
-    """The elasticity of mean E2E to steps, from runs with them shorter and longer by `doubt`."""
+    """Return the elasticity of mean E2E with respect to step times."""
     if not (len(low) and len(high) and doubt):
         return 1.0
     return float(math.log(high.mean() / low.mean()) / (2 * math.log1p(doubt)))

@@ -43,7 +43,7 @@ def seconds(value: float | None) -> str:
 
 
 def _three_digits(value: float) -> str:
-    """Return a number with three digits, as others of its column have: 12.0 beside 12.1."""
+    """Format a number with three digits, as the rest of its column: 12.0 beside 12.1."""
     return f"{value:#.3g}".rstrip(".") if value else "0"
 
 
@@ -177,7 +177,6 @@ def _wait_s(row: dict[str, Any]) -> float | None:
 
 
 def _causes(run: Run, request_ids: Sequence[str]) -> dict[str, str]:
-    """Return why these requests waited for the first time, the longest reason first."""
     if not (request_ids and (run.path / JOURNAL).exists()):
         return {}
     from sundog.sim.explain.findings import first_wait

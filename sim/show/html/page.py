@@ -116,7 +116,6 @@ def _seen_by_clients(run: Run) -> Series:
 
 
 def _limits_s(run: Run, requests: "pa.Table") -> dict[str, list[float]]:
-    """The limits that the run was held against, by latency: requests' own, and the run's for the others."""
     parts = str(run.config.get("slo") or "").split(",")
     pairs = (part.strip().partition("=") for part in parts if "=" in part and "<" not in part)
     of_run = {f"{name}_s": float(limit_s) for name, _, limit_s in pairs}
@@ -130,7 +129,6 @@ def _limits_s(run: Run, requests: "pa.Table") -> dict[str, list[float]]:
 
 
 def _rate(instants: Floats, edges: Floats) -> Floats:
-    """Return how many come a second, counted over a second at least: one request alone is no flood."""
     span_s = max(edges[-1] - edges[0], 1.0)
     num_parts = max(n for n in range(1, NUM_BUCKETS + 1) if NUM_BUCKETS % n == 0 and n <= span_s)
     counts = np.histogram(instants, edges[:: NUM_BUCKETS // num_parts])[0]
@@ -138,7 +136,6 @@ def _rate(instants: Floats, edges: Floats) -> Floats:
 
 
 def _spread(amounts: Floats, start: Floats, end: Floats, replica: Floats, edges: Floats) -> Floats:
-    """Return how much falls between two edges, if the amount of a step comes evenly while it runs."""
     total = np.zeros(len(edges))
     for number in np.unique(replica):
         own = replica == number
@@ -156,7 +153,6 @@ def _floats(table: "pa.Table", name: str) -> Floats:
 
 
 def _cdf(requests: "pa.Table", name: str) -> list[float] | None:
-    """The finite percentiles: a curve ends at the share of the requests that got an answer."""
     is_done = finished(requests["reason"].to_pylist())
     values, num_unanswered = judged(_floats(requests, name), np.ones(len(is_done), dtype=bool), is_done)
     found = finite_percentiles(values, num_unanswered, PERCENTS) if len(values) else values
@@ -175,7 +171,6 @@ def _most(steps: "pa.Table", bucket: NDArray[Any]) -> Floats:
 
 
 def _kv_use(steps: "pa.Table", times_s: Floats, num_blocks: int) -> Floats:
-    """The share of all replicas' blocks in use: taken evenly between two samples, freed at once."""
     used, start, end = (_floats(steps, name) for name in ("used_blocks", "start_s", "end_s"))
     replica, total = _floats(steps, "replica"), np.zeros(len(times_s))
     replicas = np.unique(replica)
@@ -197,7 +192,7 @@ def _kv_use(steps: "pa.Table", times_s: Floats, num_blocks: int) -> Floats:
 
 
 def _rounded(values: Floats) -> list[float]:
-    """Six significant digits: more than a chart shows, and half the size of the page."""
+    """Round to six significant digits: more than a chart shows, and half the size of the page."""
     return [float(f"{value:.6g}") for value in values]
 
 

@@ -68,7 +68,7 @@ def measure_loads(
 
 
 def _rows(trace: str | None, reading: ReadingOptions, seed: int) -> Iterator[TraceRequest]:
-    """The requests of a trace or a workload over and over; without one, of lengths at random."""
+    """Yield the requests of a trace or workload repeatedly; without one, of random lengths."""
     if trace is None:
         refuse((reading,), "is for a trace, and none is given: name one, or leave it out")
         return _drawn(random.Random(seed))

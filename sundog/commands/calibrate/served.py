@@ -131,13 +131,12 @@ class LoadClients:
         )
 
     def _closed(self, seconds: float, least: int) -> Iterator[TraceRequest]:
-        """Requests for as long as it takes, one for each client at least."""
+        """Yield requests for as long as the measurement lasts, at least one per client."""
         end_s, first = time.monotonic() + seconds, self._num_rows
         while time.monotonic() < end_s or self._num_rows < first + least:
             yield self._row(0.0)
 
     def _open(self, rate_per_s: float, seconds: float) -> Iterator[TraceRequest]:
-        """Requests at random; one at least."""
         arrival_s = 0.0
         while arrival_s <= seconds:
             yield self._row(arrival_s)
