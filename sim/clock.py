@@ -1,9 +1,9 @@
-"""The virtual clock: time stands still while anything runs, then jumps to the next event.
+"""The virtual clock: time stands still while a task runs, then jumps to the next event.
 
-Trio asks a clock how long it may sleep exactly when nothing is runnable. That is the moment to
-move on: to the earliest event of our own heap, which wakes a task or makes a call, or to Trio's
-earliest deadline. Events of one instant happen one after another, in the order of (event, key,
-sequence), each only when everything its predecessor caused has come to rest.
+Trio asks a clock how long it may sleep exactly when no task is runnable. At that moment the clock advances:
+to the earliest event of its own heap, which wakes a task or makes a call, or to Trio's earliest deadline.
+Events of one instant happen one after another, in the order of (event, key, sequence), each only when
+everything that its predecessor caused has come to rest.
 
 Law: the same program gives the same order of events in every run, however Trio shuffles.
 """
@@ -27,14 +27,14 @@ EVENTS_AT_ONCE: Final = 10_000
 
 
 class Deadlock(Exception):
-    """Raised when nothing can ever happen again, and a task still waits."""
+    """Nothing can happen any more, and a task still waits."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class VirtualClock(OrderedClock, trio.abc.Clock, trio.abc.Instrument):
-    """A Trio clock that starts at 0 and never waits for the wall.
+    """Trio clock that starts at 0 and never waits for the wall.
 
-    It is an instrument, too, to learn whether a call it made set a task going.
+    It is also an instrument, to learn whether one of its calls made a task runnable.
     """
 
     def __init__(self) -> None:
@@ -42,27 +42,27 @@ class VirtualClock(OrderedClock, trio.abc.Clock, trio.abc.Instrument):
         self._stirred = False
         self._watchdog: trio.lowlevel.Task | None = None
         self._failure: Exception | None = None
-        """The exception that a call raised."""
+        """Error that a call raised."""
         self.num_holds = 0
-        """The number of works under way outside Trio: while there is one, time does not move."""
+        """Number of tasks outside Trio; while there are any, time does not advance."""
 
     def start_clock(self) -> None:
-        """Part of `trio.abc.Clock`: the run begins."""
+        """Begin the run. Part of `trio.abc.Clock`."""
         trio.lowlevel.add_instrument(self)
 
     def current_time(self) -> float:
         return self.agenda.time_s
 
     def task_scheduled(self, task: trio.lowlevel.Task) -> None:
-        """Part of `trio.abc.Instrument`: a task became runnable."""
+        """Record that a task became runnable. Part of `trio.abc.Instrument`."""
         self._stirred = True
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
-        """Called by Trio when nothing is runnable: move on, and say that there is no need to sleep.
+        """Advance the time, and return that there is no need to sleep. Trio calls it when no task is
+        runnable.
 
-        Events are handled until one makes a task runnable, or until Trio should look at its signals.
-        Infinity, the sleep of a clock that nothing can move, is answered only while work outside is under
-        way, or when no watchdog runs.
+        Events are handled until one makes a task runnable, or until Trio should check for signals. Infinity,
+        an endless sleep, is returned only while work outside is under way, or if no watchdog runs.
         """
         if self.num_holds:
             return math.inf
@@ -78,10 +78,12 @@ class VirtualClock(OrderedClock, trio.abc.Clock, trio.abc.Instrument):
                 timer.call()
             except Exception as error:  # noqa: BLE001  # the watchdog raises it
                 self._fail(error)
+            # A call made a task runnable: it must come to rest before the next event of this instant.
             if self._stirred:
                 return 0.0
         else:
             return 0.0
+        # `max`: a deadline in the past must not turn the clock back.
         if deadline < math.inf:
             agenda.time_s = max(agenda.time_s, deadline)
         elif self._watchdog is not None:
@@ -104,7 +106,7 @@ class VirtualClock(OrderedClock, trio.abc.Clock, trio.abc.Instrument):
         self._watchdog = None
 
     async def wait_until(self, time_s: float, event: Event, key: str) -> None:
-        """Wait for an instant; the past is now."""
+        """Wait for an instant; a past time means now."""
         task = trio.lowlevel.current_task()
         timer = CallTimer(lambda: trio.lowlevel.reschedule(task))
         self.agenda.enter(time_s, event, key, timer)
@@ -116,7 +118,7 @@ class VirtualClock(OrderedClock, trio.abc.Clock, trio.abc.Instrument):
         await trio.lowlevel.wait_task_rescheduled(abort)
 
     async def watch(self) -> None:
-        """Raise what a call raised; or Deadlock, naming the tasks that wait, if nothing can happen again."""
+        """Raise an error of a call; or Deadlock, naming the waiting tasks, if nothing can happen any more."""
         self._watchdog = trio.lowlevel.current_task()
 
         def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
@@ -131,9 +133,12 @@ class VirtualClock(OrderedClock, trio.abc.Clock, trio.abc.Instrument):
 
 
 def run_virtual(main: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
-    """Run `main` on a virtual clock of its own, from time 0; returns what it returns.
+    """Run `main` on a virtual clock of its own, from time 0, and return its result.
 
-    Raises Deadlock instead of hanging; errors come in exception groups, as from any nursery.
+    Errors come in exception groups, as from any nursery.
+
+    Raises:
+        Deadlock: Nothing could happen any more, and `main` still waited.
     """
     clock = VirtualClock()
 

@@ -1,8 +1,7 @@
-"""The kernel: an actor owns its state and reads one mailbox; a `Ref` is all that actors share.
+"""The actor: it owns its state and reads one mailbox. `docs/kernel.md` numbers the laws.
 
-`docs/kernel.md` numbers its laws. A free actor takes its message at once, in its sender's stack: a hop costs
-a call, not a switch of tasks. Its own task is where a crash surfaces, where handlers that wait are awaited,
-and where the actor ends.
+A free actor handles its message at once, on its sender's stack: a hop costs a call instead of a switch of
+tasks. In its own task a crash is raised, handlers that wait are awaited, and the actor ends.
 """
 
 import logging
@@ -25,7 +24,7 @@ MOST_CHARACTERS = 500
 
 
 def explain(error: BaseException, actor: str, message: object, seen: MailboxStatistics) -> None:
-    """Add the note to the error; `message` is None between messages."""
+    """Add a note with actor and message to an error; `message` is None between messages."""
     doing = "between messages" if message is None else f"handling {_shown(message)}"
     request_id = getattr(message, "request_id", None)
     of_request = "" if request_id is None else f" of request {request_id}"
@@ -51,14 +50,14 @@ __all__ = ["Actor", "ActorDied", "Handled", "MailboxFull", "Ref", "Reply", "Tap"
 M_contra = TypeVar("M_contra", contravariant=True)
 
 Handled = Answered | Coroutine[object, object, None] | None
-"""The result of handling a message: an answer, or nothing for a message that was told."""
+"""Result of a handler: an answer, or None for a message that was told."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Actor(Owner[M_contra], Generic[M_contra]):
-    """State with one owner: an actor that understands the messages M.
+    """State with one owner, which handles messages of type M.
 
-    A subclass overrides `handle`, and if need be `opened` and `closed`.
+    A subclass overrides `handle`, and `opened` and `closed` if necessary.
     """
 
     def __init__(self, name: str, *, capacity: int | None = None, tap: Tap | None = None) -> None:
@@ -67,63 +66,64 @@ class Actor(Owner[M_contra], Generic[M_contra]):
         self._tap = guarded(tap)
         self.message: M_contra | None = None
         self._reply: Reply[object] | None = None
-        """The message being handled, or handled last, and where its answer goes."""
+        """Reply of the message that is, or was last, handled."""
         self._left: list[Reply[object]] = []
-        """Callers that wait for an answer left to another actor; some may have it by now."""
+        """Replies that wait for other actors; some may be settled by now."""
         self._most_left = 16
         self._waiting: Waiting | None = None
         self._crash: BaseException | None = None
-        """The error that ended the actor. Code that awaits or calls asks `mailbox.is_closed`: in mypyc
-        a field that was None when it was compared must be None ever after."""
+        """The error that ended the actor. Code that awaits or calls must check `mailbox.is_closed` instead:
+        mypyc assumes that a field which was None when compared stays None.
+        """
         self._task: trio.lowlevel.Task | None = None
 
     def ref(self, sender: str, *, counted: bool = True) -> Ref[M_contra]:
-        """An address of this actor for `sender`; a counted one keeps the actor alive."""
+        """Return an address of this actor for `sender`; a counted one keeps the actor alive."""
         return Ref(self.mailbox, sender, self._tap, counted=counted)
 
     async def opened(self) -> None:
-        """Called before the first message; the start of the actor waits for it."""
+        """Prepare for the first message. The start of the actor waits for it."""
 
     def handle(self, message: M_contra) -> Handled:
-        """Handle one message: a `match` with a method per type, which ends with `self.unknown(message)`.
+        """Handle one message: a `match` with a method per type, and `self.unknown(message)` as the last case.
 
-        For a message that is asked it returns `answer(message, …)`: the answer itself, a Reply if the answer
+        For a message that is asked, return `answer(message, …)`: the answer itself, a Reply if the answer
         comes later or from another actor, or a coroutine if the actor must wait for it. Messages queue until
-        that coroutine has answered.
+        that coroutine has returned.
         """
         raise NotImplementedError(f"{self.name} does not understand {message!r}")
 
     def unknown(self, message: Never) -> NoReturn:
-        """The last case of `handle`: a type checker proves that it is never reached."""
+        """Fail for a message without a case; a type checker proves that this is unreachable."""
         raise NotImplementedError(f"{self.name} does not understand {message!r}")
 
     async def closed(self) -> None:
-        """Called after the last message, unless the actor crashed: hang up on the actors below."""
+        """Clean up after the last message, unless the actor crashed: hang up on the actors below."""
 
     @property
     def idle(self) -> bool:
-        """Return True if the actor may end once all callers have hung up; False while it owes an answer."""
+        """Whether the actor may end once all callers have hung up; False while it owes an answer."""
         return True
 
     def expect(self, reply: Reply[M_contra], sender: str) -> None:
-        """Have the answer of `sender` handled as a message; if none will come, the actor crashes."""
+        """Handle the answer of `sender` as a message; the actor crashes if there will be none."""
         if self._tap is None:
             reply.hand_to(self)
         else:
             reply.then(partial(self._tap_answer, sender))
 
     def schedule(self, time_s: float, event: Event, message: M_contra) -> Timer:
-        """Have `message` handled at an instant of the run's clock, unless the timer is stopped."""
+        """Handle `message` at an instant of the run's clock, unless the returned timer is stopped."""
         timer = MessageTimer(self, message)
         self.clock.enter(time_s, event, self.name, timer)
         return timer
 
     def statistics(self) -> MailboxStatistics:
-        """Return the mailbox's statistics so far."""
+        """Return the statistics of the mailbox."""
         return self.mailbox.statistics()
 
     def take_answer(self, value: object, error: BaseException | None) -> None:
-        """The answer that was expected, or why there is none."""
+        """Handle an expected answer, or crash with the error that came instead."""
         if error is None:
             self.tell_self(value)  # type: ignore[arg-type]  # only an M is expected
         elif not self.mailbox.is_closed:
@@ -135,7 +135,7 @@ class Actor(Owner[M_contra], Generic[M_contra]):
         self.take_answer(message, error)
 
     def tell_self(self, message: M_contra) -> None:
-        """Handle a message that the actor sends itself, unless it has ended meanwhile."""
+        """Handle a message from the actor to itself, unless the actor has ended."""
         mailbox = self.mailbox
         if mailbox.is_free:
             self.receive(message, None)
@@ -197,9 +197,9 @@ class Actor(Owner[M_contra], Generic[M_contra]):
     # --- its own task -----------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Run until all callers have hung up: await what handlers wait for, and raise what they raise.
+        """Run until all callers have hung up: await handlers that wait, and raise their errors.
 
-        When this ends, for whatever reason, no message is handled any more.
+        After the end of this coroutine, for whatever reason, no message is handled.
         """
         try:
             await self._work()
@@ -240,7 +240,7 @@ class Actor(Owner[M_contra], Generic[M_contra]):
         return trio.lowlevel.Abort.SUCCEEDED
 
     def _fail(self, error: BaseException) -> None:
-        """Crash: from now on nothing is handled, and the actor's own task raises the error."""
+        """Crash: handle nothing from now on, and raise the error in the actor's own task."""
         if self._crash is None:
             self._explain(error)
             self._crash = error
@@ -262,7 +262,7 @@ class Actor(Owner[M_contra], Generic[M_contra]):
                 reply.fail(ActorDied(f"{self.name} crashed before it answered"))
 
     async def live(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """The actor from start to end, as a task: `await nursery.start(actor.live, name=actor.name)`."""
+        """Run the actor as a task from start to end: `await nursery.start(actor.live, name=actor.name)`."""
         try:
             await self.opened()
             task_status.started()

@@ -1,8 +1,7 @@
-"""Time for actors: they know the current time, a wait with an order, and work that takes real time.
+"""Time for actors: the current time, ordered waits, and work that takes real time.
 
-Time is a property of the run, not of the code. A clock that keeps its own order of events (the
-virtual clock) is an `OrderedClock`; any other clock is a plain Trio clock, where
-order within an instant means nothing.
+Time is a property of the run, not of the code. A clock with its own order of events (the virtual clock) is
+an `OrderedClock`. On any other Trio clock the order within an instant is undefined.
 """
 
 import enum
@@ -21,11 +20,10 @@ Ts = TypeVarTuple("Ts")
 
 
 class Event(enum.IntEnum):
-    """The order of events within one instant.
+    """Order of events within one instant.
 
-    Arrivals come first, so that a step which begins at their instant sees them; a step that ends
-    frees its blocks before another begins; timeouts come last: what completes just in time counts as
-    complete.
+    Arrivals come first, so that a step that begins at their instant sees them. A step that ends frees its
+    blocks before another begins. Timeouts come last: work that completes just in time counts as complete.
     """
 
     ARRIVAL = 0
@@ -35,27 +33,27 @@ class Event(enum.IntEnum):
 
 
 class Timer:
-    """A call that is due at an instant, unless it is stopped before; a subclass says which."""
+    """A call at an instant that can be stopped; a subclass defines the call."""
 
     __slots__ = ("is_stopped", "scope")
 
     def __init__(self) -> None:
         self.is_stopped = False
         self.scope: trio.CancelScope | None = None
-        """The sleep of the task that waits for the instant, on the wall clock."""
+        """Sleep of the task that waits for the instant, on the wall clock."""
 
     def stop(self) -> None:
-        """Call nothing when the instant comes, and end the task that waits for it."""
+        """Cancel the call, and end the task that waits for it."""
         self.is_stopped = True
         if self.scope is not None:
             self.scope.cancel()
 
     def call(self) -> None:
-        """Do what is due: the instant has come."""
+        """Do what is due, at the instant."""
         raise NotImplementedError
 
     def ring(self) -> None:
-        """Call, unless stopped, where no task is above it to crash in: an error is logged."""
+        """Call, unless stopped, without a parent task: an error is logged."""
         if not self.is_stopped:
             try:
                 self.call()
@@ -64,7 +62,7 @@ class Timer:
 
 
 class CallTimer(Timer):
-    """A call that is due at an instant."""
+    """A callback at an instant."""
 
     __slots__ = ("_callback",)
 
@@ -80,24 +78,24 @@ class CallTimer(Timer):
 
 
 Entry = tuple[float, int, str, int, Timer]
-"""(time, event, key, sequence, timer): ordered by the first four, the last of which is unique."""
+"""(time, event, key, sequence, timer), ordered by the first four; the sequence is unique."""
 
 
 class Agenda:
-    """The time, and what is due when; a class of its own, for it is asked at every message."""
+    """The time and the timers. A class of its own because every message reads the time."""
 
     __slots__ = ("entries", "num_entered", "soon", "time_s")
 
     def __init__(self) -> None:
         self.time_s = 0.0
         self.entries: list[Entry] = []
-        """A heap of the entries that are due."""
+        """Heap of pending entries."""
         self.soon: Entry | None = None
-        """An entry that is due now, beside the heap: nearly always the next of all."""
+        """Entry that is due now, kept outside the heap: nearly always the next of all."""
         self.num_entered = 0
 
     def enter(self, time_s: float, event: Event, key: str, timer: Timer) -> None:
-        """Have a timer called at an instant, when nothing is runnable; the past is now."""
+        """Call a timer at an instant, when no task is runnable; a past time means now."""
         self.num_entered += 1
         if time_s > self.time_s:
             heappush(self.entries, (time_s, event, key, self.num_entered, timer))
@@ -107,7 +105,7 @@ class Agenda:
             heappush(self.entries, (self.time_s, event, key, self.num_entered, timer))
 
     def due(self, deadline_s: float) -> Timer | None:
-        """The next timer that is due by then, at whose instant it is from now on."""
+        """Return the next timer due by a time, and advance to its instant; None if there is none."""
         entries, soon = self.entries, self.soon
         if soon is not None and (not entries or soon < entries[0]):
             if soon[0] > deadline_s:
@@ -124,22 +122,22 @@ class Agenda:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class OrderedClock:
-    """A Trio clock that keeps an order within each instant and stands still while code runs.
+    """Trio clock that orders events within each instant and stands still while code runs.
 
-    Not an abstract class: `isinstance` is asked at every event and must be cheap.
+    It is no abstract class: `isinstance` is called at every event and must be cheap.
     """
 
     agenda: Agenda
 
     async def wait_until(self, time_s: float, event: Event, key: str) -> None:
-        """Wait for an instant; the past is now."""
+        """Wait for an instant; a past time means now."""
         raise NotImplementedError
 
 
 class RunClock:
-    """The clock of the run that is under way: found once by what asks it at every step.
+    """Handle of the current run's clock, for callers that need it at every step.
 
-    Finding it through Trio's context costs more than all that is asked of it.
+    Finding the clock through Trio's context costs more than reading it.
     """
 
     __slots__ = ("_agenda", "_current_time")
@@ -150,11 +148,11 @@ class RunClock:
         self._agenda = clock.agenda if isinstance(clock, OrderedClock) else None
 
     def now_s(self) -> float:
-        """Seconds on the run's clock."""
+        """Return the seconds on the run's clock."""
         return self._current_time() if self._agenda is None else self._agenda.time_s
 
     def enter(self, time_s: float, event: Event, key: str, timer: Timer) -> None:
-        """Have a timer called at `time_s`, as `call_at` says."""
+        """Call a timer at `time_s`, as `call_at` describes."""
         if self._agenda is not None:
             self._agenda.enter(time_s, event, key, timer)
         elif time_s <= self.now_s():
@@ -164,7 +162,7 @@ class RunClock:
 
 
 def now_s() -> float:
-    """Seconds on the run's clock."""
+    """Return the seconds on the run's clock."""
     return trio.current_time()
 
 
@@ -178,10 +176,10 @@ async def sleep_until(time_s: float, event: Event = Event.TIMEOUT, key: str = ""
 
 
 def call_at(time_s: float, event: Event, key: str, callback: Callable[[], None]) -> Timer:
-    """Call back at `time_s`, ordered like `sleep_until`; the past is now, but never at once.
+    """Call back at `time_s`, ordered like `sleep_until`.
 
-    What is runnable runs first. A `callback` that raises is logged on the wall clock, where no task is above
-    it; on a virtual clock it ends the run.
+    A past time means this instant, after all runnable tasks. A `callback` that raises ends the run on a
+    virtual clock; on the wall clock, where it has no parent task, the error is logged.
     """
     timer = CallTimer(callback)
     RunClock().enter(time_s, event, key, timer)
@@ -197,7 +195,7 @@ async def _ring_at(time_s: float, timer: Timer) -> None:
 
 
 def take_turn() -> str | None:
-    """Take the next place in the order of the run's clock, for `wait_turn`; None if it keeps no order."""
+    """Take the next place in the order of the run's clock, for `wait_turn`; None without an order."""
     clock = _ordered_clock()
     if clock is None:
         return None
@@ -206,10 +204,10 @@ def take_turn() -> str | None:
 
 
 async def wait_turn(turn: str | None) -> None:
-    """Go on, within this instant, in the order in which turns were taken.
+    """Continue within this instant, in the order in which turns were taken.
 
-    Trio shuffles the tasks that one event wakes. A task that has a turn goes on alone, when those before it
-    have come to rest; on a clock without an order it goes on at once.
+    Trio shuffles the tasks that one event wakes. A task with a turn continues alone, when those before it
+    have come to rest; on a clock without an order it continues at once.
     """
     clock = _ordered_clock()
     if turn is not None and clock is not None:
@@ -221,7 +219,7 @@ async def run_blocking(work: Callable[[*Ts], T], *args: *Ts, abandon_on_cancel: 
     """Run blocking `work`: in a thread on the wall clock, in place on a virtual one.
 
     On a virtual clock the work takes no time, so that equal runs stay equal. A cancelled caller waits for the
-    work to end, unless the work may be abandoned.
+    end of the work, unless the work may be abandoned.
     """
     if uses_threads():
         return await trio.to_thread.run_sync(work, *args, abandon_on_cancel=abandon_on_cancel)
@@ -229,7 +227,7 @@ async def run_blocking(work: Callable[[*Ts], T], *args: *Ts, abandon_on_cancel: 
 
 
 def uses_threads() -> bool:
-    """Return True if blocking work runs in threads: not on a virtual clock."""
+    """Return whether blocking work runs in threads, which it does not on a virtual clock."""
     return _ordered_clock() is None
 
 

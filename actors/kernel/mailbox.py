@@ -1,4 +1,4 @@
-"""Mailboxes and addresses: a `Ref` is all that actors share, a `Mailbox` all that it leads to."""
+"""Mailboxes, and addresses of them: a `Ref` is all that actors share."""
 
 from collections import deque
 from typing import Generic, NamedTuple, TypeVar
@@ -17,15 +17,15 @@ R = TypeVar("R")
 
 
 class ActorDied(Exception):
-    """This message will not be read: its receiver crashed or has ended."""
+    """The message will not be handled: its receiver crashed or has ended."""
 
 
 class MailboxFull(Exception):
-    """A bounded mailbox overflowed: back-pressure was not counted where requests enter."""
+    """A bounded mailbox overflowed: requests were not limited where they enter."""
 
 
 class MailboxStatistics(NamedTuple):
-    """The history of a mailbox: `last_s` is when the last message was taken, on the run's clock."""
+    """Counts of a mailbox; `last_s` is when the last message was taken, on the run's clock."""
 
     num_handled: int
     num_waiting: int
@@ -34,7 +34,7 @@ class MailboxStatistics(NamedTuple):
 
 
 class Mailbox(Generic[M]):
-    """Messages in order of arrival for one owner, and the number of callers that could add more."""
+    """Messages in order of arrival for one owner, and the number of counted callers."""
 
     __slots__ = (
         "_is_offered",
@@ -60,26 +60,26 @@ class Mailbox(Generic[M]):
         self.queue: deque[tuple[M, Reply[object] | None]] = deque()
         self.num_callers = 0
         self.num_away = 0
-        """Messages that an owner elsewhere was sent and has not begun to handle."""
+        """Messages sent to an owner in another process that it has not begun to handle."""
         self.watchers: list[Watcher] = []
         self.is_free = False
-        """True while the owner takes a message at once: it runs, handles none, and none waits."""
+        """Whether the owner takes a message at once: it runs, handles none, and none waits."""
         self.is_closed = False
-        """True once the owner takes no more messages."""
+        """Whether the owner has stopped taking messages."""
         self.num_handled = 0
         self.most_waiting = 0
         self.last_s = 0.0
-        """The time at which the last message was taken, if there was one."""
+        """Time at which the last message was taken; None before."""
         self._writers = trio.lowlevel.ParkingLot()
         self._is_offered = False
-        """True if a writer has been woken to take the room there is."""
+        """Whether a writer was woken to use the free room."""
 
     @property
     def is_full(self) -> bool:
         return self.capacity is not None and len(self.queue) + self.num_away >= self.capacity
 
     def put(self, message: M, reply: Reply[object] | None = None) -> None:
-        """Leave a message, which a free owner handles before this returns."""
+        """Add a message; a free owner handles it before this returns."""
         if self.is_free:
             return self.owner.receive(message, reply)
         if self.is_closed:
@@ -91,7 +91,7 @@ class Mailbox(Generic[M]):
             self.most_waiting = len(self.queue)
 
     async def room(self) -> None:
-        """Wait until one more message fits, first come first served, or until none ever will."""
+        """Wait until one more message fits, in order of waiting, or until the mailbox is closed."""
         turn: str | None = None
         while not self.is_closed and (self.is_full or self._is_offered):
             turn = turn or take_turn()
@@ -101,13 +101,13 @@ class Mailbox(Generic[M]):
             await wait_turn(turn)
 
     def offer_room(self) -> None:
-        """Wake the task that has waited longest for room, one only: Trio shuffles tasks woken together."""
+        """Wake only the task that has waited longest for room: Trio shuffles tasks woken together."""
         if self._writers and not (self.is_full or self._is_offered):
             self._is_offered = True
             self._writers.unpark()
 
     def take(self) -> tuple[M, Reply[object] | None]:
-        """Return the oldest message, and its reply if it is asked."""
+        """Return the oldest message, with its reply if it was asked."""
         oldest = self.queue.popleft()
         if self.capacity is not None:
             self.offer_room()
@@ -121,7 +121,7 @@ class Mailbox(Generic[M]):
             self.owner.wake()
 
     def close(self) -> None:
-        """Handle nothing any more: tasks that wait for an answer are told so."""
+        """Stop handling messages: tasks that wait for an answer get an error."""
         self.is_closed, self.is_free = True, False
         self._writers.unpark_all()
         while self.queue:
@@ -137,11 +137,11 @@ class Mailbox(Generic[M]):
 
 
 class Ref(Generic[M_contra]):
-    """The address of an actor that understands M, as one named sender holds it.
+    """The address of an actor that handles M, for one named sender, wherever the actor runs.
 
-    Where the actor runs is hidden here. A counted Ref keeps its actor alive until `close`. An actor that
-    talks upward, to a listener, holds an uncounted one, so that no ring keeps itself alive; a message to a
-    listener that has ended is dropped.
+    A counted Ref keeps its actor alive until `close`. An actor that sends upward, to a listener, has an
+    uncounted one, so that no ring of actors keeps itself alive; a message to a listener that has ended is
+    dropped.
     """
 
     __slots__ = ("_counted", "_mailbox", "_open", "_tap", "sender")
@@ -161,7 +161,12 @@ class Ref(Generic[M_contra]):
         return self._mailbox.name
 
     def tell(self, message: M_contra) -> None:
-        """Leave a message. Raises MailboxFull, or, where the Ref is counted, ActorDied."""
+        """Send a message.
+
+        Raises:
+            MailboxFull: A bounded mailbox has no room.
+            ActorDied: The actor has ended, and the Ref is counted.
+        """
         mailbox = self._mailbox
         if mailbox.is_closed and not self._counted:
             return
@@ -173,7 +178,7 @@ class Ref(Generic[M_contra]):
             mailbox.put(message)
 
     def request(self: "Ref[Q]", message: Ask[Q, R]) -> Reply[R]:
-        """Leave a message whose answer can be waited for later. Raises like `tell`."""
+        """Send a message, and return the Reply to wait for later. Raises like `tell`."""
         mailbox = self._mailbox
         if self._tap is not None:
             self._tap(trio.current_time(), self.sender, mailbox.name, message)
@@ -185,11 +190,13 @@ class Ref(Generic[M_contra]):
         return reply
 
     async def ask(self: "Ref[Q]", message: Ask[Q, R]) -> R:
-        """Leave a message and wait for the answer. Raises ActorDied if none will come.
+        """Send a message and wait for the answer. Always a checkpoint.
 
-        Always a checkpoint. An ask that is cancelled before it has left its message leaves none; after that,
-        the message is handled like any other and its answer is dropped. An answer that comes at once is never
-        lost.
+        An ask that is cancelled before it has sent its message sends none. After that, the message is handled
+        as usual and its answer is dropped. An answer that comes at once is never lost.
+
+        Raises:
+            ActorDied: There will be no answer.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         mailbox = self._mailbox

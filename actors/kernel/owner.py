@@ -1,4 +1,4 @@
-"""The parties that a mailbox knows: its owner, and watchers that pass on what becomes of it."""
+"""The owner of a mailbox, and watchers that pass on what happens to one."""
 
 from typing import Generic, TypeVar, cast
 
@@ -12,13 +12,13 @@ M_contra = TypeVar("M_contra", contravariant=True)
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Owner(Reader, Generic[M_contra]):
-    """The actor that reads a mailbox, as the mailbox knows it."""
+    """The actor that reads a mailbox."""
 
     _clock: RunClock | None = None
 
     @property
     def clock(self) -> RunClock:
-        """The run's clock, once the run has begun."""
+        """The run's clock, after the run has begun."""
         if self._clock is None:
             self._clock = RunClock()
         return self._clock
@@ -28,31 +28,31 @@ class Owner(Reader, Generic[M_contra]):
         raise NotImplementedError
 
     def tell_self(self, message: M_contra) -> None:
-        """Handle a message that the actor sends itself, unless it has ended meanwhile. It never raises."""
+        """Handle a message from the actor to itself, unless it has ended. It never raises."""
         raise NotImplementedError
 
     def wake(self) -> None:
-        """No counted caller is left."""
+        """Take note that no counted caller is left."""
         raise NotImplementedError
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Watcher:
-    """A listener, for senders elsewhere: called when a mailbox closes or loses a message to its owner."""
+    """Callbacks for senders elsewhere: a mailbox was closed, or its owner took a message."""
 
     def taken(self) -> None:
-        """The oldest message of a bounded mailbox is about to be handled."""
+        """Take note that the oldest message of a bounded mailbox is about to be handled."""
 
     def closed(self) -> None:
-        """The owner takes no message any more."""
+        """Take note that the owner has stopped taking messages."""
 
 
 AnyOwner = Owner[object]
-"""The type of any owner, made once: plain Python makes a type that is named in a call at every call."""
+"""Type of any owner, made once: plain Python makes a type named in a call at every call."""
 
 
 class MessageTimer(Timer):
-    """A message that an actor sends itself, due at an instant."""
+    """A message from an actor to itself at an instant."""
 
     __slots__ = ("_message", "_owner")
 

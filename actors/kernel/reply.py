@@ -1,7 +1,7 @@
-"""Questions and answers: a message names the type of its answer, which is there or will come.
+"""Replies: a message that is asked names the type of its answer, and gets it once, now or later.
 
-A message that is asked names its answer (`Ask`), so the wire from the asking actor to the method that answers
-is type-checked from end to end. A refusal is an answer.
+The wire from the asking actor to the answering method is type-checked from end to end (`Ask`). A refusal is
+an answer.
 """
 
 import logging
@@ -24,8 +24,8 @@ log = logging.getLogger("sundog.actors")
 class Ask(Protocol[M_co, R_contra]):
     """A message of type M that is answered with an R.
 
-    It says so by a method that is never called, not by a base class: a NamedTuple can have no base class, and
-    a dataclass that mypyc compiles no generic one.
+    The type is stated by a method that is never called. A base class could not state it: a NamedTuple cannot
+    have one, and a dataclass compiled by mypyc no generic one.
     """
 
     def answered_by(self, answer: R_contra, /) -> M_co: ...
@@ -33,17 +33,17 @@ class Ask(Protocol[M_co, R_contra]):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Reader:
-    """Takes one answer: an actor, another Reply, or a callback."""
+    """Receiver of one answer: an actor, another Reply, or a callback."""
 
     __slots__ = ()
 
     def take_answer(self, value: object, error: BaseException | None) -> None:
-        """The answer, or the error that came instead of it."""
+        """Take the answer, or the error that came instead."""
         raise NotImplementedError
 
 
 Taker = Callable[[object, BaseException | None], None]
-"""The type of a taker, made once: plain Python makes a type that is named in a call at every call."""
+"""Type of a taker, made once: plain Python makes a type named in a call at every call."""
 
 
 class _Callback(Reader):
@@ -60,9 +60,9 @@ class _Callback(Reader):
 
 
 class Reply(Reader, Generic[R_co]):
-    """An answer that is there or will come: set once, and read by one task or one Reader.
+    """An answer that is here or will come: set once, and read by one task or one Reader.
 
-    A second answer, a second reader while one waits, and a second Reader are bugs, and raise.
+    A second answer, a second waiting task and a second Reader are bugs, and raise.
     """
 
     __slots__ = ("_error", "_reader", "_task", "_turn", "_value", "is_settled")
@@ -74,18 +74,18 @@ class Reply(Reader, Generic[R_co]):
         self._task: trio.lowlevel.Task | None = None
         self._reader: Reader | None = None
         self._turn: str | None = None
-        """The place of the task that waits among those that learn of one crash."""
+        """Place of the waiting task among those that learn of one crash."""
 
     def set(self, value: R_co) -> None:  # type: ignore[misc]  # only its maker, which knows R, sets it
-        """Settle the reply with the answer."""
+        """Settle the reply with an answer."""
         self._settle(value, None)
 
     def fail(self, error: BaseException) -> None:
-        """Settle the reply with an error: there will be no answer."""
+        """Settle the reply with an error instead of an answer."""
         self._settle(None, error)
 
     async def wait(self) -> R_co:
-        """The answer, or the error that came instead of it. Always a checkpoint."""
+        """Wait for the answer and return it, or raise the error that came instead. Always a checkpoint."""
         if self.is_settled:
             await trio.lowlevel.checkpoint()
         else:
@@ -101,7 +101,7 @@ class Reply(Reader, Generic[R_co]):
         return self.wait().__await__()
 
     def result(self) -> R_co:
-        """The answer, which must be there; raises the error that came instead of it."""
+        """Return the answer, which must be here, or raise the error that came instead."""
         assert self.is_settled
         if self._error is not None:
             raise self._error
@@ -110,14 +110,14 @@ class Reply(Reader, Generic[R_co]):
     def then(self, callback: Callable[[R_co | None, BaseException | None], None]) -> None:
         """Call back with the answer or the error, now or when it comes.
 
-        A callback has no task to crash in: if it raises, the error is logged and nothing else is harmed.
+        A callback has no task to crash in: if it raises, the error is logged and nothing else is affected.
         """
         self.hand_to(_Callback(cast(Taker, callback)))
 
     def hand_to(self, reader: Reader) -> None:
-        """Give the answer or the error to `reader`, now or when it comes, as `then` does.
+        """Pass the answer or the error to `reader`, now or when it comes.
 
-        A reply that is settled before it is handed an answer keeps what it has.
+        A `reader` that is a settled Reply keeps its own answer.
         """
         if self._task is not None or self._reader is not None:
             self._refuse_reader()
@@ -126,7 +126,7 @@ class Reply(Reader, Generic[R_co]):
             self._hand_over()
 
     def take_answer(self, value: object, error: BaseException | None) -> None:
-        """Be settled by the answer of another reply, unless settled already."""
+        """Settle with the answer of another reply, unless settled."""
         if not self.is_settled:
             self._settle(value, error)
 
@@ -159,9 +159,9 @@ class Reply(Reader, Generic[R_co]):
 
 
 Waiting = Coroutine[object, object, object]
-"""A handler that waits before it answers."""
+"""Handler that waits before it answers."""
 Answered = NewType("Answered", object)
-"""The result of a handler for a message that is asked; only `answer` makes one."""
+"""Result of a handler for a message that is asked; made by `answer` alone."""
 
 
 @overload
@@ -171,16 +171,16 @@ def answer(message: Ask[object, R], given: Reply[R]) -> Answered: ...
 @overload
 def answer(message: Ask[object, R], given: R) -> Answered: ...
 def answer(message: object, given: object) -> Answered:
-    """The answer to `message`: at once, as a Reply, or by a coroutine that the actor waits for."""
+    """Return the answer to `message`: at once, as a Reply, or by a coroutine that the actor awaits."""
     return given  # type: ignore[return-value]  # what a call of the NewType would return, without the call
 
 
 def must_wait(given: object) -> TypeGuard[Waiting]:
-    """Return True for a coroutine, told by a method: asking for its class takes four times as long."""
+    """Return whether a result is a coroutine, by a method: reading its class takes four times as long."""
     return hasattr(given, "throw")
 
 
 def discard(given: object) -> None:
-    """Drop what a handler gave: no caller waits for it any more."""
+    """Drop the result of a handler whose caller has gone."""
     if must_wait(given):
         given.close()

@@ -1,4 +1,4 @@
-"""The stream from AsyncLLM to one reader: unread deltas merge, so a slow reader costs nothing."""
+"""The stream from AsyncLLM to one reader. Unread deltas merge, so that a slow reader costs nothing."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,13 +13,11 @@ from sundog.actors.core.params.logprobs import TokenLogprobs
 class Delta:
     """New text and tokens of one request since the last read.
 
-    `finish_reason` is None until the last delta. `error` says what happened to a request that failed or was
-    refused, and `retry_after_s` when the latter may come again. `stop_reason` is the stop string or token
-    that ended it.
-    `times_s` are the end times of the steps that produced the tokens, one each. Where they were asked for,
-    `logprobs` has one entry for each of `token_ids`, and `prompt_logprobs`, with the first token, one for
-    each token of the prompt, None for the first of them. `vector` answers a request with `pooling`
-    (`StepResult.vectors`).
+    `finish_reason` is None until the last delta. `error` is why a request failed or was refused, and
+    `retry_after_s` when a refused one may be sent again. `stop_reason` is the stop string or token. `times_s`
+    has the end of the step of each token. If requested, `logprobs` has an entry for each of `token_ids`, and
+    `prompt_logprobs`, with the first token, one for each prompt token, None for the first of them. `vector`
+    is the answer to a request with `pooling` (`StepResult.vectors`).
     """
 
     text: str = ""
@@ -36,12 +34,12 @@ class Delta:
     vector: bytes | None = None
 
     def merged(self, later: "Delta") -> "Delta":
-        """This delta and a later one as if they had been written at once."""
+        """Return this delta and a later one as one."""
         return joined([self, later])
 
 
 def joined(deltas: Sequence[Delta]) -> Delta:
-    """Deltas, in order, as if they had been written at once. O(their contents)."""
+    """Return deltas, in order, as one. O(their contents)."""
     if len(deltas) == 1:
         return deltas[0]
     last = deltas[-1]
@@ -62,14 +60,14 @@ def joined(deltas: Sequence[Delta]) -> Delta:
 
 
 MOST_UNREAD = 256
-"""Deltas that are kept apart; more are joined before they are read, so that few objects are left of them."""
+"""Number of deltas kept apart; more are joined before they are read, to keep few objects."""
 
 
 class DeltaStream:
-    """A stream with one writer that never waits, and one reader.
+    """Stream with one writer, which never waits, and one reader.
 
-    It is a task that reads `async for delta in stream` until the last, or one that is told by `watch` when
-    there is something to `take`, and never waits itself.
+    The reader is a task that reads `async for delta in stream` until the last, or a callback set by `watch`
+    that takes what there is and never waits.
     """
 
     __slots__ = ("_done", "_interval", "_is_due", "_num_unread", "_on_unread", "_task", "_unread")
@@ -77,15 +75,15 @@ class DeltaStream:
     def __init__(self) -> None:
         self._on_unread: Callable[[], None] | None = None
         self._unread: list[Delta] = []
-        """The deltas that the reader has not taken: joined when it reads, so that a write costs the same."""
+        """Deltas that the reader has not taken, joined when it reads: a write has constant cost."""
         self._done = False
         self._task: trio.lowlevel.Task | None = None
         self._interval = self._num_unread = 1
         self._is_due = False
-        """True if what is unread may be taken, by a reader that watches."""
+        """Whether a watching reader may take what is unread."""
 
     def put(self, delta: Delta) -> None:
-        """Add a delta; it merges with what the reader has not taken yet."""
+        """Add a delta; it merges with what the reader has not taken."""
         unread = self._unread
         unread.append(delta)
         if self._on_unread is not None and not self._is_due:
@@ -115,10 +113,10 @@ class DeltaStream:
         return self._taken()
 
     def watch(self, on_unread: Callable[[], None], interval: int = 1) -> None:
-        """Have this called whenever there is something to take and there was nothing; at once if there is.
+        """Call back when there is something to take and there was nothing; at once if there is.
 
-        There is when `interval` tokens are unread, or the first delta, or the last. It is called by the
-        writer, in whose stack it must do as good as nothing.
+        There is something when `interval` tokens are unread, or the first or last delta. The writer calls it
+        on its own stack, where it must do next to nothing.
         """
         self._on_unread = on_unread
         self._interval = self._num_unread = interval
@@ -127,7 +125,7 @@ class DeltaStream:
             on_unread()
 
     def take(self) -> Delta | None:
-        """Return what there is to take, without waiting for it; None if there is nothing."""
+        """Return what there is to take, without waiting; None if there is nothing."""
         return self._taken() if self._unread and (self._is_due or self._on_unread is None) else None
 
     def _taken(self) -> Delta:

@@ -1,4 +1,4 @@
-"""The tap: one listener to every message of a graph. A tap that fails is dropped and harms nothing."""
+"""The tap: a hook that sees every message of a graph. A tap that fails is dropped, with a warning."""
 
 import logging
 from collections.abc import Callable
@@ -6,13 +6,13 @@ from collections.abc import Callable
 from sundog.actors.core.config import ConfigError
 
 Tap = Callable[[float, str, str, object], None]
-"""Sees every message: time on the run's clock, sender, receiver, message."""
+"""Hook for every message: time on the run's clock, sender, receiver, message."""
 
 log = logging.getLogger("sundog.actors")
 
 
 class GuardedTap:
-    """Passes messages on to a tap until it fails, and then warns once."""
+    """Tap that forwards messages until the inner tap fails, and warns once."""
 
     __slots__ = ("_tap",)
 
@@ -33,5 +33,5 @@ class GuardedTap:
 
 
 def guarded(tap: Tap | None) -> Tap | None:
-    """A tap that never raises; all actors of a graph share the one that they are given."""
+    """Return a tap that never raises; all actors of a graph share the one that they get."""
     return tap if tap is None or isinstance(tap, GuardedTap) else GuardedTap(tap)

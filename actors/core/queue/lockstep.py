@@ -1,13 +1,14 @@
 """Requests that decode in lockstep: one token each in every step, and no step touches them.
 
-In steady decode nothing changes but lengths, so a member's lengths are not kept but follow from the step in
-which it joined. A step touches a member only when it needs a new block (`grows`), has filled one (`fills`) or
-reaches its length limit (`expiries`): three calendars by step number, the first two in order of admission.
+In steady decode only lengths change. A member's lengths are therefore not stored; they follow from the step
+in which it joined. A step touches a member only when the member needs a new block (`grows`), has filled one
+(`fills`) or reaches its length limit (`expiries`): three calendars by step number, the first two in order of
+admission.
 
-Law: settling a member at any moment gives the counts that touching it in every step would have.
+Law: settling a member at any moment gives the counts that touching it in every step would have given.
 
-With blocks of 4 tokens, a request that step 10 lets catch up has 6 computed tokens in 2 blocks, of which the
-first is registered, and may have 10 tokens in all. Step 10 samples its 7th token, and then
+With blocks of 4 tokens, a request that catches up in step 10 has 6 computed tokens in 2 blocks, of which the
+first is registered, and a limit of 10 tokens. Step 10 samples its 7th token, and then
 
     step            11    12    13
     computes token   7     8     9
@@ -27,15 +28,16 @@ from sundog.actors.core.request import Request
 
 Calendar = dict[int, list[Request]]
 PLENTY: Final = 256
-"""A number of steps that is plenty: a run of this many may end without need."""
+"""Number of steps that is enough for one decode run."""
 
 
 class InFlight:
     """A planned step whose result has not come back.
 
-    `samplers` sample in it without being in lockstep any more, and `drafted` says how many drafts it verifies
-    of each; outputs of `dropped` requests are thrown away when they come. `firsts` sample their first token.
-    `computed` says how many full blocks requests with chunks then have, and if that is all they know.
+    `samplers` sample in it without being in lockstep any more. `drafted` is how many drafts it verifies of
+    each request. Outputs of `dropped` requests are discarded when they come. `firsts` sample their first
+    token. `computed` is how many full blocks requests with chunks will have, and whether that is all they
+    know.
     """
 
     __slots__ = ("computed", "drafted", "dropped", "firsts", "samplers", "step")
@@ -72,7 +74,7 @@ def _order(request: Request) -> int:
 
 
 class Lockstep:
-    """The members, the number of steps planned and the number whose results have come back."""
+    """The members, the number of planned steps, and the number of steps whose results have come back."""
 
     __slots__ = (
         "_expiry_steps",
@@ -95,21 +97,21 @@ class Lockstep:
         self.service = None if token_weights is None else TenantService(token_weights, self)
         self.members: dict[str, Request] = {}
         self.max_order = 0
-        """A bound of the members' latest admissions: none is later."""
+        """Upper bound of the members' latest admissions."""
         self.planned = 0
         self.done = 0
         self.done_s = 0.0
-        """The time at which the last step that is done ended."""
+        """Time at which the last finished step ended."""
         self.in_flight: list[InFlight] = []
         self.grows: Calendar = {}
         self.fills: Calendar = {}
         self.expiries: Calendar = {}
         self._expiry_steps: list[int] = []
         self._first_expiry = 0
-        """A step before which no member reaches its limit."""
+        """Step before which no member reaches its limit."""
 
     def join(self, request: Request) -> None:
-        """A request that the step just planned lets catch up is in lockstep from now on."""
+        """Add a request that catches up with the step just planned."""
         now, held = self.planned, request.num_computed_tokens
         request.in_lockstep = True
         request.joined = now
@@ -117,6 +119,7 @@ class Lockstep:
         self.max_order = max(self.max_order, request.order)
         if request.first_token_s is None:
             self.in_flight[-1].firsts.append(request)
+        # Step now + n computes token held + n; the first behind the last block's slots needs a new block.
         self.enter_grow(request, now + len(request.block_ids) * self.block_size - held + 1)
         if request.num_registered_blocks < request.num_named_blocks:
             full = (request.num_registered_blocks + 1) * self.block_size
@@ -140,9 +143,9 @@ class Lockstep:
         _enter(self.fills, step, request)
 
     def due_to_grow(self, step: int) -> list[Request]:
-        """Members whose next token in `step` needs a new block; each is entered again.
+        """Return members whose next token in `step` needs a new block, and enter each again.
 
-        The list is the calendar's own, until a member is settled.
+        The list is the calendar's own until a member is settled.
         """
         return self._grow_next(step, step + self.block_size) if step in self.grows else []
 
@@ -156,9 +159,9 @@ class Lockstep:
         return growing
 
     def grow_through(self, first: int, last: int) -> tuple[list[Request], int]:
-        """The members that need blocks in steps `first` to `last`, in turn, and the number of blocks.
+        """Return the members that need blocks in steps `first` to `last`, in turn, and the number of blocks.
 
-        Turns repeat: the n-th block of the k requests returned goes to request n modulo k.
+        Turns repeat: the n-th block goes to request n modulo k, of the k requests returned.
         """
         size, turns, num_blocks = self.block_size, [], 0
         for step in range(first, min(last, first + size - 1) + 1):
@@ -171,7 +174,7 @@ class Lockstep:
         return turns, num_blocks
 
     def due_to_fill(self, step: int) -> list[Request]:
-        """Members whose token of `step` fills a block; each is entered again."""
+        """Return members whose token of `step` fills a block, and enter each again."""
         due: list[Request] = []
         if step in self.fills:
             due = self.fills.pop(step)
@@ -181,46 +184,48 @@ class Lockstep:
         return due
 
     def due_to_expire(self, step: int) -> list[Request]:
-        """Members that the token of `step` brings to their length limit."""
+        """Return members that reach their length limit with the token of `step`."""
         if step < self._first_expiry or step not in self.expiries:
             return []
         entered = self.expiries.pop(step)
+        # `settle` leaves entries here, and a request may have joined again since: its expiry moved.
         return [request for request in entered if request.in_lockstep and self.expiry(request) == step]
 
     def expiry(self, request: Request) -> int:
-        """The step whose token brings a member to its length limit."""
+        """Return the step whose token brings a member to its length limit."""
         return request.joined + request.length_limit - request.num_computed_tokens - 1
 
     def num_computed(self, request: Request) -> int:
-        """Exact computed tokens of any request, planned steps included."""
+        """Return the exact number of computed tokens of any request, including planned steps."""
         if not request.in_lockstep:
             return request.num_computed_tokens
         return request.num_computed_tokens + self.planned - request.joined
 
     def num_in_flight(self, request: Request) -> int:
-        """Exact number of the request's samples that have not come back."""
+        """Return the exact number of the request's samples that have not come back."""
         if not request.in_lockstep:
             return request.num_in_flight
         return request.num_in_flight + self.planned - max(self.done, request.joined - 1)
 
     def num_tokens(self, request: Request) -> int:
-        """Exact known tokens of any request."""
+        """Return the exact number of known tokens of any request."""
         if not request.in_lockstep:
             return request.num_tokens
         return request.num_tokens + max(0, self.done - request.joined + 1)
 
     def last_token_s(self, request: Request) -> float | None:
-        """The end of the step that gave any request its latest token; None before its first."""
+        """Return when any request got its latest token; None before its first."""
         is_given = request.in_lockstep and self.done >= request.joined
         return self.done_s if is_given else request.last_token_s
 
     def settle(self, request: Request) -> None:
-        """Take a member out, with exact counts."""
+        """Remove a member, and store its exact counts."""
         if self.done >= request.joined:
             request.last_token_s = self.done_s
         computed, in_flight = self.num_computed(request), self.num_in_flight(request)
         request.num_tokens = self.num_tokens(request)
         request.num_computed_tokens, request.num_in_flight = computed, in_flight
+        # A member is in no list of samplers; the steps in flight that it samples in must list it from now on.
         for record in self.in_flight:
             if record.step >= request.joined:
                 record.samplers.append(request)
@@ -234,7 +239,7 @@ class Lockstep:
             self.service.settle(request)
 
     def dissolve(self) -> list[Request]:
-        """Settle every member of the lockstep. O(members)"""
+        """Settle every member. O(members)"""
         members = list(self.members.values())
         for request in members:
             self.settle(request)
@@ -245,7 +250,7 @@ class Lockstep:
         return members
 
     def next_expiry(self) -> int | None:
-        """The first step, from the last planned on, whose token may bring a member to its limit."""
+        """Return the first step, from the last planned on, whose token may bring a member to its limit."""
         steps = self._expiry_steps
         while steps and (steps[0] < self.planned or steps[0] not in self.expiries):
             self.expiries.pop(heapq.heappop(steps), None)
@@ -255,8 +260,9 @@ class Lockstep:
         return steps[0]
 
     def steps_that_fit(self, num_free_blocks: int) -> int:
-        """Return a number of steps that surely give each member its blocks. O(block size) if few are free."""
+        """Return a number of steps for which blocks surely suffice. O(block size) if few are free."""
         grows, size = self.grows, self.block_size
+        # Lower bound without a look at the calendar: every member gets the same number of blocks.
         num_each = num_free_blocks // len(self.members) if self.members else 0
         if num_each * size >= PLENTY:
             return num_each * size  # Every member grows at most once in as many steps as a block has tokens.
