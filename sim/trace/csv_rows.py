@@ -6,6 +6,7 @@ Quoting is not understood, as none of these formats quotes.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date
+from typing import Final
 
 from sundog.sim.files.lines import shown
 from sundog.sim.trace.record import (
@@ -54,6 +55,8 @@ KNOWN_DIALECTS = (AZURE, BENCH, SERVEGEN, SERVEGEN_REASON, BURSTGPT, BURSTGPT_SE
 DIALECTS = {d.header: d for d in KNOWN_DIALECTS}
 
 
+UNDERSCORE: Final = ord("_")
+"""In Python's numbers, and in no trace's. Bytes are searched for a number without an exception on the way."""
 SAFE_DIGITS = 8
 """A number of so few digits is not above MAX_TOKENS."""
 
@@ -110,7 +113,8 @@ class CsvRows:
         self._names = dialect.columns
         self._arrival: Callable[[bytes], float] = Timestamps() if dialect.timestamps else float
         self._previous_s, self._index = 0.0, 0
-        self._from_first = FromFirst()
+        self._from_first: FromFirst | None = FromFirst()
+        """What counts instants from the first, if that is a date; None once a first one was none."""
 
     def read(self, lines: Iterator[bytes]) -> Iterator[TraceRequest]:
         """The requests; raises TraceError at the first bad row, or when there is none."""
@@ -135,19 +139,26 @@ class CsvRows:
         return TraceRequest(request_id, arrival_s, prompt, output)
 
     def _seconds(self, value: bytes) -> float:
-        name = self._names[self._dialect.places[0]]
         try:
-            if b"_" in value:
+            if UNDERSCORE in value:
                 raise ValueError
-            arrival_s = self._from_first(self._arrival(value), value.decode("ascii", "replace"))
+            arrival_s = self._arrival(value)
+            if self._from_first is not None:
+                arrival_s = self._from_first(arrival_s, value.decode("ascii", "replace"))
+                if not self._from_first.is_date:
+                    self._from_first = None
         except ValueError:
             kind = "a timestamp" if self._dialect.timestamps else "a number"
-            raise self._error(f"{shown(value)} is not {kind}", name) from None
+            raise self._error(f"{shown(value)} is not {kind}", self._arrival_name) from None
         if not 0.0 <= self._previous_s <= arrival_s <= MAX_SPAN_S:
             reason = arrival_problem(arrival_s, self._previous_s)
             if reason:
-                raise self._error(reason, name)
+                raise self._error(reason, self._arrival_name)
         return arrival_s
+
+    @property
+    def _arrival_name(self) -> str:
+        return self._names[self._dialect.places[0]]
 
     def _tokens(self, value: bytes, name: str, what: str) -> int:
         if value.isdigit() and len(value) <= SAFE_DIGITS and (few := int(value)):

@@ -86,6 +86,9 @@ class BlockPool:
         while count > 0:
             run = self._free.first
             num_blocks = len(run.blocks)
+            if count == 1 and num_blocks > 1 and not run.keys:  # a decode's next block, most often
+                blocks.append(run.blocks.pop())
+                return blocks
             if run.keys:
                 if num_blocks > count:
                     self._split(run, num_blocks - count)

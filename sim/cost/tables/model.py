@@ -125,8 +125,8 @@ class TablesCost(CostModel):
         places = [context / work.num_decodes for context in work.few_contexts(num_steps)]
         steps_s = [self._rest_s(work)] * num_steps
         for layers in self.layers:
-            own_s = layers.decodes(work.num_decodes).at_few(places)
-            steps_s = [before_s + seconds for before_s, seconds in zip(steps_s, own_s, strict=True)]
+            for index, seconds in enumerate(layers.decodes(work.num_decodes).at_few(places)):
+                steps_s[index] += seconds
         return steps_s
 
     def run_s(self, work: StepWork, num_steps: int) -> Seconds:
