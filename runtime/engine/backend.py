@@ -1,4 +1,4 @@
-"""The torch backend: an engine's steps, launched and answered for the actors above."""
+"""The torch backend: it launches an engine's steps and returns their results to the actors."""
 
 import gc
 import logging
@@ -32,22 +32,26 @@ _LOG = logging.getLogger("sundog")
 
 
 class Loaded(NamedTuple):
-    """The state that the backend holds from `load` to `close`."""
+    """State of the backend from `load` to `close`."""
 
     engine: Engine
     model: Model
     adapters: Adapters | None
     device_thread: DeviceThread | None
-    """The thread that launches the engine's steps ahead, if they are."""
+    """Thread that launches steps ahead; None if steps are not launched ahead."""
 
 
 class TorchBackend(ModelLoader):
-    """A decoder-only Hugging Face model from a local folder, on a paged cache."""
+    """Backend for a decoder-only Hugging Face model from a local folder, on a paged cache."""
 
     _loaded: Loaded | None = None
 
     async def load(self) -> Capacity:
-        """Read the weights and make the cache; raises ConfigError where either fails."""
+        """Read the weights and allocate the cache.
+
+        Raises:
+            ConfigError: The model cannot be read, or its cache does not fit.
+        """
         engine, model, num_blocks = await run_blocking(self.open)
         self._loaded = Loaded(
             engine,
@@ -60,7 +64,7 @@ class TorchBackend(ModelLoader):
     def execute(self, batch: Batch) -> Coroutine[object, object, StepResult] | Reply[StepResult]:
         """Execute one step of the batch, whatever its `max_steps`.
 
-        Gives each sampling request a token, or the reason why it alone has none.
+        The result has a token for each sampling request, or the reason why it has none.
         """
         if self._loaded is None:
             raise RuntimeError("execute before load")
@@ -74,16 +78,16 @@ class TorchBackend(ModelLoader):
         return engine.finish(flight, trio.current_time())
 
     def hold_grammar(self, constraint: Constraint) -> int | None:
-        """Keep it until it is let go; return its bytes, none where there is nothing to compile it with."""
+        """Keep a compiled grammar; return its bytes, or None if it has yet to be compiled."""
         return 0 if self._grammars is None else self._grammars.hold(constraint)
 
     def let_go_grammar(self, constraint: Constraint) -> None:
-        """It need not be kept any more, for one who held it."""
+        """Release a grammar that one request held."""
         if self._grammars is not None:
             self._grammars.let_go(constraint)
 
     def compile_grammar(self, constraint: Constraint) -> None:
-        """Compile and keep it, or keep why it cannot be compiled."""
+        """Compile and keep a grammar, or keep the reason why it cannot be compiled."""
         assert self._grammars is not None
         self._grammars.compile_ahead(constraint)
 
@@ -105,15 +109,15 @@ class TorchBackend(ModelLoader):
         return refused or Done()
 
     def kv_block_bytes(self) -> int:
-        """The bytes of a block, over all layers."""
+        """Return the bytes of a block, over all layers."""
         return self._cache.block_bytes
 
     def read_kv(self, block_ids: Sequence[int]) -> bytes:
-        """Return what blocks of the cache hold, layer by layer."""
+        """Return the contents of blocks of the cache, layer by layer."""
         return self._cache.read(block_ids)
 
     def write_kv(self, block_ids: Sequence[int], data: bytes) -> None:
-        """Fill blocks of the cache with what `read_kv` of such a backend has returned."""
+        """Write blocks of the cache, from what `read_kv` of an equal backend returned."""
         self._cache.fill(block_ids, data)
 
     @property
@@ -122,7 +126,7 @@ class TorchBackend(ModelLoader):
         return self._loaded.model.cache
 
     async def close(self) -> None:
-        """Release the weights and the cache; a GPU's memory goes back to its driver, for other processes."""
+        """Release the weights and the cache, and return a GPU's memory to its driver."""
         loaded, self._loaded = self._loaded, None
         if loaded is None:
             return

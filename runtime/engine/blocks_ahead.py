@@ -1,9 +1,9 @@
-"""KV blocks that have memory before a prompt needs them, on a CPU.
+"""Preparation of KV blocks on a CPU: they get memory before a prompt needs them.
 
-The cache is lazy: a block takes memory when it is first written. Where a host gives a virtual machine its
-memory page by page, that is a fifth of a long prompt's time. So the next blocks behind those in use are given
-theirs by a thread that everything else goes before (Linux 5.14, `MADV_POPULATE_WRITE`). Without it, blocks
-wait for their first writer.
+The cache is lazy: a block gets memory when it is first written. If a host gives a virtual machine its memory
+page by page, that takes a fifth of a long prompt's time. A thread with the lowest priority therefore
+populates the next blocks behind those in use (Linux 5.14, `MADV_POPULATE_WRITE`). Without it, blocks get
+memory from their first writer.
 """
 
 import logging
@@ -21,11 +21,11 @@ MADV_POPULATE_WRITE = 23
 PAGE = 4096
 MOST_BYTES = 512 << 20
 AT_ONCE = 64
-"""Blocks between two looks at how far the engine has come."""
+"""Number of blocks between two checks of the engine's progress."""
 
 
 class BlocksAhead:
-    """Keeps `num_ahead` blocks of a cache ready, or as many as `MOST_BYTES` hold.
+    """Thread that keeps `num_ahead` blocks of a cache ready, or as many as `MOST_BYTES` allow.
 
     Block ids are given out in order the first time.
     """
@@ -35,12 +35,12 @@ class BlocksAhead:
         self._num_blocks = len(layers[0])
         self._num_ahead = min(num_ahead, MOST_BYTES // sum(layer[0].nbytes for layer in layers))
         self._num_used = 0
-        """The first block behind all that have been in use."""
+        """First block behind all that have been in use."""
         self._num_ready = 0 if self._num_ahead and sys.platform == "linux" else self._num_blocks
         self._thread: threading.Thread | None = None
 
     def follow(self, batch: Batch) -> None:
-        """Note which blocks a batch gives to requests, and have more made ready if few are left."""
+        """Record which blocks a batch uses, and prepare more if few are left."""
         for _, block_ids in batch.new_blocks:
             self._num_used = max(self._num_used, max(block_ids) + 1)
         for admission in batch.admitted:
@@ -49,7 +49,7 @@ class BlocksAhead:
         self.begin()
 
     def begin(self) -> threading.Thread | None:
-        """Make blocks ready if fewer than half of those wanted are; return the thread that does."""
+        """Prepare blocks if fewer than half of `num_ahead` are ready; return the thread that does."""
         wanted = min(self._num_used + self._num_ahead // 2, self._num_blocks)
         if self._num_ready < wanted and (self._thread is None or not self._thread.is_alive()):
             self._thread = threading.Thread(target=self._make_ready, name="blocks ahead", daemon=True)

@@ -1,7 +1,7 @@
-"""Steps of a device that computes while the host goes on: one thread launches them, another waits for them.
+"""Threads for a device that computes while the host goes on: one launches steps, another waits for them.
 
-The engine belongs to the launching thread alone, so that a step is launched as soon as it is asked for,
-whatever runs. Answers are given on the event loop. A step that raises fails, and so does every later one.
+Only the launching thread uses the engine, so that a step is launched as soon as it is requested. Replies are
+set on the event loop. When a step raises, it fails, and so does every later one.
 """
 
 from contextlib import suppress
@@ -17,21 +17,21 @@ from sundog.runtime.engine.engine import Engine, Flight
 
 
 class AskedStep(NamedTuple):
-    """A request to launch a step."""
+    """Request to launch a step."""
 
     batch: Batch
     reply: Reply[StepResult]
 
 
 class LaunchedStep(NamedTuple):
-    """A step that is under way."""
+    """Step in flight."""
 
     flight: Flight
     reply: Reply[StepResult]
 
 
 class EndedStep(NamedTuple):
-    """A step whose tokens have come."""
+    """Step whose tokens have arrived."""
 
     flight: Flight
     reply: Reply[StepResult]
@@ -39,7 +39,7 @@ class EndedStep(NamedTuple):
 
 
 class DeviceThread:
-    """The steps of one engine, in the order in which they are asked for. Made within the event loop."""
+    """The steps of one engine, in order of request. Made within the event loop."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -53,13 +53,13 @@ class DeviceThread:
             thread.start()
 
     def execute(self, batch: Batch) -> Reply[StepResult]:
-        """Return the reply that has the batch's result once the step has ended."""
+        """Return a reply that gets the batch's result at the end of the step."""
         reply: Reply[StepResult] = Reply()
         self._todo.put(AskedStep(batch, reply))
         return reply
 
     def close(self) -> None:
-        """End both threads, when the steps that are under way have ended."""
+        """End both threads after the steps in flight."""
         self._todo.put(None)
         for thread in self._threads:
             thread.join()

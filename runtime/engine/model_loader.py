@@ -1,6 +1,6 @@
-"""A model folder opened: its weights, its cache as large as memory allows, and the engine of both.
+"""Loading of a model folder: its weights, a cache as large as memory allows, and the engine of both.
 
-Nothing here waits for anything but the device.
+Nothing here waits, except for the device.
 """
 
 import logging
@@ -117,7 +117,7 @@ class ModelLoader:
         self._progress = LoadProgress(self._model_dir.name)
 
     def open(self) -> tuple[Engine, Model, int]:
-        """The engine, its model, and the number of blocks."""
+        """Return the engine, its model, and the number of blocks."""
         try:
             with self._progress.shown() if self._remarks else nullcontext():
                 return self._opened()

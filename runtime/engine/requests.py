@@ -41,31 +41,35 @@ class AdapterColumn:
         return number is not None
 
     def used(self, rows: Iterable[int]) -> set[int]:
-        """The numbers of the adapters in these rows."""
+        """Return the numbers of the adapters in these rows."""
         return set(self._number[list(rows)].tolist())
 
     def of_tokens(self, parts: Sequence[Part]) -> Ints | None:
-        """The number of each token's adapter [T]; None in a server without adapters."""
+        """Return the number of each token's adapter [T]; None on a server without adapters."""
         if not (self._numbers and parts):
             return None
         return np.concatenate([np.repeat(self._number[part.row_N], part.num_queries) for part in parts])
 
 
 class Prompts:
-    """The known tokens of each request from its admission until it decodes."""
+    """Known tokens of each request, from its admission until it decodes."""
 
     def __init__(self) -> None:
         self._known: dict[str, Ints] = {}
         self._num_top: dict[str, int] = {}
-        """The number of likeliest tokens wanted beside each of the prompt; only requests that want any."""
+        """Number of top log probabilities requested for each prompt token, if any."""
 
     @property
     def has_scored(self) -> bool:
-        """True if any request wants log probabilities of its prompt."""
+        """Whether a request needs log probabilities of its prompt."""
         return bool(self._num_top)
 
     def admit(self, admission: Admission) -> None:
-        """Raises ValueError for a request that comes without its tokens."""
+        """Store the tokens of an admitted request.
+
+        Raises:
+            ValueError: The request comes without its tokens.
+        """
         request_id = admission.request_id
         if admission.token_ids is None or len(admission.token_ids) != admission.num_tokens:
             raise ValueError(f"request {request_id} comes without its {admission.num_tokens} tokens")
@@ -75,7 +79,7 @@ class Prompts:
             self._num_top[request_id] = wanted  # with its first token it has had them all
 
     def caught_up(self, request_id: str) -> None:
-        """The request decodes from now on."""
+        """Forget the tokens of a request that decodes from now on."""
         del self._known[request_id]
 
     def forget(self, request_id: str) -> None:
@@ -83,7 +87,7 @@ class Prompts:
         self._num_top.pop(request_id, None)
 
     def tokens(self, chunk: Chunk, first: int) -> Ints:
-        """The tokens of a chunk that begins with the request's token `first`."""
+        """Return the tokens of a chunk that begins with the request's token `first`."""
         known = self._known[chunk.request_id]
         end = first + chunk.num_tokens
         if end > len(known) or chunk.samples != (end == len(known)):
@@ -93,9 +97,9 @@ class Prompts:
         return known[first:end]
 
     def scored(self, chunk: Chunk, first: int, row: int) -> Scored | None:
-        """The prompt tokens that a chunk predicts, which begins at `row` of the step with token `first`.
+        """Return the prompt tokens that a chunk predicts, from token `first` in row `row` of the step on.
 
-        Each token's next, but for the last of the prompt.
+        Each token predicts the next one; the last token of the prompt predicts an output.
         """
         num_top = self._num_top.get(chunk.request_id)
         if num_top is None:
@@ -107,10 +111,11 @@ class Prompts:
 
 
 class Requests:
-    """Every admitted request, kept by the rules of `sundog.actors.core.batch`.
+    """All admitted requests, by the rules of `sundog.actors.core.batch`.
 
-    `fold` takes a batch in and says what to compute; `advance` notes what came out. A batch that breaks the
-    rules raises ValueError with the request's id. `drafts` are kept if there is speculative decoding.
+    `fold` applies a batch and returns what to compute; `advance` records what was sampled. A batch that
+    breaks the rules raises ValueError with the request's id. `drafts` are kept if there is speculative
+    decoding.
     """
 
     def __init__(
@@ -138,18 +143,18 @@ class Requests:
         self._num_blocks = np.zeros(num_rows, np.int64)
         self._num_computed = np.zeros(num_rows, np.int64)
         self._admission = np.zeros(num_rows, np.int64)
-        """The number of requests that have had the row before."""
+        """Number of earlier requests in the same row."""
         self._last_token = np.zeros(num_rows, np.int64)
         self._decode_rows: Ints | None = None
         self._tainted: set[int] = set()
-        """Blocks of requests that failed, which may hold NaN."""
+        """Blocks of failed requests, which may contain NaN."""
         self._wiped: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._row)
 
     def fold(self, batch: Batch) -> Step:
-        """Take the batch in; the tokens of decoding requests come first, then the chunks'."""
+        """Apply the batch; tokens of decoding requests come first, then those of chunks."""
         for request_id in batch.finished:
             if request_id in self._row:  # otherwise it ended while it waited
                 self._forget(request_id)
@@ -178,11 +183,10 @@ class Requests:
         return step
 
     def advance(self, step: Step, sampled: Sampled) -> list[int]:
-        """Append the sampled tokens to their requests; returns the rows whose tokens count.
+        """Append the sampled tokens to their requests; return the rows whose tokens count.
 
-        Rows behind a draft that was not what its request sampled do not count. Of requests that have gone
-        since, nothing is noted. A request that failed goes on with token 0 until a batch names it in
-        `finished`.
+        Rows behind a rejected draft do not count. Tokens of requests that have left are dropped. A failed
+        request continues with token 0 until a batch lists it in `finished`.
         """
         names = step.request_ids
         kept = accepted_rows(step, sampled) if self._drafts is not None else list(range(len(names)))
@@ -205,11 +209,11 @@ class Requests:
 
     @property
     def looks_back(self) -> bool:
-        """True if some request's next token depends on its last ones otherwise than by the model."""
+        """Whether some request's next token depends on its last ones other than through the model."""
         return self._drafts is not None or self._sampling.looks_back
 
     def tables(self) -> Tables:
-        """The block tables as they are now."""
+        """Return the current block tables."""
         return Tables(self._table, self._num_blocks, self._block_size)
 
     def choices(self, rows: StepRows) -> Choices | None:
@@ -221,11 +225,11 @@ class Requests:
         return self._adapters.used(self._row.values())
 
     def row(self, request_id: str) -> int:
-        """The request's row in the tables."""
+        """Return the request's row in the tables."""
         return self._row[request_id]
 
     def num_computed(self, request_id: str) -> int:
-        """Return the number of its tokens that are computed, and were accepted."""
+        """Return the number of the request's computed and accepted tokens."""
         return int(self._num_computed[self._row[request_id]])
 
     def _forget(self, request_id: str) -> None:

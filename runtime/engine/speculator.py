@@ -23,7 +23,7 @@ from sundog.runtime.step.step import Ints, Part, Step, assemble
 
 
 def lookup(token_T: Ints, *, least: int, most: int, num_drafts: int) -> Ints:
-    """Return up to `num_drafts` tokens that may follow, none if no n-gram has occurred before. O(T × n)."""
+    """Return up to `num_drafts` tokens behind an earlier occurrence; none without one. O(T × n)."""
     last = len(token_T) - 1
     end_M = np.flatnonzero(token_T[:last] == token_T[last])
     length = 1
@@ -43,22 +43,22 @@ Pairs = tuple[tuple[str, int], ...]
 
 
 class Speculator(Protocol):
-    """Makes drafts of requests whose latest tokens are known."""
+    """Source of drafts for requests whose latest tokens are known."""
 
     def propose(self, batch: Batch, step: Step, requests: Requests) -> Pairs:
-        """Keep drafts for requests that sampled in the step; returns how many each has."""
+        """Store drafts for requests that sampled in the step; return the number for each."""
         ...
 
 
 class PromptLookup:
-    """Drafts by n-grams of `least` to `most` tokens; none beyond the context of `max_model_len`."""
+    """Drafts by n-grams of `least` to `most` tokens, within the context of `max_model_len`."""
 
     def __init__(self, drafts: Drafts, num_tokens: int, max_model_len: int, least: int, most: int) -> None:
         self._drafts, self._num_tokens, self._max_model_len = drafts, num_tokens, max_model_len
         self._least, self._most = least, most
 
     def propose(self, batch: Batch, step: Step, requests: Requests) -> Pairs:
-        """Propose drafts, as the protocol says. O(known tokens) for each request."""
+        """Store drafts of requests that sampled in the step. O(known tokens) for each request."""
         found = []
         for name in self._drafts.wanting(step.request_ids):
             tokens = self._drafts.tokens(name)
@@ -78,11 +78,11 @@ class DraftModel:
         self._num_tokens, self._max_model_len = num_tokens, max_model_len
         self._computed: dict[str, int] = {}
         self._ahead: dict[str, list[int]] = {}
-        """The drafts computed behind those tokens; right ones need not be computed again."""
+        """Drafts computed behind the known tokens; correct ones need not be computed again."""
 
     @torch.inference_mode()
     def propose(self, batch: Batch, step: Step, requests: Requests) -> Pairs:
-        """Catch up with the step's tokens in one pass, then a pass for each further draft."""
+        """Compute the step's tokens in one pass, then one pass for each further draft."""
         for name in (*batch.finished, *batch.preempted):
             self._computed.pop(name, None)
             self._ahead.pop(name, None)

@@ -1,27 +1,27 @@
-"""The durations of steps, for policies that ask: from a cost model, or from steps that were measured."""
+"""Durations of steps, for policies: from a cost model, or from measured steps."""
 
 from typing import Final, Protocol
 
 KEPT: Final = 0.99
-"""The weight that a step keeps when another was measured: the last few hundred count."""
+"""Factor of a step's weight at each later measurement: the last few hundred count."""
 Sums = list[float]
 
 
 class StepTimes(Protocol):
-    """Knows, or guesses, the durations of steps."""
+    """Source of step durations."""
 
     def step_s(self, prefill_tokens: int, decodes: int, context_tokens: int) -> float | None:
-        """Seconds of a step that computes a chunk of a prompt, and decodes that read a context in all.
+        """Return the seconds of a step with prompt tokens and decodes that read a context in total.
 
-        None while nothing is known.
+        None before anything is known.
         """
         ...
 
 
 class MeasuredSteps:
-    """Steps take `a + b * prompt tokens + c * decodes`, fitted by least squares; the latest count most.
+    """Least-squares fit of `a + b * prompt tokens + c * decodes`; the latest steps count most.
 
-    No part is negative: one that would be is left out. The context is not looked at. O(1) a step.
+    A part that would be negative is left out. The context is ignored. O(1) a step.
     """
 
     __slots__ = ("_fit", "_products", "_seconds")
@@ -32,7 +32,7 @@ class MeasuredSteps:
         self._fit: Sums | None = None
 
     def seen(self, prefill_tokens: int, decodes: int, seconds: float) -> None:
-        """Note a step that computed something."""
+        """Record a step that computed tokens."""
         parts = (1.0, float(prefill_tokens), float(decodes))
         for row, part, products in zip(range(3), parts, self._products, strict=True):
             self._seconds[row] = self._seconds[row] * KEPT + part * seconds
@@ -41,7 +41,7 @@ class MeasuredSteps:
         self._fit = None
 
     def step_s(self, prefill_tokens: int, decodes: int, context_tokens: int) -> float | None:
-        """Seconds by the fit; None before the first step."""
+        """Return the seconds by the fit; None before the first step."""
         if not self._products[0][0]:
             return None
         fit = self._fit

@@ -19,27 +19,27 @@ Tenant = str | None
 
 
 class Steps(Protocol):
-    """Knows the number of steps that are done: the Lockstep."""
+    """Source of the number of finished steps: the Lockstep."""
 
     done: int
 
 
 @dataclass(slots=True)
 class Account:
-    """The counts of one tenant."""
+    """Counts of one tenant."""
 
     num_prompt_tokens: int = 0
     num_output_tokens: int = 0
-    """The number of output tokens, without those that `num_members` get with every step that is done."""
+    """Number of output tokens, without those that `num_members` get with every finished step."""
     num_members: int = 0
     early: list[int] = field(default_factory=list)
-    """The last step without a token of each member that joined while earlier steps ran; ascending."""
+    """Last step without a token of each member that joined during earlier steps; ascending."""
     num_waiting: int = 0
     lift: float = 0.0
 
 
 class TenantService:
-    """The accounts of one scheduler's tenants, with weights for prompt and output tokens."""
+    """Accounts of one scheduler's tenants, with weights for prompt and output tokens."""
 
     __slots__ = ("_accounts", "_input_weight", "_last_to_leave", "_output_weight", "_steps", "_waiting")
 
@@ -51,12 +51,12 @@ class TenantService:
         self._last_to_leave: Tenant = None
 
     def of(self, tenant: Tenant) -> float:
-        """The tenant's counter, in weighted tokens."""
+        """Return the tenant's counter, in weighted tokens."""
         account = self._accounts.get(tenant)
         return 0.0 if account is None else self._raw(account) + account.lift
 
     def enter(self, request: Request) -> None:
-        """The request begins to wait. O(waiting tenants) if no other of its tenant's waited."""
+        """Record that a request begins to wait. O(waiting tenants) if it is the only one of its tenant."""
         tenant = request.submit.tenant
         account = self._accounts.setdefault(tenant, Account())
         account.num_waiting += 1
@@ -67,7 +67,7 @@ class TenantService:
             self._waiting[tenant] = None
 
     def leave(self, request: Request) -> None:
-        """The request waits no longer."""
+        """Record that a request stops waiting."""
         tenant = request.submit.tenant
         account = self._accounts[tenant]
         account.num_waiting -= 1

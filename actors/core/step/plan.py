@@ -38,8 +38,10 @@ def plan(state: SchedulerState, *, may_run: bool = True) -> tuple[Batch, Blocked
     state.kv.new_states.clear()
     draft = Draft(lockstep.planned + 1, state.config.max_num_batched_tokens, _threshold(state))
     if state.config.async_scheduling:
+        # The step in flight brings them to their limit: they end with its result and get no further token.
         for request in lockstep.due_to_expire(lockstep.planned):
             state.settle(request)
+    # Some requests get no token in a step here, which a lockstep cannot express.
     if state.is_pipelined or state.pauses:
         state.catching_up.update((r.request_id, r) for r in lockstep.dissolve())
     if state.cadence is not None:
@@ -49,9 +51,11 @@ def plan(state: SchedulerState, *, may_run: bool = True) -> tuple[Batch, Blocked
     if state.config.preempt_for_priority:
         _admit_urgent(state, draft)
     if state.policy.prefills_first and not draft.preempted:
+        # Admission comes before growth: it must leave the blocks that running requests need in this step.
         draft.reserved_blocks = _blocks_to_grow(state, draft, state.running.values())
         _admit_waiting(state, draft)
     _schedule_running(state, draft)
+    # As in vLLM, a step that preempts admits no request.
     if draft.preempted:
         draft.blocked = _blocked_by_preemption(state)
     elif not state.policy.prefills_first:
@@ -124,14 +128,17 @@ def _schedule_running(state: SchedulerState, draft: Draft) -> None:
     # Under async scheduling the token that fills a block is known one plan later.
     last_known = draft.step - state.config.async_scheduling
     fills = lockstep.due_to_fill(last_known)
+    # Steady decode: no block to register, no request outside the lockstep, and a block for each that grows.
     if not (fills or catching_up) and len(grows) <= state.kv.pool.num_free:
         return _grow(state, draft, grows)
     growing, filling = {r.request_id: r for r in grows}, {r.request_id: r for r in fills}
     touched = growing | filling | catching_up
     turn = _prefills_first if state.policy.prefills_first else admission_order
     goes_on = True
+    # Blocks must be taken in the order in which a loop over all running requests would take them.
     for request in sorted(touched.values(), key=turn) if len(touched) > 1 else touched.values():
         if not request.in_lockstep:
+            # An earlier request of this loop may have preempted it.
             if goes_on and request.status is Status.RUNNING:
                 goes_on = _advance(state, draft, request)
         elif request.request_id in growing and _has_room(state, draft, request):
@@ -319,6 +326,7 @@ def _admit_waiting(state: SchedulerState, draft: Draft) -> None:
             # Only requests that hold fetched blocks can make room: they take none, and so overtake nobody.
             only_fetched = True
             passed.clear()
+    # Requests that were passed over are in the queue again, at their old places.
     queue.rewind()
 
 
