@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sundog.sim.cost.tables.interpolate import Floats, Lines, Points, distinct, log_interp, nearest
+from sundog.sim.cost.tables.outliers import mended_grid, mended_line
 from sundog.sim.cost.work import Coverage
 from sundog.sim.hardware.gpu import Gpu
 
@@ -79,7 +80,7 @@ class ContextAttention:
         rows, measured, _ = heads_like(points, heads, kv_heads, dim)
         self._lengths: list[float] = points[rows][:, 3].astype(np.float64).tolist()
         scale = heads / measured * dim / points[rows][0, 2]
-        seconds = tables["context_s"][rows].astype(np.float64) * scale
+        seconds = mended_line(points[rows][:, 3], tables["context_s"][rows].astype(np.float64)) * scale
         self._seconds: list[float] = np.maximum.accumulate(seconds).tolist()
         self._coverage = coverage
         self.launch_s: float = self._seconds[0]
@@ -170,13 +171,19 @@ class GenerationAttention:
 
 
 class _Grid:
+    """Measured decodes as a matrix: `batches` by `contexts`, NaN where nothing was measured.
+
+    Outliers are replaced (`outliers.py`).
+    """
+
     def __init__(self, points: Points, seconds: Floats) -> None:
         batches, row = distinct(points[:, 3])
         # A step writes its token first: the context it reads is one longer.
         contexts, column = distinct(points[:, 4] + 1)
         self.batches, self.contexts = batches.astype(np.float64), contexts.astype(np.float64)
-        self._seconds: Floats = np.full((len(batches), len(contexts)), np.nan)
-        self._seconds[row.reshape(-1), column.reshape(-1)] = seconds
+        measured: Floats = np.full((len(batches), len(contexts)), np.nan)
+        measured[row.reshape(-1), column.reshape(-1)] = seconds
+        self._seconds = mended_grid(self.batches, self.contexts, measured)
 
     def bytes_per_s(self, token_bytes: int) -> float:
         """The speed of the point that reads the most, the launch of one request aside."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from sundog.sim.cost.tables.interpolate import Floats, Lines, Points, distinct, has_tables, load, log_interp
+from sundog.sim.cost.tables.outliers import mended_grid, mended_line
 from sundog.sim.cost.work import Coverage, seen_pairs
 from sundog.sim.hardware.attention import GatedDelta, Heads, Latent
 from sundog.sim.hardware.formats import DTYPE_BYTES
@@ -54,6 +55,7 @@ class Surface:
         self.batches, self.contexts = batches.astype(np.float64), contexts.astype(np.float64)
         grid: Floats = np.full((len(batches), len(contexts)), np.nan)
         grid[row, column] = seconds
+        grid = mended_grid(self.batches, self.contexts, grid)
         for own in grid:
             known = np.flatnonzero(~np.isnan(own))
             own[:] = _extended(self.contexts, self.contexts[known], own[known])
@@ -109,10 +111,10 @@ class LatentAttention(KindOfAttention):
         prompts: Points = tables[f"latent_prompt{cache}"]
         rows = prompts[:, 0] == like
         self._lengths: list[float] = prompts[rows][:, 1].astype(np.float64).tolist()
-        taken_s = np.maximum.accumulate(tables[f"latent_prompt{cache}_s"][rows].astype(np.float64)) * max(
-            more, 1.0
+        measured_s = mended_line(
+            prompts[rows][:, 1], tables[f"latent_prompt{cache}_s"][rows].astype(np.float64)
         )
-        self._prompt_s: list[float] = taken_s.tolist()
+        self._prompt_s: list[float] = (np.maximum.accumulate(measured_s) * max(more, 1.0)).tolist()
         self.row_bytes = latent.kv_values() * DTYPE_BYTES[kv_dtype]
         self._coverage = coverage
         coverage.note("latent heads", heads, like, like)
@@ -191,7 +193,8 @@ class WindowAttention(KindOfAttention):
         self._decodes = Surface("windowed decodes", points, seconds * _wider(sizes, like), coverage)
         lengths, prompt_s, like = _windowed(tables, "window_prompt", sizes)
         self._lengths: list[float] = lengths[:, 0].astype(np.float64).tolist()
-        self._prompt_s: list[float] = (np.maximum.accumulate(prompt_s) * heads / like[0]).tolist()
+        prompt_s = np.maximum.accumulate(mended_line(lengths[:, 0], prompt_s))
+        self._prompt_s: list[float] = (prompt_s * heads / like[0]).tolist()
         self._coverage = coverage
 
     def chunks_s(self, chunks: Chunks) -> float:
@@ -275,5 +278,6 @@ def _column(
 ) -> tuple[list[float], list[float]]:
     points: Points = tables[name]
     own = (points[:, :2] == heads).all(axis=1)
-    seconds = np.maximum.accumulate(tables[f"{name}_s"][own].astype(np.float64)) * scale
+    seconds = mended_line(points[own][:, 2], tables[f"{name}_s"][own].astype(np.float64))
+    seconds = np.maximum.accumulate(seconds) * scale
     return points[own][:, 2].astype(np.float64).tolist(), seconds.tolist()

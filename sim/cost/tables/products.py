@@ -14,6 +14,7 @@ from sundog.sim.cost.tables.interpolate import (
     nearest,
     rising,
 )
+from sundog.sim.cost.tables.outliers import mended_line
 from sundog.sim.cost.work import Coverage
 from sundog.sim.hardware.formats import DTYPE_BYTES, WeightFormat
 from sundog.sim.hardware.gpu import Gpu
@@ -124,7 +125,8 @@ class AllReduce:
         points: Points = tables["reduce"]
         own = points[:, 0] == nearest(ranks, distinct(points[:, 0])[0].tolist())
         self._sizes: list[float] = points[own][:, 1].astype(np.float64).tolist()
-        seconds = np.maximum.accumulate(tables["reduce_s"][own].astype(np.float64))
+        seconds = mended_line(points[own][:, 1], tables["reduce_s"][own].astype(np.float64))
+        seconds = np.maximum.accumulate(seconds)
         if gpu.link == "pcie" and not _went_through_host(gpu, ranks):
             seconds = HOST_S + HOST_FACTOR * seconds
         self._seconds: list[float] = seconds.tolist()
@@ -156,7 +158,8 @@ class Collective:
         points: Points = tables[name]
         own = points[:, 0] == nearest(ranks, distinct(points[:, 0])[0].tolist())
         coverage.note("exchange ranks", ranks, points[0, 0], points[-1, 0])
-        seconds = np.maximum.accumulate(tables[f"{name}_s"][own].astype(np.float64))
+        seconds = mended_line(points[own][:, 1], tables[f"{name}_s"][own].astype(np.float64))
+        seconds = np.maximum.accumulate(seconds)
         if gpu.link == "pcie" and not _went_through_host(gpu, ranks):
             seconds = HOST_S + HOST_FACTOR * seconds
         self._sizes: list[float] = points[own][:, 1].astype(np.float64).tolist()
