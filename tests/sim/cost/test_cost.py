@@ -43,7 +43,15 @@ MODELS: dict[str, CostModel] = {
     "windows of a vision model": roofline("gemma-3-27b", tensor_parallel_size=2),
     "calibrated": Calibrated(1e-3, 1.1e-6, 3.7e-9, 2.3e-6, 1e-10),
     "of an engine": Calibrated(
-        1e-3, 9e-6, 3.7e-9, 2.3e-6, 1e-10, 3e-5, 4e-9, ((16.0, 1e-6), (64.0, 2e-6)), ((2048.0, 9e-9),)
+        1e-3,
+        9e-6,
+        per_context_token=3.7e-9,
+        per_decode=2.3e-6,
+        per_prefill_pair=1e-10,
+        per_chunk=3e-5,
+        per_chunk_context_token=4e-9,
+        bends=((16.0, 1e-6), (64.0, 2e-6)),
+        context_bends=((2048.0, 9e-9),),
     ),
 }
 
