@@ -20,12 +20,22 @@ pytestmark = pytest.mark.skipif(
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / ".venv-clients" / "agents"
-AGENTS = {"codex": "@openai/codex@0.171.0", "claude": "@anthropic-ai/claude-code@2.1.197"}
+AGENTS = {
+    "codex": "@openai/codex@0.171.0",
+    "claude": "@anthropic-ai/claude-code@2.1.197",
+    "qwen": "@qwen-code/qwen-code@0.15.10",
+    "opencode": "opencode-ai@1.18.33",
+}
 MOST_S = 180
 ASKS = "Which file is in this folder?"
 CALLS = {
     "codex": {"name": "exec_command", "arguments": {"cmd": "ls"}},
     "claude": {"name": "Bash", "arguments": {"command": "ls", "description": "List files"}},
+    "qwen": {
+        "name": "run_shell_command",
+        "arguments": {"command": "ls", "is_background": False, "description": "List files"},
+    },
+    "opencode": {"name": "bash", "arguments": {"command": "ls", "description": "List files"}},
 }
 FILE = "a-file-of-ours.txt"
 END = "It is the one with the long name."
@@ -77,12 +87,23 @@ def test_an_agent_calls_a_tool_and_ends(agent: str, agents: Path, emulated: Live
         f'base_url = "{emulated.url}/v1"\nwire_api = "responses"\n'
     )
     env = {key: value for key, value in os.environ.items() if not key.startswith(("ANTHROPIC", "OPENAI"))}
+    env |= {"PWD": str(work)}  # where opencode looks for its configuration
     env |= {"HOME": str(home), "ANTHROPIC_BASE_URL": emulated.url, "ANTHROPIC_API_KEY": "none"}
     env |= {"ANTHROPIC_MODEL": model, "ANTHROPIC_SMALL_FAST_MODEL": model, "IS_SANDBOX": "1"}
     env |= {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
+    env |= {"OPENAI_BASE_URL": f"{emulated.url}/v1", "OPENAI_API_KEY": "none", "OPENAI_MODEL": model}
+    own = {"npm": "@ai-sdk/openai-compatible", "options": {"baseURL": f"{emulated.url}/v1", "apiKey": "none"}}
+    limit = {"context": 131072, "output": 4096}
+    named = f"sundog/{model}"
+    provider = own | {"models": {model: {"limit": limit}}}
+    (work / "opencode.json").write_text(
+        json.dumps({"model": named, "small_model": named, "provider": {"sundog": provider}})
+    )
     command = {
         "codex": ["exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", ASKS],
         "claude": ["-p", ASKS, "--dangerously-skip-permissions", "--output-format", "text"],
+        "qwen": ["--auth-type", "openai", "--yolo", "-p", ASKS],
+        "opencode": ["run", ASKS],
     }[agent]
     done = subprocess.run(
         [agents / agent, *command],
