@@ -45,7 +45,7 @@ def capacity(
     """Find the largest load at which a fleet meets objectives.
 
     The instants of arrival are brought closer together, or farther apart, until the objectives of --slo just
-    hold.
+    hold. Sessions that a SPEC describes begin more or less often, and keep their pauses.
     """
     one_thread()
     import numpy as np

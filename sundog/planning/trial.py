@@ -3,10 +3,11 @@
 import math
 import traceback
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sundog.actors.config import ConfigError
 from sundog.ends import leaves
+from sundog.sweeps.axes import with_fields
 from sundog.sweeps.cell import CellRun, CellRunner, changed
 
 if TYPE_CHECKING:
@@ -17,9 +18,11 @@ if TYPE_CHECKING:
 class FleetTrial(NamedTuple):
     """A fleet to try: its settings, how many replicas, the seed of the draw, and how the traffic is changed.
 
-    `load` divides the instants of arrival. With `at_means` every request has the mean lengths of all. A
-    `to_the_end` trial goes on when it has lost, so that its figures are those of all requests. With
-    `is_alone` the longest requests are asked one after another, so that each has a replica to itself.
+    `load` multiplies the rate at which sessions begin, if the workload describes sessions: as long a time as
+    before has as many more, for pauses stay as they are. Else it divides the instants of arrival. With
+    `at_means` every request has the mean lengths of all. A `to_the_end` trial goes on when it has lost, so that
+    its figures are those of all requests. With `is_alone` the longest requests are asked one after another, so
+    that each has a replica to itself.
     `window_s` takes the requests whose sessions begin between two instants.
     """
 
@@ -90,6 +93,7 @@ class TrialRunner(CellRunner):
         from sundog.sim.record.rows import Rows, latencies
         from sundog.sim.record.sink import Unkept
         from sundog.sim.show.words import count
+        from sundog.sim.workload.read import parse_spec
 
         plan, settings = self._plan, trial.settings
         engine = changed(plan.engine, settings)
@@ -98,7 +102,14 @@ class TrialRunner(CellRunner):
         load = replace(load, max_concurrency=1) if trial.is_alone else load
         run = CellRun(settings, engine, changed(plan.target, settings), load)
         try:
-            requests = changed_traffic(self._arriving(run), trial)
+            denser = None
+            if trial.load != 1.0 and run.load.request_rate is None:
+                denser = at_load(with_fields(plan.workload, settings), trial.load)
+            if denser is None:
+                requests = changed_traffic(self._arriving(run), trial)
+            else:
+                source = parse_spec(denser, plan.where)
+                requests = changed_traffic(source.requests(engine.seed), trial._replace(load=1.0))
         except ConfigError as error:
             return TrialResult(False, {}, no_traffic=str(error))
         if not requests or (trial.is_alone and any(row.hash_ids is not None for row in requests)):
@@ -139,6 +150,28 @@ class TrialRunner(CellRunner):
             span_s=requests[-1].arrival_s - requests[0].arrival_s,
             turned_away="; ".join(turned_away) or None,
         )
+
+
+RATES = ("rate_per_s", "on_rate_per_s", "off_rate_per_s")
+"""The keys of arrivals that say how often sessions begin."""
+
+
+def at_load(workload: dict[str, Any], load: float) -> dict[str, Any] | None:
+    """Return the description with `load` times as many sessions in the same time; None if it has none.
+
+    Sessions brought closer together would all begin before the first ended its pauses, and be over.
+    """
+    parts = workload.get("populations", [workload])
+    if not any("sessions" in part for part in parts):
+        return None
+    denser = []
+    for part in parts:
+        arrivals = part.get("arrivals", {})
+        if not any(name in arrivals for name in RATES):
+            return None
+        scaled = {name: arrivals[name] * load for name in RATES if name in arrivals}
+        denser.append({**part, "arrivals": {**arrivals, **scaled}})
+    return {**workload, "populations": denser} if "populations" in workload else denser[0]
 
 
 def changed_traffic(requests: "list[TraceRequest]", trial: FleetTrial) -> "list[TraceRequest]":

@@ -12,7 +12,7 @@ import pytest
 from sundog.options.engine import EngineOptions
 from sundog.options.simulation import LoadOptions, ReadingOptions, TargetOptions, TermsOptions
 from sundog.planning.search import Candidate, Search, capacity_search, intervals
-from sundog.planning.trial import FleetTrial, TrialResult, TrialRunner
+from sundog.planning.trial import FleetTrial, TrialResult, TrialRunner, at_load
 from sundog.sim.figures.named import Objective
 from sundog.sim.figures.sweep.losing import most_above
 from sundog.sweeps.cell import Plan
@@ -123,6 +123,49 @@ def test_what_is_stopped_would_have_failed(spec: Path) -> None:
         stopped += early.share < 1
         assert early.share < 1 or early == whole
     assert stopped
+
+
+SESSIONS = """
+duration_s = 20
+arrivals = {kind = "poisson", rate_per_s = RATE}
+prompt = {kind = "fixed", tokens = 500}
+output = {kind = "fixed", tokens = 20}
+[sessions]
+turns = {kind = "fixed", tokens = 3}
+followup = {kind = "fixed", tokens = 100}
+pause_mean_s = 10
+pause_median_s = 9
+"""
+
+
+def test_a_load_of_sessions_has_more_of_them_and_the_same_pauses(tmp_path: Path) -> None:
+    """Three times the load is three times the rate in the same 20 seconds, and no session is shortened.
+
+    By hand: 1 session a second of 3 turns is 60 requests about, and 3 are 180; two pauses of 10 seconds
+    follow the last beginning, so that arrivals span 20 to 60 seconds at either rate, and never a third.
+    """
+    found = {}
+    for rate, load in ((1, 3.0), (3, 1.0), (1, 1.0)):
+        path = tmp_path / f"sessions{rate}.toml"
+        path.write_text(SESSIONS.replace("RATE", str(rate)))
+        found[rate, load] = runner(path, "p95(ttft)<9").trial(FleetTrial({}, 1, 0, load, to_the_end=True))
+    assert found[1, 3.0] == found[3, 1.0]
+    assert found[1, 1.0].num_requests == pytest.approx(60, rel=0.4)
+    assert found[1, 3.0].num_requests == pytest.approx(180, rel=0.4)
+    assert 20 < found[1, 3.0].span_s < 100 and 20 < found[1, 1.0].span_s < 100
+
+
+def test_each_population_begins_sessions_as_much_more_often() -> None:
+    """Those without sessions, too, so that the mix stays; without sessions, or without rates, there is none."""
+    chat = {"sessions": {"pause_mean_s": 10}, "arrivals": {"kind": "poisson", "rate_per_s": 2.0}}
+    bursts = {"arrivals": {"kind": "onoff", "on_rate_per_s": 4.0, "off_rate_per_s": 1.0, "mean_on_s": 5}}
+    denser = at_load({"duration_s": 9, "populations": [chat, bursts]}, 1.5)
+    assert denser is not None and denser["duration_s"] == 9
+    assert denser["populations"][0] == {**chat, "arrivals": {"kind": "poisson", "rate_per_s": 3.0}}
+    changed = {"on_rate_per_s": 6.0, "off_rate_per_s": 1.5}
+    assert denser["populations"][1]["arrivals"] == {**bursts["arrivals"], **changed}
+    assert at_load({"populations": [bursts]}, 2) is None and at_load({"scaled": {"trace": "x"}}, 2) is None
+    assert at_load({**chat, "arrivals": {"kind": "recorded", "trace": "x"}}, 2) is None
 
 
 def test_how_many_values_may_lie_above_a_percentile() -> None:
