@@ -1,10 +1,11 @@
 """The engine on this machine's CPU over HTTP, beside vLLM's CPU build, llama.cpp and `generate`.
 
 Two models with random weights in bf16, 128 tokens in and out. All servers of a model are up at once and
-are asked in turn, three rounds of each load, so that another load on the machine meets all of them. A row
-gives the middle round, and the best of tokens/s and of processor time; the share is of a step that reads all
-weights and keys once, at the bandwidth measured in the same run. Then first tokens of long prompts, the time
-until ready, and resident memory.
+are asked in turn, three rounds of each load, so that another load on the machine meets all of them; the order
+is reversed in each second round, and `QUIET_S` pass between two servers. A row gives the middle round, and
+the best of tokens/s and of processor time; the share is of a step that reads all weights and keys once, at
+the bandwidth measured in the same run. Then first tokens of long prompts, the time
+until ready, and memory, of which pages that processes share count in parts (PSS).
 
     python -m tests.bench engine [--quick] [--model NAME] [--clients 1,8] [--vllm PYTHON] [--llama-cpp FOLDER]
 
@@ -18,6 +19,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +31,8 @@ from tests.bench.engine_servers import ROOT, Kind, Server, llama_cpps, ours, ser
 
 NUM_INPUT = NUM_OUTPUT = 128
 NUM_ROUNDS = 3
+QUIET_S = 1.6
+"""The pause before another server is asked: vLLM's worker polls for a second after its last answer."""
 CLIENTS = (1, 8, 32, 64)
 FEW_BITS = {"int8": "Q8_0", "int4": "Q4_0"}
 """Our methods, and llama.cpp's that are nearest."""
@@ -66,18 +71,27 @@ def rounds(servers: list[Server], num_rounds: int, *loaded: int) -> list[list[Ro
     Each round has prompts of its own: none is found in a cache of prefixes.
     """
     found: list[list[Round]] = [[] for _ in servers]
-    for number in range(num_rounds):
-        seed = 10_000 * (loaded[0] + 1000 * number)
-        for server, its in zip(servers, found, strict=True):
-            begin_s = server.cpu_s()
-            seen = load(server.port, "m", seed, *loaded)
-            its.append(Round(seen, server.cpu_s() - begin_s))
+    for number, place in turns(len(servers), num_rounds):
+        server, seed = servers[place], 10_000 * (loaded[0] + 1000 * number)
+        if len(servers) > 1:
+            time.sleep(QUIET_S)
+        begin_s = server.cpu_s()
+        seen = load(server.port, "m", seed, *loaded)
+        found[place].append(Round(seen, server.cpu_s() - begin_s))
     return found
+
+
+def turns(num_servers: int, num_rounds: int) -> Iterator[tuple[int, int]]:
+    """Yield rounds and places of servers; each second round has the servers in reverse order."""
+    for number in range(num_rounds):
+        places = range(num_servers)
+        for place in reversed(places) if number % 2 else places:
+            yield number, place
 
 
 def compare(servers: list[Server], shape: Shape, bytes_per_s: float, args: argparse.Namespace) -> None:
     """Print the rows of a model's servers."""
-    at_start_gb = [server.resident_gb() for server in servers]
+    at_start_gb = [server.memory_gb() for server in servers]
     rounds(servers, 1, 1, 1, NUM_INPUT // 2, 16)
     print(HEAD)
     for clients in args.clients:
@@ -108,8 +122,8 @@ def compare(servers: list[Server], shape: Shape, bytes_per_s: float, args: argpa
             )
     for server, gigabytes in zip(servers, at_start_gb, strict=True):
         print(
-            f"{server.name:<12} ready in {server.ready_s:.1f} s; resident {gigabytes:.2f} GB at start,"
-            f" {server.resident_gb():.2f} GB at the end"
+            f"{server.name:<12} ready in {server.ready_s:.1f} s; PSS {gigabytes:.2f} GB at start,"
+            f" {server.memory_gb():.2f} GB at the end"
         )
 
 

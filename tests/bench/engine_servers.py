@@ -45,9 +45,9 @@ class Server:
         """The process and its children."""
         return [self.process, *self.process.children(recursive=True)]
 
-    def resident_gb(self) -> float:
-        """Resident memory of all of them."""
-        return float(sum(one.memory_info().rss for one in self.family())) / 1e9
+    def memory_gb(self) -> float:
+        """Memory of all of them; a page that processes share counts as a part for each (PSS)."""
+        return float(sum(one.memory_full_info().pss for one in self.family())) / 1e9
 
     def cpu_s(self) -> float:
         """Processor time that all of them have taken so far."""
@@ -111,6 +111,8 @@ def vllms(python: str, folder: Path) -> Kind:
         *Path("/usr/lib").glob("*/libtcmalloc_minimal.so.4"),
         *(home.parent / "lib").glob("libiomp5.so"),
     ]
+    if not any("tcmalloc" in path.name for path in preloads):
+        print("vllm: there is no tcmalloc here, which vLLM recommends on a CPU", flush=True)
     env = {
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
