@@ -70,6 +70,16 @@ def writing(path: str | Path) -> Iterator[None]:
         raise ConfigError(f"cannot write {path}: {error.strerror or error}") from None
 
 
+def check_can_draw(figure: str | None) -> None:
+    """Refuse a figure before the work for it begins if matplotlib is missing; raises ConfigError."""
+    if figure is None:
+        return
+    from importlib.util import find_spec
+
+    if find_spec("matplotlib") is None:
+        raise ConfigError("--figure needs matplotlib: pip install 'sundog[plot]'")
+
+
 def how_to_install(error: ModuleNotFoundError, command: str = "") -> str | None:
     """Return the line that says what to install for a command, if the missing module belongs to an extra."""
     module = (error.name or "").split(".")[0]

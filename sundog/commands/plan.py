@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from sundog.ends import Stopped, interrupted, writing
+from sundog.ends import Stopped, check_can_draw, interrupted, writing
 from sundog.fast import one_thread
 from sundog.options.engine import EngineOptions
 from sundog.options.row import AnyText, Parsed, Real, Switch, Whole, option, picture_format
@@ -112,6 +112,7 @@ def plan(
     parallelism 1, 2, 4 and 8 unless it is given, and what --vary names (docs/planning.md).
     """
     one_thread()
+    check_can_draw(asked.figure)
     from sundog.library.results import PlanResult
     from sundog.planning.fleets import fleets
     from sundog.planning.planner import planned

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sundog.actors.config import ConfigError
-from sundog.ends import Stopped, interrupted, remark
+from sundog.ends import Stopped, check_can_draw, interrupted, remark
 from sundog.fast import one_thread
 from sundog.options.engine import EngineOptions
 from sundog.options.row import RECORDING, AnyText, Parsed, Real, Switch, Whole, option, picture_format
@@ -122,6 +122,7 @@ def sweep(
     that a difference is that of the settings. docs/experiments.md says how to read the table.
     """
     one_thread()
+    check_can_draw(asked.figure)
     from sundog.library.results import SweepResult
     from sundog.sim.figures.named import Metric
     from sundog.sim.figures.sweep.cells import Rule, grid

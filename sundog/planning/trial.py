@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 class FleetTrial(NamedTuple):
     """A fleet to try: its settings, how many replicas, the seed of the draw, and how the traffic is changed.
 
-    `load` multiplies the rate at which sessions begin, if the workload describes sessions: as long a time as
-    before has as many more, for pauses stay as they are. Else it divides the instants of arrival. With
-    `at_means` every request has the mean lengths of all. A `to_the_end` trial goes on when it has lost, so that
-    its figures are those of all requests. With `is_alone` the longest requests are asked one after another, so
-    that each has a replica to itself.
+    `load` multiplies the rate at which sessions begin, if the workload describes sessions: as long a time
+    as before has as many more, for pauses stay as they are. Else it divides the instants of arrival. With
+    `at_means` every request has the mean lengths of all. A `to_the_end` trial goes on when it has lost, so
+    that its figures are those of all requests. With `is_alone` the longest requests are asked one after
+    another, so that each has a replica to itself.
     `window_s` takes the requests whose sessions begin between two instants.
     """
 

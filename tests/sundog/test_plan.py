@@ -156,7 +156,7 @@ def test_a_load_of_sessions_has_more_of_them_and_the_same_pauses(tmp_path: Path)
 
 
 def test_each_population_begins_sessions_as_much_more_often() -> None:
-    """Those without sessions, too, so that the mix stays; without sessions, or without rates, there is none."""
+    """Those without sessions, too, so that the mix stays; None without any sessions, or without rates."""
     chat = {"sessions": {"pause_mean_s": 10}, "arrivals": {"kind": "poisson", "rate_per_s": 2.0}}
     bursts = {"arrivals": {"kind": "onoff", "on_rate_per_s": 4.0, "off_rate_per_s": 1.0, "mean_on_s": 5}}
     denser = at_load({"duration_s": 9, "populations": [chat, bursts]}, 1.5)

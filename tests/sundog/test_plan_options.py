@@ -207,6 +207,19 @@ def test_manifests_say_what_the_plan_says(spec: Path, tmp_path: Path) -> None:
     assert done.returncode == 2 and "name it .svg" in done.stderr and not done.stdout
 
 
+@pytest.mark.parametrize("words", [("plan", "--slo", SLO), ("sweep", "--vary", "replicas=1,2")])
+def test_a_figure_without_matplotlib_is_refused_before_any_run(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Before the workload is read even: this one is not there."""
+    command = (words[0], str(tmp_path / "none.toml"), *words[1:], "--figure", str(tmp_path / "costs.svg"))
+    begin = "import sys; sys.modules['matplotlib'] = None; from sundog.__main__ import main; "
+    code = f"{begin}sys.argv = {['sundog', *command]!r}; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HANGS_S)
+    assert done.returncode == 2 and not done.stdout
+    assert "--figure needs matplotlib: pip install 'sundog[plot]'" in done.stderr
+
+
 @pytest.mark.long(reason="searches fleets by whole replays; test_plan.py plans one")
 def test_a_plan_goes_on_where_it_was_broken_off(spec: Path, tmp_path: Path) -> None:
     """The trials of a killed command are not made again; another question is refused by name."""
