@@ -22,6 +22,7 @@ FLOORS = (
     "sundog.sim.emulation",
     "sundog.sim.schedule",
     "sundog.sim.figures",
+    "sundog.sim.deployment",
     "sundog.sim.explain",
     "sundog.sim.show",
 )

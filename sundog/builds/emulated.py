@@ -13,8 +13,8 @@ from sundog.options.serving import EmulatedServing
 from sundog.options.simulation import LINK_GB_PER_S, CostOptions, ScalingOptions
 
 if TYPE_CHECKING:
-    from sundog.builds.simulated import Simulated
     from sundog.runtime.text.tokenizer import Tokenizer
+    from sundog.sim.deployment.record import Simulated
     from sundog.sim.emulation.answers import Answers
     from sundog.sim.fleet.scaling import Autoscaler
 
@@ -41,12 +41,12 @@ def emulated(
     from sundog.actors.front.codec import Vocabulary
     from sundog.actors.front.front_end import FrontEnd
     from sundog.actors.metrics.totals import Lag
-    from sundog.builds.simulated import Simulated
+    from sundog.builds.simulated import deploy
     from sundog.options.measured import simulated_target
     from sundog.sim.emulation.backends import EmulatedBlockTables, Injections, emulated_backends
     from sundog.sim.emulation.clock import ScaledClock
 
-    simulated = Simulated.of(engine, simulated_target(model, serving.gpu, costs, scaling))
+    simulated = deploy(engine, simulated_target(model, serving.gpu, costs, scaling))
     eos = _end_token(tokenizer := _tokenizer(serving.tokenizer, template_of(serving)), serving.tokenizer)
     faults = Injections(list(map(parse_injection, serving.inject)), engine.seed)
     lag = Lag(simulated.config.replicas, serving.time_scale)

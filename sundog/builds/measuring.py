@@ -13,7 +13,7 @@ import trio
 
 from sundog.builds.load_processes import LoadTerms, most_files, play_in_processes, played, shares_of
 from sundog.builds.replayed import play
-from sundog.builds.simulated import Simulated
+from sundog.builds.simulated import asked_terms
 from sundog.ends import leaves
 from sundog.options.simulation import LoadOptions, TermsOptions
 from sundog.runtime.load.clients import ServerGone
@@ -21,6 +21,7 @@ from sundog.runtime.load.cpu_share import CpuMeter, CpuShare
 from sundog.runtime.load.rows import Outcome
 from sundog.runtime.load.server import Endpoint, TargetServer, find_server
 from sundog.runtime.load.server_client import ServerClient
+from sundog.sim.deployment.record import Simulated
 from sundog.sim.figures.metrics import Summary, summarize
 from sundog.sim.record.client_record import ClientRecord
 from sundog.sim.trace.record import TraceRequest
@@ -123,7 +124,7 @@ def predict(
 ) -> Summary:
     """Simulate the same requests, and return their figures."""
     clients = LoadOptions(max_concurrency=load.num_clients, client_timeout=load.timeout_s)
-    return summarize(play(simulated, rows, clients, seed=0), simulated.terms(terms))
+    return summarize(play(simulated, rows, clients, seed=0), simulated.terms(asked_terms(terms)))
 
 
 LOADED = 0.1

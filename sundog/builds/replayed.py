@@ -11,8 +11,9 @@ import numpy as np
 
 from sundog.actors.kernel.actor import Actor
 from sundog.actors.messages import Heard
-from sundog.builds.simulated import Simulated
+from sundog.builds.simulated import asked_terms
 from sundog.options.simulation import LoadOptions, TermsOptions, parse_rate
+from sundog.sim.deployment.record import Simulated
 from sundog.sim.figures.metrics import Summary, request_times, summarize
 from sundog.sim.interrupt import Interrupted
 from sundog.sim.oracle import find_predictor
@@ -69,7 +70,7 @@ def replayed(
     listeners: Sequence[Actor[Heard]] = (),
 ) -> Summary:
     """Replay the rows and finish the output; a replay that Ctrl-C ends leaves the part that it made."""
-    held_against = simulated.terms(terms)
+    held_against = simulated.terms(asked_terms(terms))
     if load.request_rate is not None:
         rows = retimed(rows, parse_rate(load.request_rate), seed)
     try:

@@ -111,7 +111,7 @@ def bench(
     """
     from sundog.builds.load_processes import shares_of
     from sundog.builds.measuring import ClientLoad, as_answered, find, predict
-    from sundog.builds.simulated import Simulated
+    from sundog.builds.simulated import deploy
     from sundog.options.measured import profile_of, simulated_target
     from sundog.sim.record.client_record import ClientRecord
     from sundog.sim.show.comparison import print_beside
@@ -142,7 +142,7 @@ def bench(
         target = simulated_target(asked.shape, asked.simulate, costs)
         if asked.shape is None and profile_of(target) is None:
             target = replace(target, model=server.model)
-        simulated = Simulated.of(engine, target)
+        simulated = deploy(engine, target)
     for text in (*server.remarks, *(simulated.remarks if simulated else ())):
         remark(text)
     record = ClientRecord(server.model)

@@ -24,7 +24,7 @@ from sundog.options.takes import command, takes
 from sundog.outputs import run_output, step_logs
 
 if TYPE_CHECKING:
-    from sundog.builds.simulated import Simulated
+    from sundog.sim.deployment.record import Simulated
     from sundog.sim.figures.metrics import Summary
     from sundog.sim.figures.validate.predict import Ranges
 
@@ -85,9 +85,9 @@ def replay(
     the KV cache. `traces/README.md` lists the formats.
     """
     one_thread()
-    from sundog.builds.simulated import Simulated
+    from sundog.builds.simulated import deploy
 
-    simulated = Simulated.of(engine, target)
+    simulated = deploy(engine, target)
     summary = _played(simulated, asked, logging, reading, load, terms, engine.seed, trace)
     _warn(simulated, summary)
     if asked.as_json:

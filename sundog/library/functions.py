@@ -148,13 +148,13 @@ def replay(
     def run() -> RunResult:
         from sundog.actors.policy_file import given_policy, given_router
         from sundog.builds.replayed import replayed
-        from sundog.builds.simulated import Simulated
+        from sundog.builds.simulated import deploy
         from sundog.options.config_file import recorded
         from sundog.sim.record.journal_rows import Header
         from sundog.sim.record.run_directory import open_run, replay_id
         from sundog.sim.record.run_output import RunOutput, kind_of_replay
 
-        simulated = Simulated.of(engine, target)
+        simulated = deploy(engine, target)
         config = replace(simulated.config, decode_runs=True)
         if not isinstance(policy, str):
             config = replace(config, policy=given_policy(policy))

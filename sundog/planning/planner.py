@@ -19,7 +19,7 @@ from sundog.sweeps.cell import Plan, changed
 from sundog.sweeps.source import check_tenants, workload_of
 
 if TYPE_CHECKING:
-    from sundog.builds.simulated import Simulated
+    from sundog.sim.deployment.record import Simulated
     from sundog.sim.figures.named import Objective
     from sundog.sim.figures.sweep.cells import Settings
 
@@ -71,7 +71,7 @@ class Problem:
         engine, target = self.plan.engine, self.plan.target
         if not self.has_pools or target.faults not in (None, "none") or target.scaler is not None:
             return []
-        from sundog.builds.simulated import Simulated
+        from sundog.builds.simulated import deploy
         from sundog.sim.workload.resample import retimed
 
         source, load = self.plan.source({}), self.plan.load
@@ -82,7 +82,7 @@ class Problem:
         for each in pools_of(machines, requests, self.objectives, self.max_gpus):
             settings = each.trial(1).settings
             with suppress(ConfigError):
-                Simulated.of(changed(engine, settings), changed(target, settings))
+                deploy(changed(engine, settings), changed(target, settings))
                 found.append(each)
         return found
 
@@ -92,7 +92,7 @@ class Problem:
         A machine that lacks the memory for the model's whole context is given the longest one that the
         traffic needs, if nothing else was asked for.
         """
-        from sundog.builds.simulated import Simulated
+        from sundog.builds.simulated import deploy
 
         longest: int | None = None
         for settings in self.cells:
@@ -109,13 +109,13 @@ class Problem:
             )
             simulated = None
             try:
-                simulated = Simulated.of(engine, target)
+                simulated = deploy(engine, target)
             except ConfigError as error:
                 found.refused = " ".join(str(error).split())
                 if engine.max_model_len is None:
                     longest = longest or self._longest_tokens(num_seeds)
                     with suppress(ConfigError):
-                        simulated = Simulated.of(replace(engine, max_model_len=longest), target)
+                        simulated = deploy(replace(engine, max_model_len=longest), target)
                         found = replace(found, settings={**settings, "max_model_len": longest}, refused=None)
             yield found, simulated
 

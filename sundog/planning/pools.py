@@ -19,7 +19,7 @@ from sundog.planning.search import Candidate
 from sundog.planning.trial import FleetTrial
 
 if TYPE_CHECKING:
-    from sundog.builds.simulated import Simulated
+    from sundog.sim.deployment.record import Simulated
     from sundog.sim.figures.named import Objective
     from sundog.sim.figures.sweep.cells import Settings
     from sundog.sim.trace.record import TraceRequest

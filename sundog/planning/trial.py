@@ -86,7 +86,7 @@ class TrialRunner(CellRunner):
             return replace(refusal(str(cause)), bug="".join(traceback.format_exception(error)))
 
     def _tried(self, trial: FleetTrial) -> TrialResult:
-        from sundog.builds.simulated import Simulated
+        from sundog.builds.simulated import asked_terms, deploy
         from sundog.sim.figures.sweep.losing import loses
         from sundog.sim.figures.totals import percentiles
         from sundog.sim.figures.verdict import all_held, verdicts
@@ -115,8 +115,8 @@ class TrialRunner(CellRunner):
         if not requests or (trial.is_alone and any(row.hash_ids is not None for row in requests)):
             return TrialResult(True, {})
         played = worst(requests, trial.at_means) if trial.is_alone else requests
-        simulated = Simulated.of(run.engine, run.target)
-        terms = simulated.terms(plan.terms)
+        simulated = deploy(run.engine, run.target)
+        terms = simulated.terms(asked_terms(plan.terms))
         # Faults may bring requests that the traffic does not have: no part of a run says what all allow.
         is_whole = trial.to_the_end or run.target.faults not in (None, "none")
         question = None if is_whole else loses(terms.objectives, requests, simulated.front_end_s)

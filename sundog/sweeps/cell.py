@@ -18,7 +18,7 @@ from sundog.sweeps.axes import with_fields
 from sundog.sweeps.sweep_folder import SweepFolder
 
 if TYPE_CHECKING:
-    from sundog.builds.simulated import Simulated
+    from sundog.sim.deployment.record import Simulated
     from sundog.sim.figures.sweep.cells import FailedRun, Job, Settings
     from sundog.sim.figures.sweep.played import Played
     from sundog.sim.record.recorder import Recorder
@@ -110,7 +110,7 @@ class CellRunner:
             return FailedRun(" ".join(reason.split()), "".join(traceback.format_exception(error)))
 
     def _played(self, job: "Job") -> "Played":
-        from sundog.builds.simulated import Simulated
+        from sundog.builds.simulated import asked_terms, deploy
         from sundog.sim.figures.sweep.played import load_of, played
         from sundog.sim.record.sink import Unkept
 
@@ -122,8 +122,8 @@ class CellRunner:
             changed(plan.target, settings),
             changed(plan.load, settings),
         )
-        simulated = Simulated.of(run.engine, run.target)
-        terms = simulated.terms(plan.terms)
+        simulated = deploy(run.engine, run.target)
+        terms = simulated.terms(asked_terms(plan.terms))
         requests = self._arriving(run)
         if plan.folder is None:
             return played(self._replayed(run, requests, simulated, Unkept()), terms, load_of(requests))
@@ -144,6 +144,7 @@ class CellRunner:
     def _keep(
         self, run: "CellRun", requests: "list[TraceRequest]", simulated: "Simulated", place: Path
     ) -> None:
+        from sundog.builds.simulated import asked_terms
         from sundog.sim.figures.metrics import summarize
         from sundog.sim.record.journal_rows import Header
         from sundog.sim.record.run_directory import replay_id
@@ -156,7 +157,8 @@ class CellRunner:
         kind = kind_of_replay(simulated.config)
         with RunOutput(place, header, options=options, messages=plan.messages, kind=kind) as output:
             recorder = self._replayed(run, requests, simulated, output)
-            output.finish(summarize(recorder, simulated.terms(plan.terms), output.rows()).to_json())
+            terms = simulated.terms(asked_terms(plan.terms))
+            output.finish(summarize(recorder, terms, output.rows()).to_json())
 
     def _replayed(
         self,

@@ -18,7 +18,7 @@ import httpx
 import psutil
 
 from sundog.builds.measuring import ClientLoad, as_answered, find, measure, predict
-from sundog.builds.simulated import Simulated
+from sundog.builds.simulated import deploy
 from sundog.child import serving
 from sundog.options.engine import EngineOptions
 from sundog.options.simulation import TargetOptions, TermsOptions
@@ -63,7 +63,7 @@ def compare(share: str, rate_per_s: float, scale: float, measured: Summary, pred
 
 def both(model: str, seconds: float, scale: float, scratch: Path) -> None:
     """Measured beside predicted at each share of what the GPU can do, in seconds of the server's clock."""
-    simulated = Simulated.of(EngineOptions(), TargetOptions(model=model, gpu=GPU))
+    simulated = deploy(EngineOptions(), TargetOptions(model=model, gpu=GPU))
     closed = ClientLoad("", num_clients=NUM_CLIENTS)
     at_once = [row._replace(arrival_s=0.0) for row in workload(50, 10.0)]
     limit_per_s = predict(closed, simulated, TermsOptions(), at_once).requests_per_s

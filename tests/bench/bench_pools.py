@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from sundog.builds.measuring import ClientLoad, Cores, as_answered, find, predict
-from sundog.builds.simulated import Simulated
+from sundog.builds.simulated import deploy
 from sundog.child import counters
 from sundog.commands.calibrate.engine import from_engine
 from sundog.commands.calibrate.served import seen
@@ -57,7 +57,7 @@ def loads(name: str, words: tuple[str, ...], profile: str, args: argparse.Namesp
         for seed, rate in enumerate(args.rates, 1):
             rows, record, cores = requests(rate, args.seconds, seed), ClientRecord(), Cores()
             was, others = seen(load, found, rows, record), cores.others()
-            said = predict(load, Simulated.of(EngineOptions(), target), term, as_answered(rows, record))
+            said = predict(load, deploy(EngineOptions(), target), term, as_answered(rows, record))
             print(f"{name:<16} {rate:>9g} {beside(said, was)} {others:>6.0%}", flush=True)
 
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from sundog.builds.measuring import ClientLoad, Cores, as_answered, find, measure
 from sundog.builds.replayed import play
-from sundog.builds.simulated import Simulated
+from sundog.builds.simulated import deploy
 from sundog.commands.calibrate.engine import from_engine
 from sundog.options.engine import EngineOptions, MeasuringOptions
 from sundog.options.simulation import LoadOptions, TargetOptions
@@ -152,7 +152,7 @@ def seen(columns: Columns, kills_s: Sequence[float], begin_s: float, front_s: fl
 
 def predicted(kills: KilledServer, profile: str) -> Seen:
     """What a simulation says of the same requests and the same file."""
-    simulated = Simulated.of(ENGINE, TargetOptions(cost=profile, faults=str(kills.file)))
+    simulated = deploy(ENGINE, TargetOptions(cost=profile, faults=str(kills.file)))
     rows = [row._replace(arrival_s=row.arrival_s + kills.begin_s) for row in kills.rows]
     recorder = play(simulated, rows, LoadOptions(), seed=0)
     return seen(recorder.columns, kills.kills_s, 0.0, simulated.front_end_s)

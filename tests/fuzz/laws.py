@@ -15,7 +15,7 @@ from sundog.actors.core.config import ConfigError
 from sundog.actors.kernel.actor import Actor
 from sundog.actors.messages import EngineUp, Heard, StepOutput
 from sundog.builds.replayed import play
-from sundog.builds.simulated import Simulated
+from sundog.builds.simulated import deploy
 from sundog.ends import leaves
 from sundog.library.functions import records_of
 from sundog.options.simulation import parse_rate
@@ -78,7 +78,7 @@ class Built:
     def __init__(self, configuration: Configuration) -> None:
         with TemporaryDirectory() as folder:
             target, _, self._load, _, engine = records_of(configuration.write(Path(folder)))
-            self._simulated, self._seed = Simulated.of(engine, target), engine.seed
+            self._simulated, self._seed = deploy(engine, target), engine.seed
         self._rows: Sequence[TraceRequest] = configuration.rows
         self._quiet_s = self._rows[-1].arrival_s - LAST_S / 10
         if self._load.request_rate is not None:  # the witnesses come with all others

@@ -13,7 +13,7 @@ from rich.console import Console
 
 import sundog
 from sundog.builds.replayed import play
-from sundog.builds.simulated import Simulated
+from sundog.builds.simulated import deploy
 from sundog.library.functions import records_of
 from sundog.sim.figures.compare import compare
 from sundog.sim.figures.metrics import summarize
@@ -44,7 +44,7 @@ def played(trace: str, faults: str | None = None, **options: Any) -> Recorder:
         options["faults"] = str(CASES / faults)
     target, reading, load, _, engine = records_of(options)
     rows = list(islice(read_trace(str(CASES / trace)), reading.limit))
-    return play(Simulated.of(engine, target), rows, load, engine.seed)
+    return play(deploy(engine, target), rows, load, engine.seed)
 
 
 def column(columns: Columns, name: str) -> dict[str, Any]:

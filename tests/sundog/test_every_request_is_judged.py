@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from sundog.builds.replayed import play
-from sundog.builds.simulated import Simulated
+from sundog.builds.simulated import asked_terms, deploy
 from sundog.library.functions import records_of
 from sundog.planning.trial import FleetTrial, TrialRunner
 from sundog.sim.figures.metrics import Summary, summarize
@@ -59,8 +59,8 @@ class Judged:
         target, reading, load, terms, engine = records_of(options)
         self.engine = engine
         self.plan = Plan(workload_of(str(trace), reading), str(trace), engine, target, load, terms)
-        self.simulated = Simulated.of(engine, target)
-        self.terms = self.simulated.terms(terms)
+        self.simulated = deploy(engine, target)
+        self.terms = self.simulated.terms(asked_terms(terms))
         self.recorder = play(self.simulated, read_trace(str(trace)), load, engine.seed)
         self.summary = summarize(self.recorder, self.terms)
         self.is_attempted_again = "retries" in (
@@ -223,9 +223,9 @@ def twice_in_a_row(seed: int, folder: Path) -> tuple[float, float]:
         trace = folder / f"twice{times}.csv"
         trace.write_text("\n".join(["arrived_at,num_prefill_tokens,num_decode_tokens", *rows, ""]))
         target, _, load, terms, engine = records_of(options)
-        simulated = Simulated.of(engine, target)
+        simulated = deploy(engine, target)
         recorder = play(simulated, read_trace(str(trace)), load, 0)
-        saturation = summarize(recorder, simulated.terms(terms)).saturation
+        saturation = summarize(recorder, simulated.terms(asked_terms(terms))).saturation
         assert saturation is not None
         found.append(saturation)
     return found[0], found[1]

@@ -8,7 +8,7 @@ from statistics import median
 import pytest
 
 from sundog.builds.emulated import emulated
-from sundog.builds.simulated import Simulated
+from sundog.builds.simulated import deploy
 from sundog.options.engine import EngineOptions
 from sundog.options.serving import EmulatedServing
 from sundog.options.simulation import CostOptions, TargetOptions
@@ -71,7 +71,7 @@ def test_simulated_serving_takes_the_time_that_replays_take(costs: CostOptions) 
     backend = served.new_engine(0)
     assert isinstance(backend, CostBackend)
     target = TargetOptions(model="qwen3-8b", gpu="h100", **vars(costs))
-    replayed = Simulated.of(engine, target).cost
+    replayed = deploy(engine, target).cost
     assert backend._pace.cost.step_s(DECODES) == replayed.step_s(DECODES)
 
 

@@ -24,7 +24,7 @@ from sundog.actors.engine.executor import Executor, Runner
 from sundog.actors.kernel.actor import Ref
 from sundog.actors.messages import Batch, Capacity, Interrupt, Load
 from sundog.builds.measuring import ClientLoad, Cores, disturbed, predict
-from sundog.builds.simulated import Simulated
+from sundog.builds.simulated import deploy
 from sundog.builds.torch_limits import as_replicas, check_quantization, planned_ahead
 from sundog.commands.calibrate.logs import in_words
 from sundog.commands.calibrate.served import ServedLoads, measure_host
@@ -296,7 +296,7 @@ def _say_served(tried: Tried, hops: HopCosts) -> None:
 def try_served(profile: Path, engine: EngineOptions, served: ServedLoads) -> Tried:
     """Simulate what was served; `profile` has the host's share of steps."""
     own: dict[str, Any] = {row.name: row.default for row in rows(EngineOptions) if row.name in FIXED}
-    simulated = Simulated.of(replace(engine, **own), TargetOptions(cost=str(profile)))
+    simulated = deploy(replace(engine, **own), TargetOptions(cost=str(profile)))
     front_s = list[tuple[str, float]]()
     usual_s = list[float]()
     for stage in served.fitted:

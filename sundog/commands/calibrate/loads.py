@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sundog.builds.measuring import ClientLoad, predict
-from sundog.builds.simulated import Simulated
+from sundog.builds.simulated import deploy
 from sundog.commands.calibrate.logs import in_words
 from sundog.ends import remark
 from sundog.options.engine import EngineOptions
@@ -17,6 +17,7 @@ from sundog.options.simulation import TargetOptions, TermsOptions
 from sundog.sim.cost.calibrated import InRange
 from sundog.sim.cost.cost_file import DRIFT, HOST, LOADS_ERROR, MEASURED, write_cost
 from sundog.sim.cost.overhead import NO_OVERHEAD, WithOverhead
+from sundog.sim.deployment.record import Simulated
 from sundog.sim.figures.fit_requests import Fitted, Observed, fit_requests, read_observed
 from sundog.sim.figures.metrics import Summary
 from sundog.sim.figures.validate.records import asked_in
@@ -77,7 +78,7 @@ def from_loads(loads: Sequence[MeasuredLoad], source: str, output: Path, engine:
     _say(output, loads, fitted)
     if len(loads) == 1 or not all(load.asked for load in loads):
         return
-    simulated = Simulated.of(
+    simulated = deploy(
         replace(engine, num_gpu_blocks=ROOM), TargetOptions(cost=str(output.resolve()), host_overhead=False)
     )
     trials = Trials(tuple(loads), simulated)

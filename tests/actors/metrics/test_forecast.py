@@ -23,7 +23,7 @@ from sundog.actors.metrics.forecast import (
 from sundog.actors.metrics.measured import Measured, Recent
 from sundog.actors.metrics.metrics import Metrics
 from sundog.actors.metrics.snapshot import waiting_in_order
-from sundog.builds.simulated import Simulated
+from sundog.builds.simulated import deploy
 from sundog.options.engine import EngineOptions
 from sundog.options.simulation import TargetOptions
 from sundog.sim.ahead import Ahead
@@ -182,7 +182,7 @@ class LooksAhead(Actor[Heard]):
 
 def test_ranges_hold_what_comes_where_lengths_are_unknown() -> None:
     """Answers of any length at a loaded server: forecasts know what has ended, and nothing of what will."""
-    simulated = Simulated.of(EngineOptions(max_num_seqs=6), TargetOptions())
+    simulated = deploy(EngineOptions(max_num_seqs=6), TargetOptions())
     config = replace(simulated.config, decode_runs=False)
     prompt, output = (
         LogNormal(mean=mean, median=2 * mean // 3, smallest=4, largest=1000) for mean in (300, 120)

@@ -7,7 +7,7 @@ import pytest
 
 from sundog.actors.kernel.actor import Actor, Handled
 from sundog.actors.messages import Heard, StepOutput
-from sundog.builds.simulated import Simulated
+from sundog.builds.simulated import deploy
 from sundog.options.engine import EngineOptions
 from sundog.options.simulation import TargetOptions
 from sundog.sim.figures.metrics import Summary, summarize
@@ -43,7 +43,7 @@ class Held(Actor[Heard]):
 def ran(lengths: list[tuple[float, int, int]], *, plans_ahead: bool, runs: bool) -> tuple[Summary, Held]:
     """Requests of (arrival in seconds, prompt, answer) on an A100 with few blocks."""
     engine = EngineOptions(num_gpu_blocks=NUM_BLOCKS, max_model_len=4096, async_scheduling=plans_ahead)
-    simulated = Simulated.of(engine, TargetOptions(model="llama-2-7b", gpu="a100"))
+    simulated = deploy(engine, TargetOptions(model="llama-2-7b", gpu="a100"))
     trace = [TraceRequest(f"r{i}", *row) for i, row in enumerate(lengths)]
     held, config = Held(), replace(simulated.config, decode_runs=runs)
     recorder = replay(trace, config, simulated.cost, simulated.capacity, listeners=[held])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sundog.actors.core.config import ConfigError
-from sundog.builds.simulated import Simulated
+from sundog.builds.simulated import deploy
 from sundog.options.engine import EngineOptions
 from sundog.options.simulation import TargetOptions
 from sundog.sim.cost.overhead import NO_OVERHEAD, host_overhead
@@ -81,7 +81,7 @@ def test_a_server_is_deployed_as_replay_does_it(
     """The same scheduler, ranks, balancer and costs as the options of the command line make."""
     deployment = Deployment.of(server(tmp_path, *keys, model=model))
     asked = replace(engine, max_num_seqs=64, max_num_batched_tokens=2048, num_gpu_blocks=9000)
-    other = Simulated.of(asked, TargetOptions(model=model, gpu="h100"))
+    other = deploy(asked, TargetOptions(model=model, gpu="h100"))
     assert deployment.config.replicas == other.config.replicas
     assert deployment.config.router == other.config.router or other.config.replicas == 1
     assert deployment.config.speculation == other.config.speculation
