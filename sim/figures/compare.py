@@ -8,7 +8,7 @@ import numpy as np
 
 from sundog.sim.figures.intervals import Floats, Interval, difference, quantile_difference, run_interval
 from sundog.sim.record.rows import finished
-from sundog.sim.record.run_directory import Run
+from sundog.sim.record.run_directory import Run, content
 
 LATENCIES = ("ttft_s", "tpot_s", "e2e_s", "queueing_s")
 STAGES = {"prefill_s": ("first_scheduled_s", "first_token_s"), "decode_s": ("first_token_s", "finish_s")}
@@ -21,6 +21,11 @@ SHORT = {
     "prefill_s": "prefill",
     "decode_s": "decode",
 }
+OF_LOAD = (
+    *("seed", "request_rate", "limit", "columns", "rate_scale", "prompt_scale", "output_scale"),
+    *("from_s", "until_s", "sample_sessions", "max_idle_s", "tokenizer"),
+)
+"""The options that choose the requests, beside the trace."""
 OF_TENANTS = ("ttft_s", "e2e_s")
 QUANTILES = (0.5, 0.99)
 MOVED = 5
@@ -69,7 +74,7 @@ class Comparison(NamedTuple):
 def compare(first: Run, second: Run) -> Comparison:
     """Find what changed from the first run to the second. O(requests)."""
     a, b = _columns(first), _columns(second)
-    is_paired, rows = _pairing(a, b)
+    is_paired, rows = _pairing(a, b, _is_same_load(first, second))
     figures = [figure for name in SHORT for figure in _figures(SHORT[name], a[name], b[name], rows)]
     figures += _of_programs(*(run.summary.get("program_s", {}) for run in (first, second)))
     figures += _of_tenants(a, b, rows)
@@ -136,15 +141,23 @@ def _num_finished(a: Floats, b: Floats, rows: Rows) -> tuple[int, int, int]:
     return int((~np.isnan(a)).sum()), int((~np.isnan(b)).sum()), int((first & second).sum())
 
 
-def _pairing(a: Columns, b: Columns) -> tuple[bool, Rows | None]:
+def _is_same_load(first: Run, second: Run) -> bool:
+    """Whether both played the same trace with the same seed, so that equal ids are the same request."""
+    if "trace" not in first.config or "trace" not in second.config:
+        return False
+    traces = [content(run.config["trace"], run.path) for run in (first, second)]
+    return traces[0] == traces[1] and all(first.config.get(n) == second.config.get(n) for n in OF_LOAD)
+
+
+def _pairing(a: Columns, b: Columns, is_same_load: bool) -> tuple[bool, Rows | None]:
     where = {name: row for row, name in enumerate(b["request_id"])}
     both = [(row, where[name]) for row, name in enumerate(a["request_id"]) if name in where]
     if not both or len(both) < 0.99 * max(len(a["request_id"]), len(b["request_id"])):
         return False, None
     rows_a, rows_b = (np.array(rows) for rows in zip(*both, strict=True))
-    alike = all(
-        np.array_equal(a[name][rows_a], b[name][rows_b]) for name in ("arrival_s", "num_prompt_tokens")
-    )
+    # Later turns of sessions arrive when the answers before them have ended, in each run at its own instant.
+    same = ("num_prompt_tokens",) if is_same_load else ("arrival_s", "num_prompt_tokens")
+    alike = all(np.array_equal(a[name][rows_a], b[name][rows_b]) for name in same)
     return (True, (rows_a, rows_b)) if alike else (False, None)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sundog.options.config_file import from_here
 from sundog.options.row import Switch, option, rows
 from sundog.options.simulation import ReadingOptions
 from sundog.options.takes import command, takes
@@ -71,12 +72,15 @@ def _how_many_would_tell(found: "Comparison", a: "Run", b: "Run") -> str | None:
     words += [] if trace.endswith(".toml") else ["--resample"]
     for name, row in (VARIED | {row.name: row for row in rows(ReadingOptions)}).items():
         if name in found.settings:
-            first, second = (row.default if value is None else value for value in found.settings[name])
+            values = (row.default if value is None else value for value in found.settings[name])
+            first, second = (
+                from_here(row, value, run.path) for value, run in zip(values, (a, b), strict=True)
+            )
             if first is None or second is None:  # the GPU or the model decided
                 return f"{text}."
             words += ["--vary", f"{name}={first},{second}"]
         elif (value := a.config.get(name, row.default)) != row.default:
             words += [f"--no-{row.flag[2:]}"] if value is False else [row.flag]
-            words += [] if isinstance(value, bool) else [str(value)]
+            words += [] if isinstance(value, bool) else [str(from_here(row, value, a.path))]
     words += ["--replications", str(count), "--metric", "ttft_s.mean"]
     return f"{text}: {shlex.join(words)}"

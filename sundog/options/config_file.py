@@ -84,6 +84,15 @@ def from_file(row: OptionRow, value: object, path: Path) -> object:
     return taken
 
 
+def from_here(row: OptionRow, value: object, folder: Path) -> object:
+    """Return a value of the config.toml in that folder as a command in the current folder gives it."""
+    if not isinstance(value, str) or not isinstance(row.kind, AnyText) or not row.kind.is_path:
+        return value
+    file, rest = _split(value)
+    place = folder / file
+    return os.path.relpath(place) + rest if place.exists() else value
+
+
 def kept_options(directory: str | Path, without: Collection[str] = ()) -> dict[str, object]:
     """Return the options of the running command as the `config.toml` in that directory shall say them.
 

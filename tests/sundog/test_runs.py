@@ -16,6 +16,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from sundog.options.config_file import from_here
+from sundog.options.engine import EngineOptions
+from sundog.options.row import rows
 from tests import warm
 
 TRACE = "traces/chat-poisson-2rps-5min.jsonl.gz"
@@ -245,6 +248,48 @@ def test_a_run_too_long_for_a_journal_says_so(tmp_path: Path) -> None:
         len(said[""]) == 1 and "more than 10 requests" in said[""][0] and "--journal keeps it" in said[""][0]
     )
     assert not said["--journal"] and not said["--no-journal"]
+
+
+POLICY = """
+from sundog import Policy
+
+
+class Mine(Policy):
+    pass
+"""
+SESSIONS = """
+duration_s = 20
+arrivals = {kind = "poisson", rate_per_s = 4}
+prompt = {kind = "fixed", tokens = 500}
+output = {kind = "fixed", tokens = 100}
+[sessions]
+turns = {kind = "fixed", tokens = 3}
+followup = {kind = "fixed", tokens = 100}
+pause_mean_s = 2
+pause_median_s = 1.9
+"""
+
+
+def test_requests_of_sessions_are_paired_by_id_and_paths_are_those_of_the_caller(tmp_path: Path) -> None:
+    """Their later turns arrive at instants of their own in each run; another seed has none of them."""
+    (tmp_path / "mine.py").write_text(POLICY)
+    (tmp_path / "chat.toml").write_text(SESSIONS)
+    for seed in ("0", "1"):
+        trace = tmp_path / f"chat{seed}.jsonl"
+        assert not sundog("workload", tmp_path / "chat.toml", "--seed", seed, "-o", trace).returncode
+    policy = f"{tmp_path / 'mine.py'}:Mine"
+    for name, seats, seed in (("two", 2, 0), ("three", 3, 0), ("other", 2, 1)):
+        words = "--max-num-seqs", seats, "--policy", policy, "--out", tmp_path / "runs" / name
+        assert not sundog("replay", tmp_path / f"chat{seed}.jsonl", *words).returncode
+    for other, is_paired in (("three", True), ("other", False)):
+        done = sundog("compare", tmp_path / "runs" / "two", tmp_path / "runs" / other, "--json")
+        assert json.loads(done.stdout)["is_paired"] is is_paired
+    (row,) = [row for row in rows(EngineOptions) if row.name == "policy"]
+    # The run's own folder lies two below the file; the current folder is somewhere else.
+    here = str(from_here(row, "../../mine.py:Mine", tmp_path / "runs" / "two"))
+    file, _, name = here.partition(":")
+    assert Path(file).resolve() == (tmp_path / "mine.py").resolve() and name == "Mine"
+    assert from_here(row, "fcfs", tmp_path / "runs" / "two") == "fcfs"
 
 
 @pytest.mark.long(reason="runs compare and the command it prints")
