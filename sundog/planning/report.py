@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sundog.planning.advice import TUNED
 from sundog.planning.pools import PoolsCandidate
 from sundog.planning.search import MOST_LOAD, Candidate, intervals
+from sundog.sim.show import words
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -128,6 +129,9 @@ def _lines(
         spread = "" if math.isnan(interval.half_width) else f" ± {interval.half_width:.3g}"
         draws = f"{len(held)} draws" if len(held) > 1 else "one draw, so that there is no interval"
         yield f"  {each.text}: {interval.mean:.3g}{spread} s ({draws})"
+    if winner.doubt:
+        range_ = words.steps_within(winner.doubt)
+        yield f"  The model's own range: {range_}. The intervals above are of samples alone."
     for result in sorted(held, key=lambda each: -each.num_unfinished)[:1]:
         if result.num_unfinished:
             why_not = "" if result.turned_away is None else f" ({result.turned_away})"
@@ -233,6 +237,7 @@ def to_json(advice: "Advice", objectives: "Sequence[Objective]", confidence: flo
                 "refused": one.refused,
                 "is_hopeless": one.is_hopeless,
                 "trials": len(one.tried),
+                "step_doubt": one.doubt,
             }
         )
     return json.dumps(found, indent=1)

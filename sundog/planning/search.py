@@ -54,6 +54,11 @@ class Candidate:
     tried: dict[tuple[int, int], TrialResult] = field(default_factory=dict)
 
     @property
+    def doubt(self) -> float | None:
+        """The largest share by which steps of its trials may take longer or shorter; None without trials."""
+        return max((result.doubt for result in self.tried.values()), default=None)
+
+    @property
     def is_hopeless(self) -> bool:
         """True if no number of replicas holds, because requests alone on one do not."""
         return self.alone is not None and not self.alone.is_held

@@ -44,7 +44,8 @@ class TrialResult:
     `was_stopped` because it could not hold any more, they are those of the requests that were answered by
     then. `share` is the part of all requests that were answered, `num_unfinished` counts the others.
     `refused` says in one line why a fleet cannot run at all, `no_traffic` why no fleet can, and `turned_away`
-    how many requests this one refused, and why.
+    how many requests this one refused, and why. `doubt` is the share by which steps may take longer or
+    shorter.
     """
 
     is_held: bool
@@ -60,6 +61,7 @@ class TrialResult:
     no_traffic: str | None = None
     turned_away: str | None = None
     bug: str | None = None
+    doubt: float = 0.0
 
     @property
     def is_lost_early(self) -> bool:
@@ -149,6 +151,7 @@ class TrialRunner(CellRunner):
             output_tokens=int(rows.num_output_tokens.sum()),
             span_s=requests[-1].arrival_s - requests[0].arrival_s,
             turned_away="; ".join(turned_away) or None,
+            doubt=simulated.doubt,
         )
 
 

@@ -13,6 +13,7 @@ import pytest
 from sundog.options.engine import EngineOptions
 from sundog.options.simulation import LoadOptions, ReadingOptions, TargetOptions, TermsOptions
 from sundog.planning.trial import FleetTrial, TrialRunner
+from sundog.sim.show.words import steps_within
 from sundog.sweeps.cell import Plan
 from sundog.sweeps.source import workload_of
 from tests import warm
@@ -205,6 +206,21 @@ def test_manifests_say_what_the_plan_says(spec: Path, tmp_path: Path) -> None:
     assert done.returncode == 2 and "cannot write" in done.stderr and "Buy " in done.stdout
     done = plan(spec, *FEW, "--figure", tmp_path / "costs.bmp")
     assert done.returncode == 2 and "name it .svg" in done.stderr and not done.stdout
+
+
+def test_a_plan_says_how_well_each_machine_is_known(tmp_path: Path) -> None:
+    """As `replay` does of the same traffic: an MI300X is known by its data sheet alone, an L40S by tables."""
+    path = tmp_path / "few.toml"
+    path.write_text(SPEC.replace("120", "20"))
+    common = ("--slo", "p90(ttft)<5", "-tp", "1", "--max-gpus", "2", "--replications", "1", "--jobs", "1")
+    common += ("--no-pools", "--no-tune")
+    doubts = {}
+    for gpu in ("mi300x", "l40s"):
+        (found,) = json.loads(plan(path, "--gpu", gpu, *common, "--json").stdout)["candidates"]
+        doubts[gpu] = found["step_doubt"]
+    assert 0 < doubts["l40s"] < 0.2 and doubts["mi300x"] >= 0.25
+    told = plan(path, "--gpu", "mi300x", *common)
+    assert f"The model's own range: {steps_within(doubts['mi300x'])}." in told.stdout
 
 
 @pytest.mark.parametrize("words", [("plan", "--slo", SLO), ("sweep", "--vary", "replicas=1,2")])
