@@ -49,10 +49,10 @@ test-long: $(VENV)/installed-test
 # The engine's tests as on a CPU whose best instructions are AVX2, and with torch's kernels alone.
 test-avx2: $(VENV)/installed-test
 	SUNDOG_NATIVE=avx2 ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 \
-		$(BIN)/python -m tests.again -- $(PARALLEL) $(ENGINE_TESTS)
+		$(BIN)/python -m tests.again --moderate -- $(PARALLEL) $(ENGINE_TESTS)
 
 test-without-kernels: $(VENV)/installed-test
-	SUNDOG_NATIVE=off $(BIN)/python -m tests.again -- $(PARALLEL) $(ENGINE_TESTS)
+	SUNDOG_NATIVE=off $(BIN)/python -m tests.again --moderate -- $(PARALLEL) $(ENGINE_TESTS)
 
 # Engines, sweeps and the kernel's laws on a Ray cluster of this machine, which each of them begins and ends.
 test-ray: $(VENV)/installed-test

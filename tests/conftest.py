@@ -4,7 +4,8 @@ Tests that put something of their own in the place of a class, `@pytest.mark.pla
 when the simulator is compiled (`make fast`): compiled classes are what they are. What is slow, most of
 it while a quicker test states the same law, `@pytest.mark.long(reason="...")`, runs with `--long` (`make
 test-all`); with `keep=N` as many of its cases, spread evenly, stay in `make test`; with `rare=True` it is
-for releases, with `--rare` besides (`make test-long`);
+for releases, with `--rare` besides (`make test-long`), and with `moderate=True` it takes seconds, and only
+`make test` leaves it out: other kernels and the compiled simulator (`--moderate`) run it, too;
 and what needs Ray, `@pytest.mark.ray`, with `--ray` (`make test-ray`). A slow test that stays in `make test`
 says why by `@pytest.mark.slow(reason="...")`; the slowest of a run are printed last, with their reasons.
 
@@ -42,6 +43,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rare", action="store_true", help="also what is marked `long` and rare: `make test-long`"
     )
+    parser.addoption("--moderate", action="store_true", help="also what is long, but only by seconds")
     parser.addoption("--only-long", action="store_true", help="only what is marked `long`: `make test-all`")
 
 
@@ -61,8 +63,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "looks_inside: of an actor, which must be in the test's own process")
     config.addinivalue_line(
         "markers",
-        "long(reason, keep=0, rare=False): slow, for `make test-all`, if rare for `make test-long`;"
-        " `keep` of its cases stay in `make test`",
+        "long(reason, keep=0, rare=False, moderate=False): slow, for `make test-all`, if rare for"
+        " `make test-long`; `keep` of its cases stay in `make test`; if moderate, --moderate runs it, too",
     )
     config.addinivalue_line("markers", "slow(reason): slow, and in `make test` for this reason")
     if not hasattr(config, "workerinput"):
@@ -133,19 +135,22 @@ def _choose_long(config: pytest.Config, items: list[pytest.Item]) -> None:
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in long])
         items[:] = [item for item in items if item.nodeid in long]
         return
+    left_out = long_among(items, without_moderate=True) if config.getoption("--moderate") else long
     for item in items:
-        if item.nodeid in long:
+        if item.nodeid in left_out:
             item.add_marker(pytest.mark.skip(reason="long: make test-all"))
 
 
-def long_among(items: list[pytest.Item]) -> set[str]:
-    """Return the ids of what is left to `make test-all`.
+def long_among(items: list[pytest.Item], without_moderate: bool = False) -> set[str]:
+    """Return the ids of what is left to `make test-all`, and, unless those are left out, of moderate tests.
 
     A mark with `keep=N` leaves it all cases but N, unless no more than N were asked for: those run wherever.
     """
     found, cases = set(), defaultdict(list)
     for item in items:
         if (marker := item.get_closest_marker("long")) is None:
+            continue
+        if without_moderate and marker.kwargs.get("moderate"):
             continue
         if num_kept := marker.kwargs.get("keep", 0):
             cases[item.nodeid.partition("[")[0], num_kept].append(item.nodeid)

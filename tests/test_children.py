@@ -73,6 +73,7 @@ def test_every_place_that_starts_a_program_is_listed() -> None:
     assert {f"{file}: {name}" for file, name in calls if name in STARTS} == PLACES.keys()
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_one_file_alone_knows_how_a_python_is_started() -> None:
     """Nobody else names the interpreter, or builds a `-m` command."""
     names = {
@@ -123,6 +124,7 @@ def test_a_module_of_ours_is_run_from_where_this_one_is(folder: Path) -> None:
     assert "was imported" not in done.stderr
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_a_sweep_runs_beside_files_of_any_name(folder: Path) -> None:
     """Its processes are multiprocessing's."""
     with started(folder, "sweep", TRACE, "--limit", 5, "--vary", "policy=fcfs,vtc", "--jobs", 2) as sweep:

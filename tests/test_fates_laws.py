@@ -92,6 +92,7 @@ def crashing_run(
         yield name, whole, outputs[name]
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.plain
 @pytest.mark.parametrize("fields", [{}, {"async_scheduling": True}], ids=["sync", "async"])
 @pytest.mark.parametrize("replicas", [1, 3])

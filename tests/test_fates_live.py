@@ -48,6 +48,7 @@ def test_a_row_that_fails_ends_its_request_and_no_other(server: Live) -> None:
     assert server.health().json() == {"status": "ok"}
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_a_crash_of_the_engine_ends_what_had_begun_and_answers_what_had_not(server: Live) -> None:
     """/health is 503 until the next core is up, within seconds; the log has one block on it."""
     plain = Stream(server, prompt="The fox", max_tokens=20).text
@@ -87,6 +88,7 @@ def test_a_full_disk_costs_the_records_and_nothing_else(tmp_path: Path) -> None:
         assert "Traceback" not in "".join(said) and len(said) < 12, said
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_a_disk_that_is_full_at_the_end_is_a_warning(tmp_path: Path) -> None:
     """What was still to be written when the server was told to stop fails alone; the exit code is 0."""
     with live(*EMULATED, "--record", str(tmp_path), "--messages", file_limit=1_000) as server:
@@ -98,6 +100,7 @@ def test_a_disk_that_is_full_at_the_end_is_a_warning(tmp_path: Path) -> None:
         assert "Traceback" not in said and "sundog: " not in said, said
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("num_bytes", [5_000_000, 15_000_000])
 def test_a_prompt_that_cannot_fit_holds_nobody_up(num_bytes: int) -> None:
     """It is refused by its length, and a stream beside it does not notice.
@@ -117,6 +120,7 @@ def test_a_prompt_that_cannot_fit_holds_nobody_up(num_bytes: int) -> None:
     assert min(gaps_s) < 1.0, gaps_s
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_every_process_that_ps_shows_has_its_row_in_the_table_of_fates() -> None:
     """Of a server with doors, replicas and ranks, by its name."""
     options = ("--api-processes", "2", "--tensor-parallel-size", "2", "--replicas", "2")

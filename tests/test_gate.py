@@ -63,6 +63,7 @@ def test_only_cases_that_there_are_can_be_chosen(tmp_path: Path) -> None:
         chosen(known, "clam")
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_what_a_command_keeps_is_compared_too(tmp_path: Path) -> None:
     """The same run twice gives the same bytes in its folder, and another run others."""
     root = Path(__file__).parents[1]

@@ -340,6 +340,7 @@ def test_under_fcfs_requests_are_first_admitted_in_order_of_arrival(seed: int) -
     assert reasons["abort"] <= impatient
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("name", WORLDS)
 def test_the_same_seed_gives_the_same_bytes(name: str) -> None:
     """Every wire carries the same messages at the same times, however Trio shuffles."""

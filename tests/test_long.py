@@ -38,3 +38,10 @@ def test_a_case_that_is_asked_for_alone_runs() -> None:
 def test_what_is_rare_is_long_as_well() -> None:
     """`make test` leaves it out, and `make test-all` skips it by its own option."""
     assert long_among([item("a", reason="minutes", rare=True)]) == {"a"}
+
+
+def test_what_is_moderate_is_left_out_by_make_test_alone() -> None:
+    """It is long, and other kernels and the compiled simulator run it like what is not."""
+    items = [item("a", reason="seconds", moderate=True), item("b", reason="minutes"), item("c")]
+    assert long_among(items) == {"a", "b"}
+    assert long_among(items, without_moderate=True) == {"b"}

@@ -49,6 +49,7 @@ def replayed(name: str, **fields: object) -> Recorder:
     return replay(rows, config, COST, CAPACITY, predictor=find_predictor("noisy"))
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 @by_name
 def test_every_request_ends_and_decode_runs_change_no_byte(name: str) -> None:
     """Under little memory; each answer is whole."""

@@ -52,6 +52,7 @@ def admissions(seed: int, tenants: Sequence[str]) -> list[str]:
     return world.run().admissions
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_a_lottery_follows_from_the_seed_and_favours_by_tickets() -> None:
     """Same seed, same order; over many draws the favoured one comes first 4 of 5 times."""
     tenants = ["rich", "poor"]

@@ -161,6 +161,7 @@ def replayed(folder: Path, policy: str, *options: str) -> int:
     return code
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_simulation_ends_with_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], fault: str

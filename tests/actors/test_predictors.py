@@ -100,6 +100,7 @@ def test_a_prediction_that_is_no_count_is_refused(tmp_path: Path, wrong: str) ->
         list(read_trace(str(path)))
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_a_served_policy_sees_predictions(tmp_path: Path) -> None:
     """A client's own goes before the predictor's; one that fails is not asked again, and requests go on."""
     (tmp_path / "says.py").write_text(LONG_FIRST)

@@ -92,6 +92,7 @@ async def test_an_ordinary_policy_answers_at_once() -> None:
         assert not (await ask(client, "r", 3)).may_be_refused
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_a_served_client_gets_429_and_when_to_come_again() -> None:
     """Whole answers and streams alike; what came in time is answered."""
     with live(*EMULATED, "--policy", f"{LIMIT}:per_minute=2") as server:
@@ -109,6 +110,7 @@ def test_a_served_client_gets_429_and_when_to_come_again() -> None:
         assert server.stop() == 0
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_a_replay_counts_and_explains_what_was_refused(tmp_path: Path) -> None:
     """Summary, tables, tenants and `explain` agree; decode runs on or off, the same bytes."""
     lines = [

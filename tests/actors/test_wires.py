@@ -8,6 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_mypy_follows_every_wire_and_refuses_wrong_messages_and_answers() -> None:
     """`wires.py` names each error where it must be; one more or one less is an error."""
     mypy = pytest.importorskip("mypy.api", reason="mypy is not installed")
@@ -16,6 +17,7 @@ def test_mypy_follows_every_wire_and_refuses_wrong_messages_and_answers() -> Non
     assert status == 0, output + errors
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_nothing_that_is_sent_is_of_any_type() -> None:
     """`object` takes whatever comes, and a TypeVar says what it has in common: a reader can follow both."""
     wrong = []

@@ -201,6 +201,7 @@ def loaded(rng: random.Random, num_up: int, num_starting: int) -> ScaledFleet:
     )
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("name", SCALERS)
 def test_after_demand_ends_every_scaler_is_at_the_fewest_within_its_window_and_two_questions(
     name: str,

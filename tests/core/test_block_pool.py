@@ -209,6 +209,7 @@ def path(rng: random.Random, size: int) -> list[object]:
     return [*turns][1:]
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("num_blocks", [4, 10, 40])
 @pytest.mark.parametrize("seed", range(12))
 def test_runs_are_reused_found_and_forgotten_as_single_blocks_are(seed: int, num_blocks: int) -> None:

@@ -43,6 +43,7 @@ def assert_equal_logs(name: str, engine_version: str, lockstep: bool) -> None:
     assert len(log) == len(golden)
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("engine_version", ["0.32", "0.33"])
 @pytest.mark.parametrize("lockstep", [True, False], ids=["lockstep", "plain"])
 @pytest.mark.parametrize("name", NAMES)
@@ -83,6 +84,7 @@ def test_the_log_with_a_prefill_interval_is_the_golden_log(name: str, lockstep: 
     assert_equal_logs(f"interval/{name}", "0.33", lockstep=lockstep)
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("name", POLICIES)
 def test_the_log_under_an_exported_policy_is_the_golden_log(name: str) -> None:
     """vLLM 0.33 decided with the class that `sundog export` writes; four of the policies pause requests."""

@@ -23,6 +23,7 @@ def look(lockstep: Lockstep, sizes: set[int], event: Planned | Updated) -> None:
         sizes.add(len(due))
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 @pytest.mark.parametrize("seeds", batches(num_cases(120), 60), ids=str)
 def test_a_calendar_has_every_member_once_and_in_order_of_admission(seeds: range) -> None:
     """So blocks go round as in a loop over all running requests, whenever each of them joined."""

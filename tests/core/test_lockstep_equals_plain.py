@@ -49,6 +49,7 @@ def without_tokens(log: Log) -> Log:
     ]
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("seeds", LOGGED, ids=str)
 def test_the_log_with_lockstep_is_the_log_without(seeds: range) -> None:
     """Any trace, any configuration: not one decision differs."""
@@ -58,6 +59,7 @@ def test_the_log_with_lockstep_is_the_log_without(seeds: range) -> None:
         assert logged(trace, version, True) == logged(trace, version, False), f"seed {seed}"
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("seeds", COUNTED, ids=str)
 def test_where_tokens_are_counted_lockstep_changes_nothing(seeds: range) -> None:
     """Batches, ends and the pool are the same, to the order in which each is said."""
@@ -67,6 +69,7 @@ def test_where_tokens_are_counted_lockstep_changes_nothing(seeds: range) -> None
         assert with_lockstep == without, f"seed {seed}"
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("seeds", COUNTED, ids=str)
 def test_equal_lengths_give_equal_decisions_whether_tokens_are_seen_or_counted(seeds: range) -> None:
     """The same batches, block for block: a simulation schedules what the engine would."""
@@ -75,6 +78,7 @@ def test_equal_lengths_give_equal_decisions_whether_tokens_are_seen_or_counted(s
         assert stepwise_log(seed) == without_tokens(seen), f"seed {seed}"
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("seeds", COUNTED, ids=str)
 def test_a_decode_run_leaves_what_its_steps_would_have_left(seeds: range) -> None:
     """Each batch, end and pool of a run with decode runs is found in the run without.

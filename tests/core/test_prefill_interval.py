@@ -117,6 +117,7 @@ def held(seed: int) -> Trace:
     return trace
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 @pytest.mark.parametrize("seeds", batches(num_cases(120), 60), ids=str)
 def test_lockstep_changes_nothing_under_an_interval(seeds: range) -> None:
     """Nor do decode runs: each of their batches is that of single steps."""

@@ -127,6 +127,7 @@ def test_an_empty_step_that_says_an_end_counts_as_one_towards_a_stall() -> None:
     assert lines[-2]["ev"] == "stall" and lines[-2]["waiting"] == ["full"]
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_a_policy_that_goes_round_in_circles_ends_a_schedule(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -150,6 +151,7 @@ def test_a_stall_names_one_of_our_own_policies(policy: str) -> None:
     assert f"under policy {policy.partition(':')[0]}, and none gets a token" in why_stalled(state, None)
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_a_policy_that_goes_round_in_circles_ends_a_simulation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

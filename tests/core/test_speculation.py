@@ -39,6 +39,7 @@ def drafting(seed: int) -> Drafting:
     return Drafting(most, rng.choice([0, 0, most]), guess)
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("seeds", CASES, ids=str)
 def test_drafts_change_no_token_and_no_end(seeds: range) -> None:
     """Each request has the tokens and the end that it has without; slots hold what is read from them."""
@@ -57,6 +58,7 @@ def test_drafts_change_no_token_and_no_end(seeds: range) -> None:
     assert num_verified > 100 and 0 < num_accepted < num_verified and num_preempted > 0
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("seeds", CASES, ids=str)
 def test_aborts_and_resets_between_drafts_break_no_law(seeds: range) -> None:
     """Every request ends once; blocks and queues are checked after every step."""
@@ -69,6 +71,7 @@ def test_aborts_and_resets_between_drafts_break_no_law(seeds: range) -> None:
         assert drafted.state.kv.pool.num_free == drafted.state.kv.pool.num_blocks - 1
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("seeds", CASES, ids=str)
 def test_where_tokens_are_counted_drafts_give_the_same_batches(seeds: range) -> None:
     """A simulation that accepts the same drafts plans the same steps, block for block."""
@@ -79,6 +82,7 @@ def test_where_tokens_are_counted_drafts_give_the_same_batches(seeds: range) -> 
         assert counted == without_tokens(seen), f"seed {seed}"
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("seeds", CASES, ids=str)
 def test_a_run_that_may_have_drafts_and_has_none_is_a_run_without(seeds: range) -> None:
     """Not one decision differs."""

@@ -131,6 +131,7 @@ def with_states(seed: int) -> Trace:
     return trace
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 @pytest.mark.parametrize("seeds", batches(num_cases(120), 60), ids=str)
 def test_lockstep_changes_nothing_where_states_are_kept(seeds: range) -> None:
     """Nor do decode runs; every state is one of a block that can be found."""

@@ -35,6 +35,7 @@ def held_against_every_law(seeds: Iterable[int]) -> None:
     assert num_checked > 3 * len(reasons), reasons
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("part", range(4))
 def test_features_that_meet_keep_every_law(part: int) -> None:
     held_against_every_law(range(part, num_cases(CONFIGURATIONS), 4))

@@ -75,6 +75,7 @@ def test_requests_that_are_held_while_all_replicas_are_drained_or_down_wait_for_
     assert found.num_finished > 60 and max(recorder.columns.finish_s) > 37
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_a_run_whose_requests_move_leaves_a_folder(tmp_path: Path) -> None:
     """With the columns of moves; in Python and in a sweep, too."""
     options: dict[str, Any] = {"num_gpu_blocks": 600, "max_model_len": 8192, "replicas": 2}
@@ -113,6 +114,7 @@ def test_a_prompt_that_is_preempted_with_its_first_token_in_flight_is_computed_a
     assert column(columns, "num_output_tokens") == lengths
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_a_fetched_request_is_admitted_although_those_before_it_may_be_overtaken_no_more() -> None:
     """Nothing runs, and it alone can make room; without the option as many finish."""
     options: dict[str, Any] = {
@@ -203,6 +205,7 @@ def test_the_blocks_of_a_dead_engine_cannot_be_fetched() -> None:
     assert columns.first_token_s[0] > 30.3 + moved_s
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_what_failed_is_counted_wherever_what_was_aborted_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,6 +18,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.long(reason="computes many steps of a model", moderate=True)
 def test_without_a_gpu_one_line_says_so() -> None:
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():

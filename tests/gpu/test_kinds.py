@@ -100,6 +100,7 @@ def test_adapters_are_mixed_in_a_step(folder: Callable[[str], Path], tmp_path: P
     )
 
 
+@pytest.mark.long(reason="computes many steps of a model", moderate=True)
 def test_answers_keep_to_a_grammar(folder: Callable[[str], Path]) -> None:
     pytest.importorskip("llguidance")
     from sundog.runtime.structured.grammars import Grammars
@@ -113,6 +114,7 @@ def test_answers_keep_to_a_grammar(folder: Callable[[str], Path]) -> None:
     assert found.tokens["digits"] != found.tokens["plain"]
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("pooling", [PoolingType.LAST, PoolingType.MEAN])
 @pytest.mark.parametrize("kind", ["bert", "qwen3", "modernbert"])
 def test_vectors_are_those_of_the_cpu(kind: str, pooling: PoolingType, tmp_path: Path) -> None:
@@ -127,6 +129,7 @@ def test_vectors_are_those_of_the_cpu(kind: str, pooling: PoolingType, tmp_path:
         torch.testing.assert_close(here, there, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.long(reason="computes many steps of a model", moderate=True)
 def test_prompts_are_scored(folder: Callable[[str], Path]) -> None:
     """Chunked, beside requests that want no scores, and with those of their answers."""
     scored = Sampling(temperature=0.0, logprobs=2, prompt_logprobs=3)
@@ -142,6 +145,7 @@ def test_prompts_are_scored(folder: Callable[[str], Path]) -> None:
             assert all(a is None or a.logprob == pytest.approx(b.logprob, abs=1e-3) for a, b in pairs)
 
 
+@pytest.mark.long(reason="computes many steps of a model", moderate=True)
 def test_several_answers_to_a_prompt_differ_by_their_seeds_and_share_its_blocks(
     folder: Callable[[str], Path],
 ) -> None:
@@ -151,6 +155,7 @@ def test_several_answers_to_a_prompt_differ_by_their_seeds_and_share_its_blocks(
     assert found.num_hits == 3 and len({tuple(tokens) for tokens in found.tokens.values()}) > 1
 
 
+@pytest.mark.long(reason="computes many steps of a model", moderate=True)
 def test_penalties_biases_and_bans_are_the_cpus(folder: Callable[[str], Path]) -> None:
     kinds = (
         {"presence_penalty": 1.5},
@@ -216,6 +221,7 @@ def test_memory_that_runs_out_while_a_model_is_opened_says_what_helps(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.long(reason="computes many steps of a model", moderate=True)
 def test_a_step_without_memory_raises_and_the_model_can_be_opened_again(
     folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

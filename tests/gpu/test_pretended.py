@@ -72,6 +72,7 @@ def test_it_draws_what_the_cpu_draws(
     assert device.num_played and found.logprobs.keys() == right.logprobs.keys()
 
 
+@pytest.mark.long(reason="computes many steps of a model", moderate=True)
 def test_preempted_requests_go_on(folder: Callable[[str], Path], device: Device) -> None:
     requests = mixture(36, greedy)
     found = said(opened(folder("llama"), "cuda", num_blocks=12), requests, num_blocks=12)
@@ -79,6 +80,7 @@ def test_preempted_requests_go_on(folder: Callable[[str], Path], device: Device)
     assert found.tokens == said(opened(folder("llama"), "cpu"), requests).tokens
 
 
+@pytest.mark.long(reason="computes many steps of a model", moderate=True)
 def test_drafts_are_checked_there(folder: Callable[[str], Path], device: Device) -> None:
     requests = {str(i): Asked(random_prompt(i, 6) * 3, 12) for i in range(3)}
     lookup = SpeculativeConfig("ngram", 2)
@@ -86,6 +88,7 @@ def test_drafts_are_checked_there(folder: Callable[[str], Path], device: Device)
     assert found.tokens == said(opened(folder("llama"), "cpu"), requests).tokens
 
 
+@pytest.mark.long(reason="computes many steps of a model", moderate=True)
 def test_no_launch_waits_for_the_device(folder: Callable[[str], Path], device: Device) -> None:
     engine = opened(folder("llama"), "cuda")
     launch, played = engine.launch, device.num_played

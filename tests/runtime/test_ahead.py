@@ -56,6 +56,7 @@ def said(folder: Path, requests: dict[str, Asked], *, num_blocks: int = 60, ahea
     return answers(engine(folder, num_blocks=num_blocks, ahead=ahead), requests, config)
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("sampling", [greedy, drawn, remembering])
 @pytest.mark.parametrize("num_blocks", [200, 24])
 def test_steps_launched_ahead_sample_the_same_tokens(
@@ -133,6 +134,7 @@ async def test_threads_that_launch_ahead_give_the_same_tokens(folder: Path) -> N
     await backend.close()
 
 
+@pytest.mark.long(reason="computes many steps of a model", moderate=True)
 async def test_a_closed_engine_is_gone_with_its_recordings(folder: Path) -> None:
     """Its memory is another process's to take, as the server's that `sundog calibrate` starts."""
     backend = TorchBackend(folder, device="cpu", dtype="float32", num_gpu_blocks=40, **LIMITS)

@@ -47,6 +47,7 @@ def test_blocks_are_ready_before_they_are_used_and_no_more_than_asked_for() -> N
     assert not layers[0][:100].any()
 
 
+@pytest.mark.long(reason="computes many steps of a model", moderate=True)
 def test_blocks_in_use_have_more_made_ready_behind_them() -> None:
     ahead = BlocksAhead(cache(400), 100)
     finished(ahead)

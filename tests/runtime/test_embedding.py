@@ -30,6 +30,7 @@ POOLED: dict[PoolingType, Callable[[Tensor], Tensor]] = {
 PROMPTS = [random_prompt(seed, length) for seed, length in enumerate((5, 40, 41, 7, 1, 6, 90))]
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("kind", KINDS)
 def test_vectors_are_those_of_the_librarys_own_forward(kind: str, tmp_path: Path) -> None:
     """Prompts of many lengths at once, against each alone and unpadded."""

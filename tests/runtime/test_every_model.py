@@ -49,6 +49,7 @@ def types_to_try() -> list[object]:
     ]
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("model_type", types_to_try())
 def test_a_model_answers_as_generate_does_or_is_refused_by_its_reason(
     model_type: str, tmp_path: Path

@@ -25,6 +25,7 @@ def texts() -> dict[str, str]:
     return {"words": "Once upon a time, ", "spaces": " ", "others": "é日🌞\n"}
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("kind", texts())
 def test_a_long_text_has_the_tokens_that_it_has_in_place(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     piece = texts()[kind]
@@ -35,6 +36,7 @@ def test_a_long_text_has_the_tokens_that_it_has_in_place(kind: str, monkeypatch:
     assert apart == (tokenizer.encode(text), tokenizer.encode_plain(text))
 
 
+@pytest.mark.long(reason="computes many steps of a model", moderate=True)
 def test_a_long_text_that_takes_too_long_or_has_no_tokens_is_refused() -> None:
     """And too many tokens are counted before a list of them is made."""
     source = Tokenizer(EMBEDDED_MODEL).to_json()
@@ -47,6 +49,7 @@ def test_a_long_text_that_takes_too_long_or_has_no_tokens_is_refused() -> None:
     assert many.value.num_tokens > 1
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_a_process_that_tokenises_ends_with_the_one_that_waits_for_it() -> None:
     """However that one ends."""
     code = (
@@ -75,6 +78,7 @@ def tokenising(process: psutil.Process) -> psutil.Process:
     raise AssertionError("no process tokenises")
 
 
+@pytest.mark.long(reason="computes many steps of a model", moderate=True)
 @pytest.mark.wall_clock
 def test_sigterm_while_a_long_text_is_tokenised_ends_the_server() -> None:
     """Law 2 through the door: long before the process's own bound, and no process is left."""

@@ -40,6 +40,7 @@ def merged_answer(model: PreTrainedModel, changes: Changes, prompt: list[int], n
         merge(model, changes, -1)
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(
     ("model_type", "targets"), [("llama", ALL), ("qwen3_moe", ATTENTION), ("gpt2", ("c_attn", "c_fc"))]
 )
@@ -122,6 +123,7 @@ def cut_off(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [

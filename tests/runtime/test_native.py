@@ -116,6 +116,7 @@ class Case:
         return torch.cat(outs)
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("seed", range(12))
 def test_attention_in_place_is_the_plain_formula(library: CDLL, seed: int, dtype: torch.dtype) -> None:
@@ -134,6 +135,7 @@ def test_a_row_has_the_same_bits_whatever_the_chunk_and_the_threads(
     check_bits(library, next(c for s in itertools.count() if (130, 150) in (c := Case(s, dtype)).counts))
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(
     "shape", [(1, 64, 64, 16), (2, 128, 128, 16), (3, 64, 128, 48), (4, 64, 64, 4), (5, 64, 64, 16)]
 )

@@ -154,6 +154,7 @@ async def test_what_a_model_scales_bends_or_leaves_out_is_computed_as_a_whole(
     assert max(both) < APART[dtype]
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 async def test_which_decoders_are_computed_as_a_whole(architecture: str, tmp_path: Path) -> None:
     build_model(architecture, tmp_path)
@@ -161,6 +162,7 @@ async def test_which_decoders_are_computed_as_a_whole(architecture: str, tmp_pat
     assert (model._decoder is not None) == (architecture in WHOLE)
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("dtype", APART)
 @pytest.mark.parametrize(
     ("architecture", "settings"),
@@ -215,6 +217,7 @@ async def test_a_layer_of_another_kind_is_left_to_the_library(tmp_path: Path) ->
         recognised(library, inner, cache, 128)
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("architecture", ["qwen3", "deepseek_v3"])
 @pytest.mark.parametrize("dtype", APART)
 async def test_a_request_has_the_same_logits_alone_and_among_others(

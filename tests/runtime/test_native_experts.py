@@ -36,6 +36,7 @@ FAMILIES: dict[str, dict[str, object]] = {
 """Shared experts, dense first layers, routers of all kinds; test_native_decoder.py has the others."""
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("architecture", FAMILIES)
 async def test_a_mixture_gives_the_logits_of_its_layers(
     both: list[float], architecture: str, tmp_path: Path
@@ -46,6 +47,7 @@ async def test_a_mixture_gives_the_logits_of_its_layers(
     assert max(both) < 3e-6
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("architecture", ["qwen2_moe", "glm4_moe", "dots1", "deepseek_v2"])
 async def test_a_mixture_in_bf16_is_apart_by_roundings(
     both: list[float], architecture: str, tmp_path: Path
@@ -56,6 +58,7 @@ async def test_a_mixture_in_bf16_is_apart_by_roundings(
     assert sorted(both)[len(both) // 2] < 0.02
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 async def test_a_row_of_a_mixture_is_the_same_beside_any_others(
     dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -103,6 +106,7 @@ async def test_a_router_of_another_rule_is_left_to_the_library(
     assert not model.is_whole and why in str(model.why_by_layers)
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(
     ("architecture", "settings", "num_mixtures"),
     [

@@ -28,6 +28,7 @@ def product(library: CDLL, record: Linear, x: Tensor, num_threads: int) -> Tenso
     return out
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("dtype", CLOSE)
 @pytest.mark.parametrize("num_rows", [64, 95, 96, 127, 767, 769])
 @pytest.mark.parametrize(

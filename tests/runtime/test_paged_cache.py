@@ -82,6 +82,7 @@ def test_tokens_are_kept_in_their_slots() -> None:
     assert cache.keys_SPKD[0].sum() == k_TKD.sum()
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_blocks_take_memory_when_they_are_written_and_not_before() -> None:
     """A pool of a gigabyte costs next to nothing until requests fill it; a child has its own peak."""
     code = """

@@ -45,6 +45,7 @@ def test_nothing_is_at_work_when_loading_is_over() -> None:
     assert not any(thread.name == "progress" for thread in threading.enumerate())
 
 
+@pytest.mark.long(reason="computes many steps of a model", moderate=True)
 def test_a_cold_server_says_that_it_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On stderr, before it serves; a compiler that fails ends the wait, and costs speed alone."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

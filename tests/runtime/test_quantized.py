@@ -141,6 +141,7 @@ def quantise(folder: Path, pack: Callable[[Tensor], Packed], settings: dict[str,
     return plain
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_layer_is_what_its_numbers_and_scales_multiply_out_to(layout: str, tmp_path: Path) -> None:
     build("llama", tmp_path)

@@ -102,6 +102,7 @@ def test_a_tiny_top_p_leaves_the_likeliest() -> None:
     assert set(draw(logits_V, Sampling(top_p=1e-9))) == {int(logits_V.argmax())}
 
 
+@pytest.mark.long(reason="computes many steps of a model", moderate=True)
 def test_a_flat_nucleus_wider_than_the_first_look_is_whole() -> None:
     """Where the few likeliest tokens do not weigh `top_p`, all are looked at."""
     logits_V = torch.linspace(0.0, 0.1, 4000)

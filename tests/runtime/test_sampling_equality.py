@@ -62,6 +62,7 @@ KINDS = {
 }
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("kind", sorted(KINDS))
 async def test_each_parameter_alone_is_the_library_s(llama: Opened, kind: str) -> None:
     """And changes the answer, or its test would say nothing."""

@@ -110,6 +110,7 @@ async def test_a_prompt_of_one_token_has_nothing_to_score(llama: tuple[PreTraine
     assert [part for part in driver.prompt_logprobs.get("a", [None])] == [None]
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("architecture", [name for name in ARCHITECTURES if name != "llama"])
 async def test_other_architectures_are_scored_by_their_own_heads(architecture: str, tmp_path: Path) -> None:
     """Scaled, capped or shared: what the library does behind its layers is done to scored logits, too."""

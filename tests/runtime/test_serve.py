@@ -64,6 +64,7 @@ def chat(client: openai.OpenAI, question: str, **options: object) -> str:
     return answer.choices[0].message.content or ""
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_the_embedded_model_answers_fluently(served: Server) -> None:
     """The same greedy answer twice, the second with its prompt's blocks in the prefix cache."""
     question = "Tell me a story about a fox. " + "It should be a good story. " * 2
@@ -148,6 +149,7 @@ def test_a_prompt_beyond_the_context_is_a_bad_request(served: Server) -> None:
     assert str(caught.value.code) == "400" and caught.value.param == "messages"
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_sigterm_finishes_the_running_stream_and_exits_0() -> None:
     """Nothing is cut: the last chunk has a finish_reason, the process ends well, and so do its children."""
     with sundog_serve("--api-key", "secret") as server:
@@ -169,6 +171,7 @@ def test_sigterm_finishes_the_running_stream_and_exits_0() -> None:
         assert len(children) == 2 and not [each for each in left if is_there(each)]
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_a_port_in_use_is_one_clear_message() -> None:
     """Exit code 2, before the model is loaded for nothing."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -183,6 +186,7 @@ def test_a_port_in_use_is_one_clear_message() -> None:
     assert "--port" in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_emulation_answers_with_canned_text_at_the_pace_of_the_gpu() -> None:
     """The real server in front of a GPU that is not there; SIGTERM ends it."""
     with sundog_serve("--api-key", "secret", "--gpu", "h100", "--model", "qwen3-8b") as server:

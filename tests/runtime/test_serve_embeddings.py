@@ -50,6 +50,7 @@ def embedder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedder]:
         yield Embedder(server, model)
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("form", [TEXTS, IDS], ids=["texts", "token ids"])
 def test_vectors_are_the_models_own(embedder: Embedder, form: object) -> None:
     """The client asks for base64 by itself; usage counts what the tokenizer adds."""
@@ -150,6 +151,7 @@ def test_vectors_are_refused_by_a_model_of_text_and_a_simulated_one() -> None:
     assert "does not support Embeddings API: it generates text" in str(caught.value)
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
@@ -169,6 +171,7 @@ def test_a_mistake_at_the_start_is_one_line(arguments: tuple[str, ...], reason: 
     assert reason in done.stderr and done.stderr.count("\n") == 1
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_what_measures_generation_refuses_vectors(tmp_path: Path) -> None:
     """By the model's name, before torch is imported, and no file is left."""
     folder = tmp_path / "small-bert"

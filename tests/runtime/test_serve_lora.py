@@ -50,6 +50,7 @@ def adapted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Adapted]:
         yield Adapted(server, model, {"sundog-tiny": {}} | changes)
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_model_names_the_adapter_and_answers_as_the_merged_model(adapted: Adapted) -> None:
     """Each twice: the second time on blocks of the prefix cache, which are the adapter's own."""
     tokenizer = Tokenizer.from_file(str(EMBEDDED_MODEL / "tokenizer.json"))
@@ -106,6 +107,7 @@ def test_an_emulated_server_takes_adapters_by_name() -> None:
         assert server.client.completions.create(model="a", prompt="Hello", max_tokens=3).model == "a"
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [

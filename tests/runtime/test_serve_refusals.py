@@ -53,6 +53,7 @@ def leave(folder: Path) -> None:
     """The folder as it was made."""
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(
     ("model_type", "spoil", "reason"),
     [

@@ -97,6 +97,7 @@ def test_requests_at_once_get_what_the_library_gives_each_alone(
     assert len({answer["text"] for answer in answers}) >= 6
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_bad_words_are_not_in_the_text(served: Live, tokenizer: Tokenizer) -> None:
     """Those whose spelling in the middle of a text is as long as at its beginning, as in vLLM."""
     plain = choice(served)["text"]

@@ -38,6 +38,7 @@ def cosine(embedder: Embedder, left: list[int], right: list[int]) -> float:
     return float(torch.nn.functional.cosine_similarity(a, b, dim=0))
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(
     "names", [("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2")]
 )
@@ -90,6 +91,7 @@ SIDES: dict[str, Any] = {"text_1": "w1", "text_2": "w2"}
 RERANKED: dict[str, Any] = {"query": "w1", "documents": ["w2"]}
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(
     ("path", "body", "param", "reason"),
     [

@@ -146,6 +146,7 @@ def test_a_model_that_drafts_for_itself_is_nearly_always_right(open_model: Opene
     assert ended and rejected == 0
 
 
+@pytest.mark.long(reason="computes many steps of a model", moderate=True)
 def test_another_model_drafts_without_changing_an_answer(open_model: Opener) -> None:
     """Its guesses are wrong, all of them perhaps."""
     rows = requests(3)
@@ -155,6 +156,7 @@ def test_another_model_drafts_without_changing_an_answer(open_model: Opener) -> 
     assert tokens == plain and counts(drafted)[0] > 0
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("budget", [1, 2, 3])
 def test_a_budget_below_the_drafts_changes_no_answer(open_model: Opener, budget: int) -> None:
     folder, rows = open_model("llama"), requests(4, count=4)
@@ -171,6 +173,7 @@ def test_a_pool_of_one_request_holds_the_lookahead(open_model: Opener) -> None:
     assert played(folder, rows, own, num_gpu_blocks=CONTEXT // BLOCK_SIZE + 1)[0] == plain
 
 
+@pytest.mark.long(reason="computes many steps of a model", moderate=True)
 def test_drafts_of_more_than_the_context_end_with_it(open_model: Opener) -> None:
     """Up to the last token that the context holds."""
     folder = open_model("llama")
@@ -202,6 +205,7 @@ def mixed(number: int) -> Sampling:
     return Sampling(max_tokens=24, **kinds[number % len(kinds)])  # type: ignore[arg-type]
 
 
+@pytest.mark.long(reason="computes many steps of a model", moderate=True)
 def test_sampled_answers_and_their_seeds_are_those_without_drafts(open_model: Opener) -> None:
     """The same random number decides a token whether it was drafted or not."""
     folder = open_model("llama")
@@ -215,6 +219,7 @@ def test_sampled_answers_and_their_seeds_are_those_without_drafts(open_model: Op
         assert counts(drafted)[1] > 0
 
 
+@pytest.mark.long(reason="computes many steps of a model", moderate=True)
 def test_what_is_accepted_and_what_replaces_it_has_the_models_distribution(open_model: Opener) -> None:
     """The first two tokens of many seeds, drafted by a model that is not it: chi-square at 1 in 10,000."""
     folder, count = open_model("llama"), 1500

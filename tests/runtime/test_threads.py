@@ -59,6 +59,7 @@ def test_the_environment_is_obeyed(
     assert chosen == []
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(("asked", "told"), [(None, [3]), (4, [4]), (2, [2])])
 def test_the_embedded_model_is_opened_so(chosen: list[int], asked: int | None, told: list[int]) -> None:
     """It is a small one; what is asked for goes before that."""
@@ -74,6 +75,7 @@ def test_more_threads_than_cores_are_refused(chosen: list[int], asked: int) -> N
     assert chosen == []
 
 
+@pytest.mark.long(reason="computes many steps of a model", moderate=True)
 async def test_a_long_step_answers_the_same_on_all_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """The embedded model's prompt of many tokens is computed by a thread more than its answer."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)

@@ -190,6 +190,7 @@ GROW = (
 )
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(
     ("source", "words"),
     [
@@ -257,6 +258,7 @@ LLAMA_3 = (
 """The expression by which Llama 3 cuts text into words."""
 
 
+@pytest.mark.long(reason="computes many steps of a model", moderate=True)
 def test_a_prompt_at_which_the_library_panics_is_an_ordinary_error(tmp_path: Path) -> None:
     """11 million spaces reach a limit of the library's, which panics: no Exception, but here it is one."""
     shutil.copytree(EMBEDDED_MODEL, tmp_path / "model")

@@ -75,6 +75,7 @@ def test_tokenizer_reads_digits_one_by_one_and_any_text_survives_it() -> None:
         assert tokenizer.decode(tokenizer.encode(text).ids) == text
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("dtype_name", ["float32", "bfloat16"])
 def test_model_answers_held_out_questions(dtype_name: str) -> None:
     """Greedy answers to questions that the training never saw are right."""

@@ -72,6 +72,7 @@ def test_blocks_that_several_decodes_read_are_counted(seed: int) -> None:
     assert hit
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_runs_of_steps_end_at_the_very_times_of_single_steps(seed: int) -> None:
     """The grouping of steps changes no end time, no end and no figure, bit for bit."""

@@ -255,6 +255,7 @@ def test_trio_asks_for_the_sleep_once_a_pass_and_only_when_nothing_is_runnable()
     assert not any(was_runnable for was_runnable, _ in calls)
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_every_run_has_the_same_order_of_events_however_trio_shuffles() -> None:
     """Three hundred runs of thirty tasks that wait, meet and spawn."""
 

@@ -27,6 +27,7 @@ def replayed(folder: Path, *options: str) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_a_hop_is_added_to_what_clients_see_and_nothing_is_nothing(tmp_path: Path) -> None:
     """A request and each token of its prompt one way, the answer the other; the rest is as it was."""
     plain = replayed(tmp_path)
@@ -38,6 +39,7 @@ def test_a_hop_is_added_to_what_clients_see_and_nothing_is_nothing(tmp_path: Pat
     assert with_hops["tpot_s"] == pytest.approx(plain["tpot_s"])
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_what_is_given_up_on_the_way_ends_once(tmp_path: Path) -> None:
     """An abort takes the same way, and does not overtake its request."""
     found = replayed(tmp_path, "--hop-cost", "submit=0.5,token=0.01", "--client-timeout", "0.2")

@@ -103,6 +103,7 @@ def tiny(rng: random.Random) -> HostMemory:
     return HostMemory(num_blocks, rng.choice([0.0, 1e-4, 3e-3]), rng.choice([0.0, 1e-3]))
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 def test_blocks_are_conserved_and_each_request_ends_once_with_tiny_tiers(is_async: bool) -> None:
     """At the end each request needs every block; the laws are checked whenever the engine is idle."""
@@ -134,6 +135,7 @@ def test_clients_that_leave_while_their_blocks_are_loaded_lose_none() -> None:
         assert again.reason == ["stop"] * len(rows)
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 def test_decode_runs_change_no_instant_and_again_is_the_same_bytes(is_async: bool) -> None:
     """Same seed, same bytes, whether steps are grouped or not."""

@@ -96,6 +96,7 @@ def test_the_host_plans_one_batch_at_a_time(overlaps: bool) -> None:
     assert two == pytest.approx(50 * 0.04, rel=0.04)
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("seed", range(num_cases(12)))
 def test_tokens_are_conserved_and_runs_are_equal(seed: int) -> None:
     """Tiny pools, preemptions, both modes: every request gets its tokens, blocks are free in the end (`debug`

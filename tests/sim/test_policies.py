@@ -36,6 +36,7 @@ def tenants(seed: int) -> Iterator[TraceRequest]:
         yield row._replace(tenant=tenant, slo_ttft_s=0.1 + number % 5)
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_policy_replays_and_decode_runs_change_no_byte(name: str) -> None:
     """Every request gets its tokens, and one event for many steps gives the same record."""

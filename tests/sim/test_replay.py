@@ -97,6 +97,7 @@ def digest(recorder: Recorder) -> str:
     return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("seed", range(num_cases(12)))
 def test_decode_runs_and_lockstep_change_no_byte_of_a_run(seed: int, is_async: bool) -> None:

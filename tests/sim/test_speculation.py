@@ -51,6 +51,7 @@ def test_what_drafts_switch_off_is_said_in_one_line() -> None:
     assert refused.returncode == 2 and "leave --async-scheduling out" in refused.stderr
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_a_replay_accepts_as_many_drafts_as_it_was_told(tmp_path: Path) -> None:
     """In fewer steps; every request has its tokens, and the same command gives the same bytes."""
     plain, drafted = summary("--no-async-scheduling"), summary("--speculative-config", GIVEN)
@@ -71,12 +72,14 @@ def test_a_replay_accepts_as_many_drafts_as_it_was_told(tmp_path: Path) -> None:
     assert drafted == summary("--speculative-config", GIVEN, "--no-decode-runs")
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_a_small_pool_preempts_amid_drafts_and_loses_nothing() -> None:
     options = ("--num-gpu-blocks", "300", "--max-model-len", "4096", "--debug")
     plain, drafted = summary(*options), summary(*options, "--speculative-config", GIVEN)
     assert drafted["num_preemptions"] and drafted["output_tokens"] == plain["output_tokens"]
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_a_record_says_what_was_accepted(tmp_path: Path) -> None:
     """The journal of a run gives its rates back; explain counts every token of it."""
     place = tmp_path / "run"
@@ -91,6 +94,7 @@ def test_a_record_says_what_was_accepted(tmp_path: Path) -> None:
     assert tokens == json.loads(first.stdout)["output_tokens"]
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(
     ("asked", "why"),
     [
@@ -111,6 +115,7 @@ def test_rates_that_cannot_be_are_refused_in_one_line(asked: dict[str, object], 
     assert ended.stderr.count("\n") == 1
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_a_draft_model_costs_time_and_memory_and_needs_the_vocabulary() -> None:
     """It must be of the model's family; `cost` prices its passes."""
 
@@ -131,6 +136,7 @@ def test_a_draft_model_costs_time_and_memory_and_needs_the_vocabulary() -> None:
     assert with_draft["num_kv_blocks"] < 0.9 * json.loads(sundog(*run).stdout)["num_kv_blocks"]
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_a_sweep_takes_drafts() -> None:
     ended = sundog(
         "sweep", TRACE, "--limit", "20", "--vary", "max-num-seqs=8,16", "--speculative-config", GIVEN
@@ -217,6 +223,7 @@ class Recorded:
         return self._offered.get(at, 0), self._accepted.get(at, 0)
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(("method", "seed"), [("ngram", 0), ("draft_model", 1)])
 def test_both_worlds_form_the_same_batches_with_drafts(seed: int, method: str) -> None:
     """Torch with real drafts, and a simulation that accepts as many: block for block, instant for instant."""
@@ -280,6 +287,7 @@ def drafted(trace: str, acceptance: object, *options: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_rates_of_acceptance_do_not_depend_on_the_lengths_of_answers(tmp_path: Path) -> None:
     """The sampler accepts drafts before the answer is cut: 0.8 is 0.8, also in answers of 6 tokens."""
     short = answers(tmp_path / "short.csv", 1500, 6)
@@ -317,6 +325,7 @@ def test_the_case_of_300_short_answers_is_off_by_chance_alone() -> None:
     assert sum(num_accepted) / total == pytest.approx(mean, abs=3 * (variance / total) ** 0.5)
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("chances", [(0.8,), (0.5, 0.9), (0.6, 0.7, 0.8, 0.95)])
 @pytest.mark.parametrize("names", ["short", "long"])
 def test_a_record_of_short_answers_predicts_long_ones_of_all_names(
@@ -382,6 +391,7 @@ def accepted_of(model: AcceptanceModel, name: str, num_tokens: int) -> Iterator[
         length += 1 + count
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_a_record_of_short_answers_predicts_long_ones(tmp_path: Path) -> None:
     """Its rates are those of the drafts: TPOT is what the rates themselves give."""
     drafted(answers(tmp_path / "short.csv", 1500, 6), 0.8, "--out", str(tmp_path / "run"))

@@ -277,6 +277,7 @@ def judged(folder: Path) -> list[Row]:
     return found
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("seed", range(num_cases(12)))
 def test_a_run_of_any_file_and_options_is_replayed_to_the_byte(seed: int, tmp_path: Path) -> None:
     """Its figures, its rows, and those of the run of the run, without the options that read the file."""

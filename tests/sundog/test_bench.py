@@ -84,6 +84,7 @@ def run(server: Live, work: Path) -> Path:
     return folder
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_a_run_of_clients_has_what_they_saw(run: Path) -> None:
     """Lengths of the workload, hits of shared prompts; what only engines know is absent."""
     tables = ["requests.parquet", "steps.parquet"]
@@ -129,6 +130,7 @@ def test_a_run_is_run_again_from_its_config(run: Path) -> None:
     assert found["measured"]["num_finished"] == found["predicted"]["num_finished"] > 10
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_ctrl_c_keeps_what_is_done(server: Live, work: Path, tmp_path: Path) -> None:
     """In a folder that says that it is a part."""
     slow = tmp_path / "slow.toml"
@@ -143,6 +145,7 @@ def test_ctrl_c_keeps_what_is_done(server: Live, work: Path, tmp_path: Path) -> 
     assert open_run(tmp_path / "run.partial").remark is not None
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_a_full_disk_is_one_line_and_no_run(server: Live, work: Path, tmp_path: Path) -> None:
     """Files may have 2 kB; the requests take more."""
     limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, 2_000))  # noqa: E731
@@ -164,6 +167,7 @@ def test_a_server_that_is_not_there_is_one_line(work: Path) -> None:
     refused(sundog("bench", "http://127.0.0.1:1", work), "127.0.0.1:1", "Connection refused")
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_a_key_is_taken_from_the_environment_and_kept_nowhere(work: Path, tmp_path: Path) -> None:
     """Without it the way out is named."""
     with live(*EMULATED, "--api-key", "secret") as server:
@@ -174,6 +178,7 @@ def test_a_key_is_taken_from_the_environment_and_kept_nowhere(work: Path, tmp_pa
     assert not [file for file in (tmp_path / "run").iterdir() if b"secret" in file.read_bytes()]
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_a_server_that_dies_midway_is_errors_by_kind(work: Path, tmp_path: Path) -> None:
     """The rest of the trace is asked as it was to be; what was answered is kept."""
     with live(*EMULATED) as server:

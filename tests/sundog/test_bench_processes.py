@@ -76,6 +76,7 @@ def until_gone(processes: list[psutil.Process]) -> None:
     assert not alive
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_several_processes_leave_the_run_of_one(server: Live, trace: Path, tmp_path: Path) -> None:
     """The same requests, due at the same instants of one clock, in a folder of the same form."""
     found = []
@@ -101,6 +102,7 @@ def test_several_processes_leave_the_run_of_one(server: Live, trace: Path, tmp_p
     assert found[0][3], "prompts that begin alike must do so in all processes"
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_a_run_is_run_again_with_its_processes(server: Live, trace: Path, tmp_path: Path) -> None:
     """They are a part of its config."""
     assert sundog("bench", server.url, trace, "-o", tmp_path / "a", "--processes", 2).returncode == 0
@@ -128,6 +130,7 @@ def test_a_closed_loop_has_all_its_clients_in_whole(server: Live, trace: Path) -
     assert json.loads(done.stdout)["num_finished"] == 24
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_ctrl_c_keeps_what_is_done_in_all_processes(server: Live, tmp_path: Path) -> None:
     """As with one; and all of them end."""
     process = begun(server, long_work(tmp_path), "--out", tmp_path / "run")
@@ -160,6 +163,7 @@ def test_an_interrupt_comes_after_what_was_received_is_taken() -> None:
     assert taken == ["first"] and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_a_process_that_is_killed_ends_the_load_in_one_line(server: Live, tmp_path: Path) -> None:
     """What the others did is kept, as a part."""
     process = begun(server, long_work(tmp_path), "--out", tmp_path / "run")
@@ -173,6 +177,7 @@ def test_a_process_that_is_killed_ends_the_load_in_one_line(server: Live, tmp_pa
     until_gone(clients)
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_processes_end_with_the_one_that_began_them(server: Live, tmp_path: Path) -> None:
     """However it ends."""
     process = begun(server, long_work(tmp_path))
@@ -195,6 +200,7 @@ def test_a_server_that_has_gone_ends_all_processes(tmp_path: Path) -> None:
     assert names(tmp_path) == ["run.partial", "slow.toml"]
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_a_server_that_dies_is_errors_by_kind(tmp_path: Path) -> None:
     """Of the requests of every process."""
     work = tmp_path / "work.toml"
@@ -209,6 +215,7 @@ def test_a_server_that_dies_is_errors_by_kind(tmp_path: Path) -> None:
     assert found["num_finished"] + sum(errors.values()) == found["num_requests"]
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_a_late_client_says_that_it_may_be_what_was_measured(server: Live, trace: Path) -> None:
     """Clients that are stopped for a while send late."""
     stopped = begun(server, trace, "--scale", 0.2)

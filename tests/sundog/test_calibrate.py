@@ -82,6 +82,7 @@ def test_the_file_says_what_was_measured(profile: Path) -> None:
         assert f"\n{word} = " in profile.read_text()
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_a_replay_needs_no_model_and_no_gpu(profile: Path, tmp_path: Path) -> None:
     """The limits are the engine's; others may be asked for, another engine may not.
 
@@ -119,6 +120,7 @@ def test_measured_engines_are_put_in_pools(profile: Path, tmp_path: Path) -> Non
     refused(sundog("replay", trace, *pools), "older.toml does not say how many bytes", "calibrate again")
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_a_server_answers_at_the_measured_pace(profile: Path) -> None:
     """`--gpu FILE`: under the model's name, without a GPU's."""
     with live("sundog", "emulate", "--port", "0", "--gpu", str(profile)) as server:
@@ -128,6 +130,7 @@ def test_a_server_answers_at_the_measured_pace(profile: Path) -> None:
     refused(sundog("emulate", "--gpu", profile, "--model", "qwen3-8b"), "--model")
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -180,6 +183,7 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_each_load_knows_its_steps(profile: Path, tmp_path: Path) -> None:
     """In a closed loop and at random: its part of the server's log has a sample for each of its tokens."""
     log = tmp_path / "steps.jsonl"

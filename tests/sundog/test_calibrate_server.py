@@ -70,6 +70,7 @@ def test_loads_without_a_trace_have_lengths_of_their_own(server: Live, tmp_path:
     assert 300 < read.measured.tokens < 2000  # type: ignore[union-attr]
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_loads_are_of_the_part_of_a_trace_that_is_asked_for(server: Live, tmp_path: Path) -> None:
     """Prompts of 3,000 tokens come later than --until, and no step holds one."""
     trace, file = tmp_path / "trace.csv", tmp_path / "server.toml"
@@ -83,6 +84,7 @@ def test_loads_are_of_the_part_of_a_trace_that_is_asked_for(server: Live, tmp_pa
     assert 50 <= read_cost(file).measured.tokens < 1500  # type: ignore[union-attr]
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_what_cannot_be_loaded_is_refused(server: Live, tmp_path: Path) -> None:
     """In one line, before any load."""
     out = ("-o", tmp_path / "server.toml")

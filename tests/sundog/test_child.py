@@ -21,6 +21,7 @@ with serving("llama-3.1-8b", Path(sys.argv[1]), "--gpu", "h100", command="emulat
 """
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_a_server_ends_when_who_measures_it_is_killed(tmp_path: Path) -> None:
     """kill -9, which no code of its parent notices."""
     command = [sys.executable, "-c", MEASURES, str(tmp_path)]
@@ -33,6 +34,7 @@ def test_a_server_ends_when_who_measures_it_is_killed(tmp_path: Path) -> None:
     assert "stopping" in (tmp_path / "server.log").read_text()
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
     """With its last words, at once."""
     words = "did not start; it said: model folder .*nowhere"

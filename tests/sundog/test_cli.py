@@ -18,6 +18,7 @@ def sundog(*arguments: str) -> subprocess.CompletedProcess[str]:
     return warm.run("sundog", *arguments)
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -63,6 +64,7 @@ def test_one_request_keeps_the_engine_busy_no_longer_than_it_is_there(tmp_path: 
         assert 0.9 < summary["busy_fraction"] <= 1.0
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_a_load_far_beyond_the_knee_is_said_in_times(tmp_path: Path) -> None:
     """A share of some thousand percent says nothing. What arrives all at once has no rate, and no load."""
     beyond = ("replay", TRACE, "--max-num-seqs", "4", "--limit", "200", "--request-rate")
@@ -80,6 +82,7 @@ def test_a_malformed_row_is_refused_by_file_line_and_column(tmp_path: Path) -> N
     assert f"{trace}, line 3, column num_prefill_tokens" in done.stderr
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_the_same_replay_prints_the_same_bytes(tmp_path: Path) -> None:
     """As JSON, and in the files of --out, with decode runs and without, whatever hashes strings have."""
     arguments = ["replay", TRACE, "--limit", "80", "--replicas", "2", "--json", "--out"]
@@ -103,6 +106,7 @@ def test_schedule_writes_the_log_that_vllm_wrote(tmp_path: Path) -> None:
     assert log.read_bytes() == golden
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_a_policy_of_the_users_own_file_is_used(tmp_path: Path) -> None:
     """Shortest prompt first lowers the median TTFT; a broken file is one clear message."""
     policy = tmp_path / "mine.py"
@@ -119,6 +123,7 @@ def test_a_policy_of_the_users_own_file_is_used(tmp_path: Path) -> None:
     assert "no class Other" in sundog(*base, "--policy", f"{policy}:Other").stderr
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_simulating_never_imports_torch() -> None:
     """A replay in a fresh interpreter loads neither torch nor transformers."""
     code = (
@@ -132,6 +137,7 @@ def test_simulating_never_imports_torch() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_a_simulated_server_schedules_as_the_version_of_vllm_does_by_default() -> None:
     """Asynchronously since 0.14; what the command line says goes before."""
 
@@ -149,6 +155,7 @@ def test_a_simulated_server_schedules_as_the_version_of_vllm_does_by_default() -
     assert done.returncode == 2 and "engine_version is 'new'" in done.stderr
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_a_sweep_schedules_as_a_replay_does(tmp_path: Path) -> None:
     """Its cells equal the asynchronous ones unless the version is older."""
     spec = tmp_path / "load.toml"

@@ -117,6 +117,7 @@ def test_a_wrong_call_is_refused_as_before(both: tuple[Any, Any]) -> None:
                 wrong(module)
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_every_compiled_record_can_be_staged(tmp_path: Path) -> None:
     """The staged tree parses, and holds the source of every module, changed in compiled ones alone.
 

@@ -71,6 +71,7 @@ def test_code_that_a_runs_file_names_is_not_run(line: str, flag: str, project: P
     assert "evil.py" in done.stderr and not (project / "it ran").exists()
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_the_command_line_goes_before_the_file(project: Path) -> None:
     """An option that was on can be turned off, and another trace replayed."""
     config = "runs/first/config.toml"
@@ -82,6 +83,7 @@ def test_the_command_line_goes_before_the_file(project: Path) -> None:
     assert one.stdout != two.stdout
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(
     ("line", "message"),
     [

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 import psutil  # type: ignore[import-untyped]  # ships no types
+import pytest
 
 from sundog.builds.measuring import LOADED, NOT_BUSY, Cores, disturbed
 
@@ -39,6 +40,7 @@ def told_beside(work: Callable[[], None]) -> tuple[float, float]:
     return busy_s() - before_s, others * (time.monotonic() - begin_s) * (os.cpu_count() or 1)
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_what_this_process_and_what_runs_under_it_compute_is_not_of_others() -> None:
     """What others had is less than everything by at least that."""
     everything_s, others_s = told_beside(burn_here)

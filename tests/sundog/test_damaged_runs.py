@@ -65,6 +65,7 @@ DAMAGE = [
 ]
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(("file", "act", "words"), DAMAGE)
 def test_a_damaged_run_is_one_line_with_the_file_and_the_cure(
     whole: Path, tmp_path: Path, file: str, act: Callable[[Path], None], words: tuple[str, ...]

@@ -36,6 +36,7 @@ def instants(run: Path, page: Path, *options: object) -> list[Any]:
     return [json.loads(line) for line in gzip.decompress(base64.b64decode(packed[1])).splitlines()]
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_every_instant_is_the_runs(run: Path, tmp_path: Path) -> None:
     """Who waits, runs and has ended; tokens, blocks and times are those of its tables at the end.
 
@@ -86,6 +87,7 @@ def test_a_part_of_a_run_can_be_shown_and_equal_runs_are_equal_pages(run: Path, 
     assert not re.findall(r"https?://|src=|@import", (tmp_path / "a.html").read_text().split("recorded")[0])
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(
     ("options", "words"),
     [(("--from", 9, "--to", 3), "before 9"), (("-o", "/no/such/folder/page.html"), "cannot write")],

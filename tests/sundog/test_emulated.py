@@ -49,6 +49,7 @@ def chat(server: Live, *said: str) -> Any:
     return answer.json()
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_answers_come_from_a_file_and_tokens_from_a_tokenizer(from_file: Live) -> None:
     """A prompt that is there has its answer, as a text and in a conversation; others have any."""
     known = from_file.complete("hello world", max_tokens=9).json()
@@ -73,6 +74,7 @@ def test_every_token_has_text_however_long_the_answer(from_file: Live) -> None:
     assert longer["usage"]["completion_tokens"] == 11 and len(longer["choices"][0]["text"].split()) == 10
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_an_echo_says_what_was_said_last() -> None:
     """The prompt of a completion; of a conversation the last message alone."""
     with live(*EMULATED, *FAST, "--answers", "echo") as server:
@@ -94,6 +96,7 @@ def test_the_clock_of_a_fast_server_is_its_own(from_file: Live) -> None:
         assert f'sundog:emulation_{name}{{engine="0",model_name="qwen3-8b"}}' in metrics
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(
     ("options", "words_said"),
     [
@@ -108,6 +111,7 @@ def test_what_cannot_be_emulated_is_one_line(options: tuple[str, ...], words_sai
     refused(sundog("emulate", "--gpu", "h100", "--port", 0, *options), *words_said)
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
@@ -126,6 +130,7 @@ def test_a_line_that_is_no_answer_is_named(line: str, reason: str, tmp_path: Pat
     refused(done, reason, "line 1" if line else "answers.jsonl")
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("option", [("--answers", "echo"), ("--time-scale", "2"), ("--tokenizer", "here")])
 def test_a_real_model_is_not_emulated(option: tuple[str, ...]) -> None:
     refused(sundog("serve", "--port", 0, *option), f"{option[0]} is an option of `sundog emulate`")

@@ -24,6 +24,7 @@ def models(server: Live) -> dict[str, dict[str, object]]:
     return {card["id"]: card for card in httpx.get(f"{server.url}/v1/models").json()["data"]}
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_an_adapter_is_loaded_used_and_unloaded(server: Live) -> None:
     """It is listed with its folder, answers under its name, shows in the metrics, and is gone again."""
     loaded = post(server, "load_lora_adapter", lora_name="sql", lora_path="/adapters/sql")
@@ -56,6 +57,7 @@ def test_what_vllm_refuses_is_refused_in_its_words(server: Live) -> None:
     assert post(server, "load_lora_adapter", lora_name="a").json()["error"]["param"] == "body.lora_path"
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_only_a_server_that_was_started_for_it_loads_adapters() -> None:
     """As in vLLM the routes are not there otherwise."""
     with live(*EMULATED, "--enable-lora") as server:

@@ -55,6 +55,7 @@ def until_one_is_wanted(server: Live) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 @pytest.mark.wall_clock
 def test_an_emulated_fleet_grows_and_shrinks_as_the_simulated_one(tmp_path: Path) -> None:
     """Of the seconds from the first request on, at most 5 % have another number of replicas."""

@@ -31,6 +31,7 @@ def counted(server: Live, name: str) -> float:
     return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(f"{name}_total{{"))
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_a_prompt_is_prefilled_here_and_decoded_there(server: Live) -> None:
     """The first says which blocks it has; the second computes one token of the prompt, after the transfer."""
     prefilled: Any = complete(server, ASKS).json()

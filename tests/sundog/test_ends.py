@@ -53,6 +53,7 @@ def test_a_refusal_is_one_line_however_deep(capsys: pytest.CaptureFixture[str]) 
         assert ended(error, capsys) == (2, "sundog: num_gpu_blocks is 5: give more\n")
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("as_json", [(), ("--json",)])
 def test_a_full_disk_under_stdout_is_one_line(as_json: tuple[str, ...]) -> None:
     """As `sundog replay … > FILE` finds when there is no room for FILE."""
@@ -75,6 +76,7 @@ def test_a_full_disk_under_stdout_is_one_line(as_json: tuple[str, ...]) -> None:
     assert done.stderr == "sundog: cannot write the results: No space left on device\n"
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_a_terminal_that_is_not_utf8_is_given_what_it_can_show(tmp_path: Path) -> None:
     """And a file whose name is no text is named all the same."""
     odd = os.fsencode(tmp_path) + b"/caf\xe9.jsonl"
@@ -116,6 +118,7 @@ def test_the_leaves_of_an_error_come_in_order() -> None:
     assert list(leaves(first)) == [first]
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -136,6 +139,7 @@ def test_what_cannot_work_is_refused_in_one_line(arguments: list[str], message: 
     assert message in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_ctrl_c_ends_a_replay_in_one_line(tmp_path: Path) -> None:
     """While it runs; a second one is not needed."""
     command = [sys.executable, "-m", "sundog", "replay", LONG, "--no-decode-runs", "--max-model-len", "40000"]
@@ -171,6 +175,7 @@ def test_ctrl_c_ends_a_command_that_has_hardly_begun(module: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "sundog: interrupted\n")
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("arguments", [["trace", TRACE, "--json"], ["replay", "--help"]])
 def test_whoever_stops_reading_is_told_nothing(arguments: list[str]) -> None:
     """As in `sundog replay … | head -1`."""
@@ -190,6 +195,7 @@ def test_without_a_command_there_is_help() -> None:
     assert version.startswith("sundog 0.") and ("plain" in version or "compiled" in version)
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_a_mistake_is_a_line_of_json_where_the_log_is() -> None:
     """Found while options are read, or later; without the option it is a line for people."""
     asked = ("emulate", "--gpu", "h100", "--log-format")
@@ -226,6 +232,7 @@ def test_signs_that_a_terminal_does_not_have_are_said_plainly() -> None:
     assert raw.getvalue() == b"5 +- 1 -> gr\\xf6\\xdfe"
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_only_options_that_are_spelled_alike_are_suggested() -> None:
     """A suggestion that misleads is worse than none."""
     for command, given, meant in (

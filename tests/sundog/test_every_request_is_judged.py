@@ -189,6 +189,7 @@ def _check_sweep(run: Judged) -> None:
     assert found["gpu_hours"] == pytest.approx(summary.duration_s * run.engine.replicas / 3600)
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("part", range(4))
 def test_every_request_that_arrived_is_in_every_verdict_and_every_second_in_every_price(
     part: int, tmp_path: Path
@@ -231,6 +232,7 @@ def twice_in_a_row(seed: int, folder: Path) -> tuple[float, float]:
     return found[0], found[1]
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("part", range(2))
 def test_a_trace_that_is_replayed_twice_in_a_row_has_the_same_load(part: int, tmp_path: Path) -> None:
     """The mean number in the server, which grows with a queue, would be twice as high."""

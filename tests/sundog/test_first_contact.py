@@ -75,6 +75,7 @@ def ask(url: str, text: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, input=text, capture_output=True, text=True, timeout=HANGS_S)
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_a_question_from_a_pipe_is_answered_on_stdout(server: Live) -> None:
     """Nothing else is printed; and what cannot be asked is one line."""
     done = ask(server.url, "Hello?\n")
@@ -108,6 +109,7 @@ def test_reasoning_is_faint_or_beside_the_answer(
         assert err == "" and out.endswith("\n\nFour[2J\tor five\n") and "I ]0;titlethink" in out
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_what_is_no_text_is_refused_before_it_is_asked(server: Live) -> None:
     """By the first byte that is none."""
     command = [sys.executable, "-m", "sundog", "chat", server.url]
@@ -115,6 +117,7 @@ def test_what_is_no_text_is_refused_before_it_is_asked(server: Live) -> None:
     assert (done.returncode, done.stdout) == (2, b"") and b"not UTF-8 at byte 4" in done.stderr
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_a_terminal_talks_until_exit() -> None:
     """Ctrl-C stops the answer, or drops a line that is half typed, and the conversation goes on."""
     ours, theirs = pty.openpty()

@@ -3,6 +3,8 @@
 import gc
 from pathlib import Path
 
+import pytest
+
 from sundog.options.engine import EngineOptions
 from sundog.options.simulation import LoadOptions, ReadingOptions, TargetOptions, TermsOptions
 from sundog.planning.planner import planned
@@ -18,6 +20,7 @@ output = {kind = "fixed", tokens = 10}
 """
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_no_graph_outlives_its_run(tmp_path: Path) -> None:
     """Its actors refer to each other: they go when Python looks for cycles, and that is at once."""
     spec = tmp_path / "mix.toml"

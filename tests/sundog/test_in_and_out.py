@@ -30,6 +30,7 @@ def rows(folder: Path) -> list[dict[str, object]]:
     return pq.read_table(folder / "requests.parquet", columns=list(COLUMNS)).to_pylist()
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -58,6 +59,7 @@ def test_a_run_is_replayed_as_what_it_was_made_from(
     assert "is not there" not in said
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_the_figures_of_a_run_with_shared_prompts_are_those_of_its_trace(tmp_path: Path) -> None:
     """3,584 tokens of hits, as the trace has, in `sweep` too."""
     shutil.copy(SAMPLES / "sess.jsonl", tmp_path)
@@ -103,6 +105,7 @@ def test_other_arrivals_are_those_of_the_run(tmp_path: Path) -> None:
     assert rows(tmp_path / "a") == rows(tmp_path / "b")
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_the_folder_of_a_bench_is_replayed_as_its_trace(tmp_path: Path) -> None:
     """It keeps the requests themselves, also of a workload; lengths are those that the server counted."""
     shutil.copy(SAMPLES / "lss49s.jsonl", tmp_path)
@@ -144,6 +147,7 @@ def test_no_scale_makes_prompts_alike_that_were_not(scale: float) -> None:
     assert len(one) == len(set(one)) == round(1000 * scale) // 16
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_windows_and_samples_go_with_every_command_that_reads_a_trace(tmp_path: Path) -> None:
     """The same part in each; a part of nothing, or of a workload, is refused."""
     trace = SAMPLES / "lss49s.jsonl"

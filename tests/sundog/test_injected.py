@@ -39,6 +39,7 @@ def test_a_first_token_is_slow(server: Live) -> None:
     assert ask(server, "slow=0").status_code == 200
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_connection_is_cut(server: Live, stream: bool) -> None:
     """In the middle of a stream, with no [DONE]; of a whole answer nothing comes. The request is aborted."""
@@ -72,6 +73,7 @@ def test_a_fault_that_is_none_is_refused_by_name(server: Live, fault: str) -> No
     assert answer.status_code == 400 and answer.json()["error"]["param"] == "X-Sundog-Inject"
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_a_part_of_requests_fails_and_the_same_ones_for_a_seed() -> None:
     """By rates, in the order of arrival; a header goes before them."""
     seen = []
@@ -83,6 +85,7 @@ def test_a_part_of_requests_fails_and_the_same_ones_for_a_seed() -> None:
     assert 3 <= seen[0].count(503) <= 16
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_a_fault_is_refused_where_none_can_be_injected() -> None:
     """With several doors, by the header's name, on every route that answers; without it all is well."""
     with live(*EMULATED, "--api-processes", "2") as server:

@@ -122,6 +122,7 @@ def test_a_wrong_option_is_refused_in_one_line(options: dict[str, object], reaso
         sundog.replay(TRACE, **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_a_sweep_has_a_row_for_each_setting(swept: sundog.SweepResult, spec: Path) -> None:
     """The intervals that the command prints, ranked at each rate; every run has its figures."""
     rows = swept.table.to_pylist()
@@ -140,6 +141,7 @@ def test_a_sweep_has_a_row_for_each_setting(swept: sundog.SweepResult, spec: Pat
             sundog.sweep(spec, **wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_a_plan_from_python(spec: Path) -> None:
     """The cheapest fleet, with prices as a mapping."""
     found = sundog.plan(
@@ -243,6 +245,7 @@ def test_figures_are_drawn_from_a_shell(spec: Path, tmp_path: Path) -> None:
     assert done.returncode == 2 and "--metric is for load-curve and pareto" in done.stderr, done.stderr
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 @pytest.mark.wall_clock
 def test_a_server_lasts_as_long_as_its_with() -> None:
     """An emulated one, whose URL a test asks; what is wrong is refused as the command refuses it."""
@@ -271,6 +274,7 @@ def test_importing_sundog_is_cheap_and_lists_its_names() -> None:
         _ = sundog.nothing
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_a_script_that_is_read_by_its_own_processes_is_told_so(tmp_path: Path) -> None:
     """In one line, and by no figures that are not."""
     (file := tmp_path / "script.py").write_text(

@@ -133,6 +133,7 @@ def test_measured_products_price_dense_models_in_eight_bits() -> None:
     assert "in 16 bits, not in fp8" in remarks[0] and "has no float8 units" in remarks[1]
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_tokens_are_drawn_as_the_model_says_where_asked_for() -> None:
     """Before vLLM 0.17 a sort of all logits in every step; else requests are greedy in every version."""
 
@@ -167,6 +168,7 @@ def test_ranks_of_two_machines_are_not_priced_in_silence() -> None:
     assert "16 ranks are taken to share one machine's link" in json.loads(done.stdout)["remarks"][-1]
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_a_sweep_says_once_what_no_table_prices() -> None:
     """Of the setting that has it, on stderr."""
     done = warm.run("sundog", "sweep", TRACE, "--limit", "5", "--vary", "model=qwen3-0.6b,gemma-2-2b")

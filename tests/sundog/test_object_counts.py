@@ -127,6 +127,7 @@ async def test_requests_that_are_over_leave_no_objects_behind(monkeypatch: pytes
     assert not {name: count - few[name] for name, count in many.items() if count - few[name] > most}
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 async def test_what_is_remembered_of_classes_is_no_object_left_behind() -> None:
     """However many subclasses an abstract class has, in which a new class is looked for."""
     kinds = [type(f"Kind{number}", (Mapping,), {}) for number in range(REQUESTS)]

@@ -110,6 +110,7 @@ def wrong_values(row: OptionRow) -> list[object]:
     return ["", 3, None, True, ["a"]]
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(("command", "row"), ALL, ids=[f"{command} {row.flag}" for command, row in ALL])
 def test_every_option_refuses_what_is_out_of_its_bounds(command: str, row: OptionRow) -> None:
     """By its name, in one line; and takes its own default."""
@@ -227,6 +228,7 @@ def test_the_values_of_an_axis_may_hold_commas() -> None:
         split_values("a,")
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_a_sweep_tries_policies_whose_parameters_are_texts(tmp_path: Path) -> None:
     """With commas, spaces and all; through the command line, in processes of its own."""
     (tmp_path / "mine.py").write_text(

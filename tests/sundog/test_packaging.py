@@ -122,6 +122,7 @@ def test_the_reason_is_the_first_error(said: str, reason: str) -> None:
     assert fast.first_error(said).startswith(reason)
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_what_cannot_be_translated_is_said_by_its_first_error(tmp_path: Path) -> None:
     """By mypyc itself, and nothing is left beside the module."""
     (tmp_path / "broken.py").write_text("def f() -> int:\n    return 1\n\nf(2)\n")
@@ -217,6 +218,7 @@ for command, arguments in lines.items():
 """
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("extra", TAKES)
 def test_a_command_names_the_extra_that_it_lacks(extra: str, tmp_path: Path) -> None:
     """Those that cannot do without say in a line what to install."""
@@ -261,6 +263,7 @@ def walk(extra: str, walked: set[str], tmp_path: Path) -> None:
             assert "pip install" not in said, f"{name}: {said}"
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_each_extra_has_the_modules_that_its_packages_bring() -> None:
     """Whatever our source imports belongs to the base, or to an extra that an error can name."""
     base = {
@@ -286,6 +289,7 @@ def test_each_extra_has_the_modules_that_its_packages_bring() -> None:
     assert not {name: file for name, file in used.items() if name not in known | STANDARD}
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_the_base_simulates() -> None:
     """Without any module of an extra."""
     missing = {module for modules in EXTRAS.values() for module in modules}

@@ -58,12 +58,14 @@ def test_the_page_of_a_sweep_has_its_curves_and_their_data(swept: Path) -> None:
     assert 'src="http' not in page and "prefers-color-scheme: dark" in page
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_a_sweep_stands_alone_on_its_page(swept: Path, tmp_path: Path) -> None:
     """Two of them, or a run beside it, are refused."""
     done = warm.run("sundog", "report", *[str(swept / "kept")] * 2, "-o", str(tmp_path / "two.html"))
     assert done.returncode == 2 and "give it alone" in done.stderr
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_a_command_draws_its_picture(swept: Path) -> None:
     """`sweep --figure` draws the load curves, `plan --figure` what the fleets cost."""
     assert "rate/s" in (swept / "load.svg").read_text()

@@ -45,6 +45,7 @@ def test_under_load_stages_work_at_once() -> None:
     assert two["ttft_s"]["mean"] < 0.65 * one["ttft_s"]["mean"]
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("arguments", [("--no-async-scheduling",), ("--engine-version", "0.31"), ()])
 def test_runs_with_stages_are_the_same_each_time(arguments: tuple[str, ...]) -> None:
     """In either mode; a version before 0.32 does not plan ahead of stages by itself."""
@@ -52,6 +53,7 @@ def test_runs_with_stages_are_the_same_each_time(arguments: tuple[str, ...]) -> 
     assert first.returncode == 0 and first.stdout == replay(*LARGE, "-pp", "3", *arguments).stdout
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_an_older_version_plans_stages_step_by_step() -> None:
     """As its model runner did."""
     old = summary(*LARGE, "-pp", "2", "--engine-version", "0.31")
@@ -118,6 +120,7 @@ def test_an_emulated_server_has_ranks_that_share_experts() -> None:
         assert server.stop() == 0
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_a_sweep_varies_stages() -> None:
     """A column as any other; a number that cannot be is a row that says why."""
     vary = ("--model", "llama-3.1-8b", "--vary", "pipeline_parallel_size=1,2,33", "--limit", "20")
@@ -126,6 +129,7 @@ def test_a_sweep_varies_stages() -> None:
     assert "runs" not in none and "32 layers" in json.dumps(none)
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_a_kept_run_knows_its_stages(tmp_path: Path) -> None:
     """Its config.toml has them, and gives the same bytes."""
     first = replay(*LARGE, "-pp", "2", "--out", str(tmp_path / "run"))

@@ -197,6 +197,7 @@ def test_the_largest_load_is_found(limit: float) -> None:
     assert limit / 1.0101 <= found <= limit or (limit == 63.0 and found >= 32)
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_the_command_prints_a_plan_and_its_commands(spec: Path) -> None:
     """The command that it prints simulates the fleet, which holds the objectives; so does the JSON say."""
     prices = spec.parent / "prices.toml"
@@ -233,6 +234,7 @@ def test_the_largest_load_of_a_fleet(spec: Path) -> None:
     assert "does not hold" in done.stdout
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(
     ("words", "reason"),
     [

@@ -76,6 +76,7 @@ def test_a_fleet_that_survives_holds_without_the_replicas_that_may_be_lost(spec:
     assert "It holds with 1 of these replicas lost" in table
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
@@ -96,6 +97,7 @@ def test_what_is_wrong_is_said_before_any_trial(spec: Path, words: tuple[str, ..
     assert done.returncode == 2 and reason in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -112,6 +114,7 @@ def test_traffic_that_cannot_be_is_refused(spec: Path, text: str, reason: str) -
         assert done.returncode == 2 and reason in done.stderr and not done.stdout, done.stderr
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_a_request_that_every_fleet_refuses_is_named(tmp_path: Path) -> None:
     """It misses no limit: its prompt is longer than the model's context."""
     trace = tmp_path / "long.csv"
@@ -138,6 +141,7 @@ def test_a_load_that_was_not_reached_is_no_limit(tmp_path: Path) -> None:
     assert done.returncode == 2 and "no load to raise" in done.stderr
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_a_context_that_does_not_fit_is_that_of_the_traffic(spec: Path) -> None:
     """An L4 lacks the memory for the model's whole context: it is given what requests need, in 1024s."""
     found = json.loads(plan(spec, *FEW[2:], "--gpu", "l4", "--no-tune", "--json").stdout)
@@ -145,6 +149,7 @@ def test_a_context_that_does_not_fit_is_that_of_the_traffic(spec: Path) -> None:
     assert found["candidates"][0]["refused"] is None
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_no_number_of_replicas_helps_a_request_that_is_too_slow_alone(spec: Path) -> None:
     """It is known after two trials, and said."""
     done = plan(spec, *FEW, "--slo", "p90(ttft)<0.01")

@@ -67,6 +67,7 @@ def test_pools_are_bought_where_equal_replicas_cost_more(spec: str, tmp_path: Pa
     assert alike["winner"] is None or alike["winner"]["gpus"] > found["winner"]["gpus"]
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_pools_survive_with_one_engine_more_of_each(spec: str) -> None:
     """What holds is the same; either kind may be the one that is lost."""
     one, more = (

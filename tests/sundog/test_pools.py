@@ -74,6 +74,7 @@ def test_a_pool_of_ranks_that_share_experts_is_priced_as_they_are_without_pools(
     assert found["fleet"]["transfers"]["num_transfers"] == found["num_finished"] == 12
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_pools_are_played_from_python_and_varied_in_sweeps(trace: str) -> None:
     """As one more option, and as values of an axis with a plus between pools."""
     result = sundog.replay(trace, pool=(PREFILL, DECODE))
@@ -137,6 +138,7 @@ until_s = 2.0
 """
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_faults_are_read_listed_and_compared_seed_by_seed(trace: str, tmp_path: Path) -> None:
     """The file's own crash is at its instant; others are drawn; a sweep takes the file as a value."""
     (file := tmp_path / "faults.toml").write_text(FAULTS)
@@ -181,6 +183,7 @@ def test_a_file_of_faults_that_cannot_be_is_refused_by_its_key(
     assert done.returncode == 2 and words in done.stderr, done.stderr
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(
     ("prefill", "decode", "ttft_ms", "tpot_ms"),
     [

@@ -88,6 +88,7 @@ def test_a_request_that_is_moved_takes_its_keys_along_and_goes_on(server: Live, 
         moving.assert_sound()
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.wall_clock
 @pytest.mark.parametrize("role", [0, 1], ids=["prefill", "decode"])
 def test_when_either_process_is_killed_each_request_ends_once_and_more_are_served(
@@ -107,6 +108,7 @@ def test_when_either_process_is_killed_each_request_ends_once_and_more_are_serve
     server.said[:] = [line for line in server.said if f"engine {role}" not in line and "SIGKILL" not in line]
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(
     ("options", "words"),
     [

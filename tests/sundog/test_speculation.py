@@ -98,6 +98,7 @@ def test_an_emulated_server_says_its_texts_with_drafts() -> None:
         drafting.assert_sound()
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(
     ("config", "why"),
     [

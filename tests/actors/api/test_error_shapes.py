@@ -47,6 +47,7 @@ def errors(server: Live) -> list[tuple[object, object]]:
     return [(error["type"], error["code"]) for error in found]
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_a_server_spells_errors_as_vllm_does(emulated_server: Live) -> None:
     """Without being asked."""
     assert errors(emulated_server) == [("BadRequestError", 400), ("NotFoundError", 404)]

@@ -195,6 +195,7 @@ def posted(port: int, route: str, body: bytes) -> int:
     return answer.status
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.wall_clock
 @pytest.mark.usefixtures("collected_as_in_a_server")
 @pytest.mark.parametrize("route", ROUTES)

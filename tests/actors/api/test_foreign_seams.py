@@ -147,6 +147,7 @@ ROUTES = {
 }
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.wall_clock
 @pytest.mark.parametrize("error", [Panic, RuntimeError, MemoryError])
 @pytest.mark.parametrize("path", ROUTES)

@@ -61,6 +61,7 @@ def num_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the system has no /proc")
 @pytest.mark.parametrize("chunked", [True, False])
 @pytest.mark.parametrize("cut", [None, 40])
@@ -155,6 +156,7 @@ async def test_a_request_in_pieces_is_the_same_request(serving: Any, size: int) 
             assert (await answer(stream, b"}")).startswith(b"HTTP/1.1 200 ")
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(
     ("request_", "status"),
     [
@@ -187,6 +189,7 @@ async def test_what_breaks_the_rules_is_refused_and_hung_up_on(
     await assert_refused(serving, request_, status, HANGS_S)
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @hypercorns("h11 reads it as RFC 9112 lets it, or any version as 1.1, and goes on")
 @pytest.mark.parametrize(
     ("request_", "status"),

@@ -30,6 +30,7 @@ def tools(site: Site) -> list[str]:
     return [tool["function"]["name"] for tool in given]
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(
     "other",
     [
@@ -139,6 +140,7 @@ async def test_claude_codes_own_roles_and_blocks_are_read(serving: Serving) -> N
         assert turns(site) == [("user", "note"), ("user", "hi"), ("assistant", ""), ("tool", "run")]
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(
     ("edit", "kept"),
     [

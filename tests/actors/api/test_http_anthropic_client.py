@@ -107,6 +107,7 @@ async def test_a_conversation_with_calls_becomes_a_chat(serving: Any) -> None:
     assert asked.prompt[2].more == {"tool_call_id": "t1"} and asked.sampling.stop == ("w2",)
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(
     ("fields", "error", "words"),
     [

@@ -47,6 +47,7 @@ def refused(body_type: type[JsonObject], **fields: object) -> ApiError:
     return caught.value
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(
     ("field", "value"),
     [

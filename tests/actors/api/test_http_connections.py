@@ -42,6 +42,7 @@ async def test_the_keep_alive_timer_starts_again_after_an_answer(serving: Any, e
         assert await stream.receive_some() == b""
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(
     ("head", "status"),
     [
@@ -169,6 +170,7 @@ async def test_a_finished_answer_is_not_cancelled(serving: Any, exchange: Any) -
         assert site.llm.cancelled == []
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 async def test_a_crowd_may_knock_at_once(serving: Any, exchange: Any) -> None:
     """512 connections wait to be accepted by a server that runs, and all are answered."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

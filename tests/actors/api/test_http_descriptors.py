@@ -45,6 +45,7 @@ def test_clients_come_one_after_the_other(server: Live) -> None:
     server.assert_sound()
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_idle_connections_make_room_for_new_ones(server: Live) -> None:
     """More clients than descriptors stay connected: the upper half are closed, and one line says why."""
     with ExitStack() as crowd:

@@ -64,6 +64,7 @@ def words(answer: str) -> list[str]:
     return [json.loads(event[6:])["choices"][0]["text"] for event in events[:-2]]
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 async def test_a_stream_comes_through_tls(serving: Any, certified: Certified) -> None:
     """Several times on one connection."""
     async with serving(settings=certified.settings()) as site:

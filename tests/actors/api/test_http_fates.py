@@ -141,6 +141,7 @@ async def test_a_whole_answer_lost_in_a_crash_says_when_to_come_back() -> None:
         world.may_load.set()
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("streamed", [True, False])
 async def test_a_request_that_fails_alone_ends_alone(streamed: bool) -> None:
     """An error event, or a 500 in OpenAI's shape; its neighbour and the server's health are untouched."""

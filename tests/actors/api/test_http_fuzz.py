@@ -185,6 +185,7 @@ def test_no_body_hurts_the_embedded_model(embedded: Live) -> None:
     fuzz(embedded, 100)
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_the_numbers_that_once_ended_the_process(embedded: Live) -> None:
     """Each reaches the sampler or is refused; either way the server lives."""
     with httpx.Client(base_url=embedded.url) as client:
@@ -243,6 +244,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("number", range(len(HOSTILE)))
 def test_no_bytes_hurt_the_server(emulated: Live, number: int) -> None:
     """Half requests, noise and other protocols cost their sender an answer, or the connection."""

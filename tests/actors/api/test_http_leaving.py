@@ -56,6 +56,7 @@ async def test_no_task_is_left_of_a_client_that_leaves_while_it_asks(
             assert (await exchange(stream, GET))[0] == 200
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("request_bytes", [STREAMED, WHOLE])
 async def test_no_request_is_left_of_a_client_that_leaves_while_it_is_answered(
     serving: Any, exchange: Any, request_bytes: bytes
@@ -82,6 +83,7 @@ async def test_no_request_is_left_of_a_client_that_leaves_while_it_is_answered(
             assert (await exchange(stream, GET))[0] == 200
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 async def test_nothing_is_held_after_clients_of_all_manners(emulated_server: Live) -> None:
     """No 5xx, no broken answer; then no request runs or waits, and every block is free."""
     rng = random.Random(7)

@@ -33,6 +33,7 @@ async def test_a_response_is_answered_whole(serving: Any) -> None:
     assert cut.output_text == "w0 w1 w2 " and cut.max_output_tokens == 3
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 async def test_a_response_is_streamed(serving: Any) -> None:
     """Numbered events, which the client's own reader puts together to the whole one."""
     async with serving() as site:
@@ -123,6 +124,7 @@ async def test_calls_and_their_results_are_items(serving: Any) -> None:
     assert turns[1].more["tool_calls"][0]["function"]["arguments"] == {"town": "Rome"}
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(
     ("fields", "param"),
     [

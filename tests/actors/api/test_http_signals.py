@@ -38,6 +38,7 @@ def read_to_end(client: socket.socket) -> bytes:
     return data
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_signal_lets_streams_finish_and_nobody_in(number: signal.Signals) -> None:
     """New requests are turned away at once, the stream goes on to its end, and the exit code is 0."""

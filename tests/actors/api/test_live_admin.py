@@ -34,6 +34,7 @@ def do(server: Live, method: str, path: str, **fields: Any) -> httpx.Response:
     return httpx.request(method, f"{server.url}/{path}", headers=KEY, **fields)
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(("method", "path"), ROUTES)
 def test_the_document_says_what_operators_are_answered(server: Live, method: str, path: str) -> None:
     """Every status that these routes may have, and what they take after their paths."""
@@ -72,6 +73,7 @@ def test_an_answer_is_ended_by_its_id(server: Live) -> None:
     assert do(server, "POST", "abort_requests", json={"request_ids": "all"}).status_code == 400
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_a_paused_server_holds_up_new_requests(server: Live) -> None:
     """It ends those that run, or lets them finish; after that they are answered as if nothing had been."""
     running = Stream(server, **LONG)

@@ -307,6 +307,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.wall_clock
 @pytest.mark.parametrize("name", REFUSED)
 async def test_a_body_that_is_refused_is_freed_with_its_request(serving: Any, name: str) -> None:

@@ -171,6 +171,7 @@ def test_the_page_says_that_requests_are_held_up_at_the_door() -> None:
         assert next(gates)["is_stopping"]
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_a_client_that_leaves_the_door_is_not_counted_there() -> None:
     """Its place at the gate is free again."""
     with live(*EMULATED, "--admin-key", "secret") as server:

@@ -101,6 +101,7 @@ def answered_in_http2(client: tuple[str, ...]) -> tuple[str, bytes]:
     return status, body
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_half_of_what_a_door_needs_is_refused_before_anything_is_loaded() -> None:
     """In one line that names the option."""
     assert "--ssl-certfile nowhere.pem: No such file" in refused("--ssl-certfile", "nowhere.pem")

@@ -198,6 +198,7 @@ def test_a_template_gets_the_clients_arguments_and_no_others(torch_server: Live)
     assert chat(torch_server, chat_template_kwargs={"raise_exception": 1, "range": 2})["choices"]
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_a_clients_own_request_id_is_kept(any_server: Live) -> None:
     """From the body or the header, which counts more; two at a time may share one."""
     assert complete(any_server, request_id="mine")["id"] == "cmpl-mine"
@@ -250,6 +251,7 @@ BESIDE = {"kv_transfer_params", "ec_transfer_params", "metrics"}
 CHOICE = {"index", "logprobs", "finish_reason", "stop_reason", "token_ids", "routed_experts"}
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_answers_have_the_keys_of_vllm(any_server: Live) -> None:
     """Of vLLM 0.32, null where there is nothing to say."""
     whole = complete(any_server)

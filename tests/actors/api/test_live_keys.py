@@ -87,6 +87,7 @@ async def test_every_route_needs_a_key_but_those_that_are_open_by_name(serving: 
         assert (await client.get("/is_paused", headers={"Authorization": "Bearer a"})).status_code == 200
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_answers_are_counted_under_their_key(tmp_path: Path) -> None:
     """With its tenant and its limit; without a key they are refused."""
     file = tmp_path / "keys.toml"

@@ -69,6 +69,7 @@ def post(server: Live, path: str, body: bytes, status: int, **headers: str) -> s
     return answer.text
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.wall_clock
 @pytest.mark.parametrize(
     ("path", "body", "status"),
@@ -92,6 +93,7 @@ def test_no_body_stops_the_others(server: Live, path: str, body: bytes, status: 
     assert resident_kb(server) - before_kb < MOST_GROWN_KB
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(
     ("body", "says"),
     [
@@ -112,6 +114,7 @@ def test_punctuation_within_a_text_is_no_value(server: Live) -> None:
     assert "context length" in post(server, "/v1/completions", LONG_TEXT, 400)
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_nothing_is_parsed_before_the_key() -> None:
     """What no server could parse is a 401 without a key, and a 400 or 413 with it."""
     with live(*EMULATED, "--api-key", "k") as server:

@@ -41,6 +41,7 @@ def test_the_last_chunk_says_who_answered(torch_server: Live) -> None:
     assert not any("completion_tokens_details" in chunk["usage"] for chunk in before)
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(
     ("fields", "kind", "param"),
     [
@@ -135,6 +136,7 @@ def test_the_count_of_a_messages_tokens_is_given_twice(torch_server: Live) -> No
     assert count["context_management"] == {"original_input_tokens": count["input_tokens"]}
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("route", ["completions", "chat/completions", "responses"])
 def test_a_bound_of_thinking_needs_a_reasoning_parser(torch_server: Live, route: str) -> None:
     """Nobody knows otherwise where thinking ends. -1 and null ask for none."""

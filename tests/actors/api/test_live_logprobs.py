@@ -116,6 +116,7 @@ def test_what_is_impossible_is_a_number_of_json(torch_server: Live) -> None:
     assert json.loads(answer.text, parse_constant=no_constant)["choices"][0]["logprobs"]
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(
     ("path", "fields", "param"),
     [

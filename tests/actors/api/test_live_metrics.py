@@ -54,6 +54,7 @@ def test_the_families_are_vllms(any_server: Live) -> None:
     assert labels == {("engine", "model_name")}
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_what_is_scraped_is_what_was_served(any_server: Live) -> None:
     """Tokens, ends, times and requests by route."""
     before = scraped(any_server)

@@ -32,6 +32,7 @@ def client(torch_server: Live) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{torch_server.url}/v1", api_key="none", max_retries=0)
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_an_answer_is_parsed_into_the_class_that_was_asked_for(client: openai.OpenAI) -> None:
     """Whole and streamed, and by the API of responses."""
     asked: Any = {"model": "", "messages": HELLO, "temperature": 0, "response_format": Visit}

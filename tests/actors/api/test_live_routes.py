@@ -14,6 +14,7 @@ def post(server: Live, path: str, **body: Any) -> httpx.Response:
     return httpx.post(f"{server.url}/{path}", json=body)
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_a_text_becomes_the_tokens_that_it_is_served_as(any_server: Live) -> None:
     """And they become the text again; special tokens only where they are wanted."""
     served = complete(any_server, return_token_ids=True)["choices"][0]["prompt_token_ids"]
@@ -34,6 +35,7 @@ def test_a_conversation_becomes_the_tokens_that_it_is_served_as(any_server: Live
     assert served[: len(shorter)] == shorter and len(shorter) < len(served)
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(
     ("path", "body", "param"),
     [

@@ -29,6 +29,7 @@ def choices(
     return list(load(folder).choices.values())
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_sessions_stay_by_field_and_by_header(tmp_path: Path) -> None:
     """Emulated; a header goes before the field."""
     asked: list[dict[str, Any]] = [{"session": f"s{number % 6}"} for number in range(12)]

@@ -63,6 +63,7 @@ def test_the_page_has_the_rows_of_the_table() -> None:
     ]
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_field_is_taken_within_its_bounds_and_refused_by_name_beyond(torch_server: Live, name: str) -> None:
     """By a model that computes."""

@@ -144,6 +144,7 @@ def test_a_request_is_a_trace_of_its_client() -> None:
     assert 1e9 * times["e2e"] == pytest.approx(edges[-1] - edges[0], rel=1e-3)
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_what_a_client_does_not_sample_is_passed_on_and_not_kept() -> None:
     """And headers that are no trace begin one; each choice is a request of the engine's; an abort is said."""
     url = "/v1/chat/completions"
@@ -183,6 +184,7 @@ def test_a_collector_that_fails_costs_one_line() -> None:
     assert len(said) == 2 and collector.url in said[0] and "were lost" in said[1]
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(
     ("endpoint", "words"),
     [
@@ -198,6 +200,7 @@ def test_where_no_spans_can_be_sent_is_refused_by_name(endpoint: str, words: str
     refused(done, "--otlp-traces-endpoint", words)
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_without_an_endpoint_nothing_of_it_is_imported() -> None:
     """Nor does an answer name a trace."""
     shown = "print([name for name in sys.modules if 'telemetry' in name])"

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.actors.api.test_live_dashboard import events
 from tests.live import EMULATED, START_S, Stream, live
@@ -13,6 +14,7 @@ LONG: dict[str, Any] = {"max_tokens": 600, "ignore_eos": True}
 KEY = {"Authorization": "Bearer secret"}
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_a_server_that_stops_turns_new_requests_away_while_it_finishes_the_others() -> None:
     """/health is 503 and so is what is asked now, with a time to come again; a stream that runs is whole."""
     with live(*EMULATED, "--debug", "--grace", "300") as server:

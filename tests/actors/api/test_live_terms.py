@@ -58,6 +58,7 @@ def test_a_policy_orders_by_what_requests_bring(server: Live) -> None:
     assert order(server, asked) == ["gold", "bronze", "quick", "soon", "slow", "short", "long", "plain"]
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(
     ("fields", "headers", "param"),
     [

@@ -19,6 +19,7 @@ TOWN: Any = {
 }
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_a_tool_that_must_be_called_is_called(torch_server: Live) -> None:
     """In both shapes, whole and streamed, with the arguments that its schema allows."""
     town: Any = {"name": "weather", "input_schema": TOWN}
@@ -99,6 +100,7 @@ def complete(server: Live, path: str, **body: Any) -> Any:
     return answer.json()
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_a_response_is_sampled_as_its_chat_is(torch_server: Live) -> None:
     """Every field that changes the answer does so in both shapes, and changes it.
 

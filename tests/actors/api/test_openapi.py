@@ -41,6 +41,7 @@ def test_every_reference_leads_somewhere() -> None:
         assert ("securitySchemes" in components) == has_key == ("security" in str(written))
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(
     ("body", "is_valid"),
     [
@@ -92,6 +93,7 @@ def test_what_is_passed_on_to_a_chat_is_in_the_document(name: str) -> None:
 RESULT = {"type": "tool_result", "tool_use_id": "1"}
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(
     ("path", "name", "body", "is_valid"),
     [

@@ -56,6 +56,7 @@ def writer_of(
     return ChunkWriter(shape, head, choices, views, as_vllm), choices, stream, head
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("shape", SHAPES)
 @settings(max_examples=150, deadline=None, database=None, derandomize=True)
 @given(texts=st.lists(HOSTILE, min_size=2, max_size=4), name=HOSTILE)
@@ -160,6 +161,7 @@ async def test_an_old_client_gets_a_body_without_chunks(serving: Any) -> None:
     assert data.endswith(b"data: [DONE]\n\n") and b"\r\n\r\ndata: {" in data and b"chunked" not in data
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 @pytest.mark.wall_clock
 async def test_a_reader_that_stops_costs_its_own_memory_alone(serving: Any) -> None:
     """Others are served meanwhile, little is kept for it, and when it reads again it misses no byte."""

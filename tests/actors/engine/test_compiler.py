@@ -173,6 +173,7 @@ async def test_a_tenant_with_many_new_grammars_delays_anothers_by_one() -> None:
     assert backend.held == []
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 @pytest.mark.wall_clock
 async def test_a_preempted_request_has_its_grammar_whatever_the_cache_has_lost() -> None:
     """In a pool for one request and a half one is preempted; no batch has a request whose grammar is gone."""

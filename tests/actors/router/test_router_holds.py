@@ -140,6 +140,7 @@ async def test_held_requests_outlive_a_crash() -> None:
         assert (await health(client)).status == "healthy"
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_an_emulated_server_holds_requests(tmp_path: Path) -> None:
     """Its clients see nothing of it but the wait."""
     with live(*EMULATED, "--router", HOLDS.replace("most=2", "most=1")) as server:

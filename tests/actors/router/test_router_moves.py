@@ -33,6 +33,7 @@ from tests.test_fates import BACKOFF, ask, health, served
 from tests.test_laws import NUM_BLOCKS, asked, run
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("counts", [False, True], ids=["tokens", "counts"])
 def test_a_moved_request_gets_exactly_its_tokens_once_and_ends_once(counts: bool, is_async: bool) -> None:

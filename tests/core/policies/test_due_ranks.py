@@ -33,6 +33,7 @@ def log(policy: str, seed: int) -> tuple[Log, list[Any]]:
     return driven.run(), told
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("policy", [*EXAMPLES, *PICKY, *RESTLESS], ids=lambda name: name.rpartition("/")[2])
 def test_a_rank_that_is_not_asked_again_would_be_answered_alike(
     policy: str, monkeypatch: pytest.MonkeyPatch

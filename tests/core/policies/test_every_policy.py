@@ -18,6 +18,7 @@ def ends(log: Log) -> list[Updated]:
     return [event for event in log if isinstance(event, Updated) and event.finished]
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("policy", NAMES)
 def test_lockstep_changes_no_decision_and_nobody_is_lost(policy: str) -> None:
     """Batches are equal with and without; each request ends once; every block comes back."""
@@ -31,6 +32,7 @@ def test_lockstep_changes_no_decision_and_nobody_is_lost(policy: str) -> None:
         assert driven.state.kv.pool.num_free == trace["config"]["num_gpu_blocks"] - 1
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("policy", NAMES)
 def test_decode_runs_change_no_end_and_no_block(policy: str) -> None:
     """Whoever ends, ends in the same step and leaves the same pool, one event or many."""
@@ -56,6 +58,7 @@ def outcome(trace: Trace, *, decode_runs: bool) -> list[Updated] | str:
         return str(failed)
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("policy", RESTLESS)
 def test_decode_runs_change_nothing_under_policies_that_turn_with_anything(policy: str) -> None:
     """With the time, the step, the queue or what was counted; whatever they declare."""

@@ -19,6 +19,7 @@ LEARNED = f"{DOCS / 'learned_lengths.py'}:LearnedLengths"
 KEYED = ["vtc", HASTY_MLFQ, LEARNED]
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("policy", KEYED)
 def test_the_next_request_is_that_of_the_smallest_rank_of_all(policy: str) -> None:
     """Of equal ranks the one that came first, through preemptions and absences; `min` asks for every rank."""
@@ -41,6 +42,7 @@ def test_the_next_request_is_that_of_the_smallest_rank_of_all(policy: str) -> No
     assert num_mixed > 10 and world.preemptions
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("policy", KEYED)
 def test_keys_change_no_decision(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches, ends and the pool are those of a queue that asks for every rank."""

@@ -41,6 +41,7 @@ def given(world: World, services: dict[str, int]) -> None:
         services[request.submit.tenant] += OUTPUT_WEIGHT * new
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("seed", range(num_cases(6)))
 def test_the_service_gap_of_backlogged_tenants_is_within_the_papers_bound(seed: int) -> None:
     """Over every span of steps, through preemptions, whatever the lengths."""
@@ -64,6 +65,7 @@ def test_the_service_gap_of_backlogged_tenants_is_within_the_papers_bound(seed: 
     assert max(gaps) <= gap_bound(60, 32 * 4)
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_fcfs_breaks_that_bound() -> None:
     """The bound is worth something: in order of arrival a flood takes all."""
     world = World("fcfs", {"num_gpu_blocks": 33, "max_num_seqs": 6, "max_model_len": 100})

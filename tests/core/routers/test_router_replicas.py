@@ -71,6 +71,7 @@ def test_two_routers_do_not_know_of_each_others_requests() -> None:
     assert chosen(2, "data-parallel")[:4] == [0, 1, 1, 0]
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("name", [name for name in ROUTERS if name != "weighted"])
 @pytest.mark.parametrize("roles", [("both",) * 3, ("prefill", "decode", "decode")])
 def test_every_router_serves_every_request_as_one_of_several(name: str, roles: tuple[str, ...]) -> None:

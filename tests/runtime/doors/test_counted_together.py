@@ -63,6 +63,7 @@ def begin(server: Live, stack: ExitStack) -> None:
     assert stack.enter_context(answer).status_code == 200
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_a_key_has_as_many_answers_as_it_may_at_all_doors(server: Live) -> None:
     """A door that is killed gives its own back, and a client that leaves does, too."""
     with ExitStack() as stack:

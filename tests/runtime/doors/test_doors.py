@@ -75,6 +75,7 @@ def all_is_free(server: Live) -> None:
     assert figure(server, "vllm:num_requests_running") == figure(server, "vllm:num_requests_waiting") == 0
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_all_doors_are_counted_together(server: Live) -> None:
     """Whichever is asked."""
     with ExitStack() as stack:
@@ -92,6 +93,7 @@ def test_all_doors_are_counted_together(server: Live) -> None:
     assert all(connected), connected
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_what_operators_do_is_done_at_every_door(server: Live) -> None:
     """/load counts all, /abort_requests ends all, and /pause holds all up."""
     running = streams(server)
@@ -115,6 +117,7 @@ def test_what_operators_do_is_done_at_every_door(server: Live) -> None:
     all_is_free(server)
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_clients_that_leave_a_door_leave_the_engine(server: Live) -> None:
     """Their blocks are free."""
     aborted = figure(server, 'vllm:request_success_total.*"abort"')
@@ -158,6 +161,7 @@ def test_a_door_that_dies_or_stands_still_is_replaced(server: Live, number: sign
     all_is_free(server)
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_doors_outlive_the_process_they_are_forked_from(server: Live) -> None:
     """Their streams go on to the end; another is begun, and forks a door when one is lost."""
     (forks,) = server.below("sundog doors")
@@ -184,6 +188,7 @@ def answers(server: Live) -> bool:
         return False
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_a_server_with_doors_stops_in_two_steps() -> None:
     """Streams go on to their ends at each door, new requests are turned away, and nothing is left."""
     with live(*SERVE) as server:
@@ -201,6 +206,7 @@ def test_a_server_with_doors_stops_in_two_steps() -> None:
         assert not psutil.wait_procs(left, STOP_S)[1]
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_a_second_signal_cuts_every_door_at_once() -> None:
     """Whatever runs, long before the grace; the log has no traceback."""
     # Steps so long that no stream ends by itself where a busy machine lets the test wait.
@@ -218,6 +224,7 @@ def test_a_second_signal_cuts_every_door_at_once() -> None:
     assert not [line for line in server.said if "Traceback" in line], server.said
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_a_server_with_doors_that_is_killed_leaves_none() -> None:
     """kill -9, under load; the port is free again."""
     with live(*SERVE) as server:

@@ -127,6 +127,7 @@ def until_subscribed(server: Live, subscriber: Subscriber) -> None:
     raise AssertionError("nothing is published")
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_what_is_stored_is_said_with_its_tokens(server: Live) -> None:
     """Prompt and answer, block by block, each behind its parent; what is there already is not said again."""
     with subscribed(server, 0) as heard:
@@ -155,6 +156,7 @@ def check_stored(server: Live, heard: Subscriber) -> None:
     assert heard.numbers == list(range(heard.numbers[0], heard.numbers[-1] + 1)) and heard.ranks == {0}
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_what_is_reused_is_said_to_be_gone(server: Live) -> None:
     """More prompts than fit: blocks of the first ones are removed, and a reset clears them all."""
     with subscribed(server, 0) as heard:
@@ -185,6 +187,7 @@ def sent_again(port: int, first: int) -> list[list[bytes]]:
         return frames
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_an_engine_publishes_at_its_own_port_and_sends_again_what_was_missed() -> None:
     """Ranks add to the port; who asks from a number on gets batches from there and the end."""
     base = free_ports(4, 30_000)

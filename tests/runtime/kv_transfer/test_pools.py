@@ -161,6 +161,7 @@ def test_pools_form_the_batches_that_a_simulation_forms(seed: int, loss_rates: t
         assert one[0] == one[1] and one[0]
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("seed", range(3))
 def test_clients_that_leave_end_once_and_free_what_they_held_on_both_sides(seed: int) -> None:
     """With `debug` every engine verifies its blocks when it is idle; a last request needs them all."""
@@ -178,6 +179,7 @@ def test_clients_that_leave_end_once_and_free_what_they_held_on_both_sides(seed:
     assert len(answers(journal)["last"]) == 8
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_log_probabilities_of_prompts_come_from_where_they_are_computed() -> None:
     """Once for each token of a prompt but its first."""
     rows, generate_for = requests(1, logprobs=True)

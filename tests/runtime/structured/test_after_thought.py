@@ -31,6 +31,7 @@ def text(server: Live, token_ids: list[int]) -> str:
     return shown
 
 
+@pytest.mark.long(reason="computes many steps of a model", moderate=True)
 def test_reasoning_is_free_and_what_follows_keeps_to_the_grammar(thinker: Live) -> None:
     """It ends at once, never, or has ended in the prompt."""
     free = tokens(thinker, PROMPT, -100)

@@ -57,6 +57,7 @@ def prompt(text: str) -> list[int]:
     return list(TOKENIZER.encode(text).ids)
 
 
+@pytest.mark.long(reason="computes many steps of a model", moderate=True)
 async def test_preemption_and_prefix_hits_keep_the_place_in_the_grammar(grammars: Grammars) -> None:
     """A request that is recomputed in the middle of its answer says what it would have said."""
     driver = Driver(await backend(grammars))
@@ -156,6 +157,7 @@ def test_kept_grammars_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> 
     assert 1 <= sum(map(model.knows, large)) <= 4 and model.knows(large[-1])
 
 
+@pytest.mark.long(reason="computes many steps of a model", moderate=True)
 def test_a_small_schema_that_takes_seconds_and_much_memory_is_refused_and_the_next_goes_on() -> None:
     """40 bytes of schema: 9 s of CPU and 270 MB compiled, though it is valid at once."""
     model = RealModel.open(None).grammars
@@ -203,6 +205,7 @@ def test_a_chain_of_references_compiles_or_is_refused_and_kills_nothing() -> Non
             assert length == 2_500 and "at most" in str(refused)
 
 
+@pytest.mark.long(reason="computes many steps of a model", moderate=True)
 def test_a_trial_that_hangs_or_dies_is_refused_and_the_next_goes_on() -> None:
     trial = Trial(TOKENIZER.to_str, END, most_s=0.5)
     patterns = [{"pattern": f".*[a-z]{{{size}}}.*"} for size in range(1, 40)]

@@ -72,6 +72,7 @@ class Visit(BaseModel):
     people: Literal[1, 2, 3]
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_the_first_thing_that_a_client_parses_comes_to_an_end(server: Live) -> None:
     """Between two tokens of JSON stands a blank or a line break with its indentation, and no run of them."""
     asked: Any = {"model": "", "messages": [{"role": "user", "content": "Tell me of a town."}]}
@@ -86,6 +87,7 @@ def test_the_first_thing_that_a_client_parses_comes_to_an_end(server: Live) -> N
             )
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_a_schema_is_kept_at_every_seed_and_others_in_the_batch_notice_nothing(server: Live) -> None:
     """At temperature 1, beside greedy and drawn answers that are what they are alone."""
     plain = [{"temperature": 0}, {"seed": 7}, {"seed": 8, "top_p": 0.8}]
@@ -108,6 +110,7 @@ def test_a_seed_repeats_whatever_is_in_the_batch(server: Live) -> None:
     assert texts[2] == alone
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(
     ("outputs", "pattern"),
     [
@@ -169,6 +172,7 @@ def test_an_answer_that_is_complete_ends_whatever_forbids_its_end(server: Live) 
     assert answer(server, {"choice": [""]}, min_tokens=4)["completion_tokens"] == 1
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_any_object_is_json(server: Live) -> None:
     """`response_format` of OpenAI, and `json_object` of vLLM; what is cut says so."""
     for fields in ({"response_format": {"type": "json_object"}}, {"outputs": {"json_object": True}}):
@@ -202,6 +206,7 @@ def test_a_stream_says_what_the_whole_answer_says(server: Live) -> None:
     assert "".join(json.loads(event)["choices"][0]["text"] for event in events[:-1]) == whole
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_it_works_beside_every_other_parameter(server: Live) -> None:
     """Bans, biases and penalties choose among what the grammar leaves; a finished answer may end early."""
     assert answer(server, {"choice": CHOICES}, temperature=0, min_tokens=50)["text"] in CHOICES
@@ -262,6 +267,7 @@ def test_structural_tags_bind_what_stands_between_them(server: Live) -> None:
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "strin"}}}
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(
     ("fields", "param", "words"),
     [
@@ -303,6 +309,7 @@ def test_what_no_answer_can_be_held_to_is_a_bad_request(
     assert error["param"].removeprefix("body.") == param and words in error["message"], error
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_what_hangs_or_crashes_the_compiler_is_a_bad_request(server: Live) -> None:
     """Minutes of work in a few hundred characters; more stack than a process has: others go on meanwhile."""
     patterns = [{"pattern": f".*[a-z]{{{size}}}.*"} for size in range(1, 40)]
@@ -317,6 +324,7 @@ def test_what_hangs_or_crashes_the_compiler_is_a_bad_request(server: Live) -> No
     server.assert_sound()
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_steps_planned_ahead_and_preemptions_change_no_token(server: Live) -> None:
     """Async scheduling or not, room for all or for few: the same greedy answers."""
 

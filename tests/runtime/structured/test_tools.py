@@ -77,6 +77,7 @@ def streamed(server: Live, **fields: Any) -> tuple[str, dict[int, list[str]], st
     return content, calls, finish
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_required_call_is_one_of_the_tools_with_valid_arguments(server: Live, seed: int) -> None:
     """Whole and streamed alike."""

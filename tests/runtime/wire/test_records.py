@@ -47,6 +47,7 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
     return st.from_type(hint)
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("record", MESSAGES, ids=lambda record: record.__name__)
 @given(data=st.data())
 @settings(max_examples=6, deadline=None)
@@ -68,6 +69,7 @@ def test_a_message_that_cannot_be_sent_leaves_nothing_behind() -> None:
         assert unpacker.unpack(*packer.pack(Abort(names))) == Abort(names)
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("tag", range(len(MESSAGES) + 2))
 @pytest.mark.parametrize("body", [b"", b"\xc1", b"\x91\xc0", b"\xff" * 20, b"\x9f" * 1000])
 def test_bytes_that_are_no_message_are_refused_by_name(tag: int, body: bytes) -> None:

@@ -71,6 +71,7 @@ async def test_a_forked_engine_sees_the_gpus_of_its_replica_alone(monkeypatch: p
     assert seen == ["3,2", "1,0", "3,2"] and os.environ[VISIBLE] == "3,2,1,0"
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_a_server_with_fewer_gpus_than_replicas_is_refused_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -31,6 +31,7 @@ def test_what_is_shorter_by_chance_costs_nothing() -> None:
     assert hops_of([[300e-6, 200e-6, 100e-6]]).token == 0
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_a_process_that_is_stopped_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the middle of a measurement, which takes no longer than it may."""
     begun: list[subprocess.Popen[bytes]] = []

@@ -32,6 +32,7 @@ def hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "hangs"
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_a_rank_that_does_not_load_ends_the_server_in_one_line(hangs: Path) -> None:
     """Which names it by what its Runner was doing, and the option."""
     hangs.write_text("1")
@@ -63,6 +64,7 @@ def test_a_process_that_is_killed_while_it_loads_ends_the_server_in_one_line(
     assert lines[0].startswith("sundog: ") and "was killed by SIGKILL (signal 9)" in lines[0]
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_a_fork_server_that_is_killed_before_it_is_ready_ends_the_server_in_one_line() -> None:
     """It is killed as often as it begins: the first time nothing may wait for it yet."""
     begun = subprocess.Popen(

@@ -12,6 +12,7 @@ POISON = 777
 SERVE = ("tests.runtime.worker.poisoned", "serve", "--port", "0", "--max-num-seqs", "2", "--debug")
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("fields", [{}, {"n": 2, "temperature": 1}], ids=["one", "two choices"])
 def test_a_request_that_kills_its_engine_costs_one_crash(
     fields: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

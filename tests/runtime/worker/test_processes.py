@@ -77,6 +77,7 @@ def kill_and_check(server: Live, delay_s: float) -> None:
     all_blocks_are_free(server)
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_a_killed_engine_ends_what_had_begun_and_answers_what_had_not(server: Live) -> None:
     """kill -9; the log says by which signal, in one block."""
     kill_and_check(server, 0.0)
@@ -101,6 +102,7 @@ def test_engines_that_are_killed_again_and_again_lose_nothing_that_had_not_begun
         assert server.stop() == 0
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_an_engine_that_is_stopped_is_noticed_reported_and_replaced(server: Live) -> None:
     """SIGSTOP: /health is 503, and the log has what each of its actors was doing."""
     stopped = engine(server)

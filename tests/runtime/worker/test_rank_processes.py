@@ -62,6 +62,7 @@ def ends_and_comes_back(server: Live, stream: Stream, before: list[psutil.Proces
     return "".join(server.said)
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_ranks_that_share_a_model_answer_as_one_process_does(server: Live) -> None:
     """The same text, by a seed too; what only rank 0 looks at, and what all compute for it, come through."""
     answers(server)
@@ -77,6 +78,7 @@ def test_ranks_that_share_a_model_answer_as_one_process_does(server: Live) -> No
     assert rank.name().startswith("sundog rank 0.")
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_a_killed_rank_takes_its_replica_down_and_both_come_back(server: Live) -> None:
     """kill -9; the log names the rank and the signal, without a traceback."""
     stream = Stream(server, **LONG)
@@ -88,6 +90,7 @@ def test_a_killed_rank_takes_its_replica_down_and_both_come_back(server: Live) -
     assert "Traceback" not in said
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_a_rank_that_is_killed_while_nothing_runs_is_replaced(server: Live) -> None:
     """Nobody waits for it, and it is missed all the same."""
     before = [engine(server), *ranks(server)]
@@ -97,6 +100,7 @@ def test_a_rank_that_is_killed_while_nothing_runs_is_replaced(server: Live) -> N
     answers(server)
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_a_killed_engine_process_leaves_no_rank(server: Live) -> None:
     """kill -9 of rank 0, while the other is stopped."""
     stream = Stream(server, **LONG)
@@ -107,6 +111,7 @@ def test_a_killed_engine_process_leaves_no_rank(server: Live) -> None:
     ends_and_comes_back(server, stream, before)
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_a_rank_that_is_stopped_is_named_and_replaced(server: Live) -> None:
     """SIGSTOP: rank 0 waits for it in a collective, and is let go."""
     stream = Stream(server, **LONG)
@@ -118,6 +123,7 @@ def test_a_rank_that_is_stopped_is_named_and_replaced(server: Live) -> None:
     assert "    runner-0.1: " in said
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("number", range(NUM_RANKS))
 def test_a_rank_that_raises_in_a_step_leaves_nobody_waiting(server: Live, number: int) -> None:
     """The others are in a collective then, which one of them would never leave."""
@@ -153,6 +159,7 @@ def test_a_server_that_is_killed_leaves_no_rank() -> None:
         gone(left)
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_fewer_heads_than_ranks_are_refused_in_one_line() -> None:
     """Before an engine process begins."""
     done = warm.run("sundog", "serve", "--port", "0", "-tp", "3")

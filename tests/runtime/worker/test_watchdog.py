@@ -18,6 +18,7 @@ from tests.runtime.worker.slow_steps import SLOW
 SERVE = ("tests.runtime.worker.slow_steps", "serve", "--in-process", "--port", "0", "--max-num-seqs", "2")
 
 
+@pytest.mark.long(reason="starts a server, and asks it over sockets", moderate=True)
 def test_a_step_that_takes_long_is_said_with_what_each_actor_does_and_that_it_goes_on() -> None:
     """And where its thread is; the answer comes all the same, and steps that take no time are not said."""
     with live(*SERVE, "--stall-timeout", "2") as server:
@@ -47,6 +48,7 @@ class Loader(Actor[Load]):
         return Capacity(1, 1)
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.wall_clock
 @pytest.mark.parametrize(("stall_s", "load_s", "is_said"), [(0.1, 60.0, False), (60.0, 0.6, True)])
 async def test_a_load_is_given_its_own_time(

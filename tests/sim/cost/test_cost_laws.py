@@ -30,6 +30,7 @@ def cases() -> list[Case]:
     return made_cases()
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_the_cases_are_of_all_kinds(cases: list[Case]) -> None:
     """Tables, rooflines, stages, ranks that share experts, latents, windows, chunks, formats."""
     assert sum(not case.is_roofline for case in cases) > 10
@@ -148,6 +149,7 @@ def test_no_step_is_shorter_than_reading_and_computing_take(cases: list[Case]) -
             assert seconds > 2 * used / peak, case
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_a_step_of_few_tokens_reads_no_more_than_all_experts(cases: list[Case]) -> None:
     """Between a dense model of the active parameters and one of all of them, same fixed times."""
     found = 0
@@ -180,6 +182,7 @@ def _dense(model: ModelShape, everything: bool) -> Iterator[tuple[Layer, int]]:
             yield layer, count
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_smaller_weights_and_keys_are_never_slower_to_read(cases: list[Case]) -> None:
     """Every format against 16 bits for one decode, and a cache of 8 bits in every step, by roofline."""
     for case in cases:

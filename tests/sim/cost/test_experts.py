@@ -36,6 +36,7 @@ def experts(
     return ExpertTables(gpu, load_gpu(gpu), ExpertsOnRank(*shape, split, whole), form, Coverage())
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("gpu", WITH_EXPERTS)
 @pytest.mark.parametrize("shape", [MIXTRAL, SMALL, (2048, 512, 8, 256), (3000, 1300, 4, 60)], ids=str)
 def test_experts_never_take_less_for_more_tokens(gpu: str, shape: tuple[int, int, int, int]) -> None:

@@ -92,6 +92,7 @@ def test_a_model_of_one_kind_takes_the_sum_of_its_kernels_bit_for_bit(name: str,
         assert cost.step_s(work) == step_s
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("gpu", ["h100", "h200", "b200"])
 def test_every_kind_is_priced_near_its_roofline(name: str, gpu: str) -> None:
@@ -327,6 +328,7 @@ def test_every_family_of_kernels_has_an_error_of_its_own() -> None:
 OF_TODAY = ("minimax-m2.5", "zai-org/GLM-5-FP8", "deepseek-ai/DeepSeek-V3.2", "qwen3-next-80b-a3b")
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("name", OF_TODAY)
 def test_models_of_today_replay_by_measured_kernels(name: str) -> None:
     """Through the command line, on eight GPUs with whole experts; no line speaks of a roofline."""

@@ -8,6 +8,7 @@ from tests.core.traces import batches, num_cases, random_trace
 SEEDS = batches(num_cases(300), 60)
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("seeds", SEEDS, ids=str)
 def test_folded_batches_compute_every_token_in_order_from_valid_blocks(seeds: range) -> None:
     """The reference runner raises on a token out of order, a block not owned, a slot of garbage.

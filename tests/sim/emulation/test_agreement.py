@@ -63,6 +63,7 @@ def seen(rows: list[TraceRequest]) -> dict[str, tuple[float, float, float]]:
     return found
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("gap_s", [0.2, 0.02])
 def test_an_emulated_server_agrees_with_a_replay(gap_s: float) -> None:
     """At light load and near saturation: TTFT, TPOT and E2E of every request."""

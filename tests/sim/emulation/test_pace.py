@@ -83,6 +83,7 @@ def test_what_cannot_be_caught_up_is_lost_and_no_step_ends_before_its_requests_c
     assert lag.to_json()["lost_s"] == round(lag.lost_s[0], 6)
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("late_s", [0.2, 0.0])
 def test_a_server_that_cannot_keep_the_pace_says_so(late_s: float, caplog: pytest.LogCaptureFixture) -> None:
     """A line in ten seconds at most, with what to do; none where it keeps it."""

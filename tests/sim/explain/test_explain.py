@@ -151,6 +151,7 @@ def test_who_lacked_blocks_needed_more_than_were_free() -> None:
         assert phase.needed_blocks > phase.free_blocks
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_decode_runs_on_or_off_the_pages_are_the_same(
     tmp_path: Path, seed: int, capsys: pytest.CaptureFixture[str]

@@ -26,6 +26,7 @@ def explained(folder: Path, policy: str, *rows: dict[str, object]) -> tuple[Any,
     return data, " ".join(pages[0].split()), " ".join(pages[1].split())
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(
     ("policy", "field", "ranks"),
     [
@@ -52,6 +53,7 @@ def test_ranks_that_change_are_those_of_the_moment(tmp_path: Path) -> None:
     assert "of rank (0, " in page and "where it had (2, " in page
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("policy", ["fcfs", "prefill-first"])
 def test_no_policy_is_blamed_where_all_ranks_are_the_same(tmp_path: Path, policy: str) -> None:
     """What waited lacked a running slot."""

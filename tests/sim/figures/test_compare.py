@@ -50,6 +50,7 @@ def test_a_run_does_not_differ_from_itself(fcfs: Run) -> None:
     assert {verdict(figure) for figure in found.figures} == {"no difference shown"}
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_the_same_arrivals_are_compared_request_by_request(fcfs: Run, tmp_path: Path) -> None:
     """Twice the seats lower the queueing and raise the time per token; somebody pays for it."""
     found = compare(fcfs, run(tmp_path / "wide", seats=16))
@@ -63,6 +64,7 @@ def test_the_same_arrivals_are_compared_request_by_request(fcfs: Run, tmp_path: 
     assert found.lost[0].second_s > found.lost[0].first_s
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_other_requests_are_compared_as_wholes(fcfs: Run, tmp_path: Path) -> None:
     """Another seed is another workload: quantiles are not told, a heavier load is."""
     other = run(tmp_path / "heavy", seed=2, rate_per_s=40.0)
@@ -73,6 +75,7 @@ def test_other_requests_are_compared_as_wholes(fcfs: Run, tmp_path: Path) -> Non
     assert verdict(by_name["E2E p99"]).startswith("not told")
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_the_page_and_its_json_say_the_same(fcfs: Run, tmp_path: Path) -> None:
     """Plain text of at most 100 columns; JSON without NaN."""
     other = run(tmp_path / "heavy", seed=2, rate_per_s=40.0)

@@ -145,6 +145,7 @@ def test_an_engine_whose_steps_follow_the_formula_is_found_again() -> None:
     assert found.measured.tokens >= 1024 and found.measured.decodes == 64
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_disturbed_steps_are_left_out() -> None:
     """Every second step takes three times as long, and the file says that the machine was busy."""
     found = fitted(Timed(2, 3.0), 60.0)
@@ -153,6 +154,7 @@ def test_disturbed_steps_are_left_out() -> None:
     assert found.unrest > 0.25
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_a_device_that_launches_steps_with_chunks_one_kernel_at_a_time_is_found_again() -> None:
     """As a GPU: decodes are recordings; a step with a chunk takes 20 ms at least, beside decodes 24."""
     truth = replace(TRUTH, chunked_floor=0.02, mixed_floor=0.024)
@@ -165,6 +167,7 @@ def test_a_device_that_launches_steps_with_chunks_one_kernel_at_a_time_is_found_
     assert fitted(Timed()).model.chunked_floor == 0.0
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_decode_steps_of_an_engine_that_plans_ahead_take_what_lies_between_their_results() -> None:
     """The way to the device is hidden behind the step before: asked for one by one they seem 3 ms longer."""
     device = Ahead()

@@ -125,6 +125,7 @@ def test_rounds_of_one_rate_tell_how_much_the_server_itself_drifts() -> None:
     assert fit_requests(*loads).drift == 0
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_what_loads_do_not_tell_is_named_and_loads_that_tell_nothing_are_refused(tmp_path: Path) -> None:
     """Requests of one length say nothing of other prompts; one client alone says nothing of batches."""
     work, file = tmp_path / "same.csv", tmp_path / "cost.toml"

@@ -22,6 +22,7 @@ def test_replicas_add_up_and_imbalance_is_the_busiest_over_the_mean() -> None:
     assert "imbalance" not in json.loads(summary("round-robin", replicas=1).to_json())
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_a_sweep_of_routers_ranks_them_and_a_report_shows_the_replicas(tmp_path: Path) -> None:
     """Through the command line: parameters after the name are not values of their own."""
     arguments = [

@@ -38,6 +38,7 @@ def trace(tmp_path: Path, *rows: str) -> Path:
     return path
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("name", ["slo_ttft_s", "slo_tpot_s", "slo_e2e_s"])
 def test_a_request_is_held_to_its_own_limit(tmp_path: Path, name: str) -> None:
     """Before the common one, which is for those without; kept on disk, too."""
@@ -60,6 +61,7 @@ def test_the_stages_of_a_request_are_its_whole_time(tmp_path: Path) -> None:
     assert min(parts) > 0 and sum(parts) == pytest.approx(found["e2e_s"]["mean"])
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_fairness_is_of_service_while_several_wait(tmp_path: Path) -> None:
     """One tenant's flood is first in the queue: fcfs serves it alone, vtc both; totals are the same."""
     flood = [row(0, tenant="greedy") for _ in range(40)]
@@ -75,6 +77,7 @@ def test_fairness_is_of_service_while_several_wait(tmp_path: Path) -> None:
     assert "greedy" in printed.stdout and "40 of 40" in printed.stdout and "prefill" in printed.stdout
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_a_sweep_ranks_by_a_tenants_figure(tmp_path: Path) -> None:
     """And refuses one that there is not, by name."""
     rows = [row(0, tenant="greedy") for _ in range(40)] + [row(0.001, tenant="b.c") for _ in range(10)]
@@ -105,6 +108,7 @@ def test_a_share_is_of_what_was_served_while_both_waited() -> None:
     assert found.figures["b"].slowdown == pytest.approx(2)
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_compare_shows_stages_and_tenants(tmp_path: Path) -> None:
     """Beside the figures of all; a tenant in both runs alone."""
     rows = [row(i / 100, tenant="greedy") for i in range(40)] + [row(0.5, tenant="[b]") for _ in range(10)]

@@ -93,6 +93,7 @@ def test_under_random_faults_every_request_ends_once_and_no_block_is_lost(part: 
     assert "stop" in seen and len(seen) > 1, "faults end requests, too"
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("moves", [False, True], ids=["", "moves"])
 def test_the_same_seed_and_faults_give_the_same_bytes_however_steps_are_grouped(moves: bool) -> None:
     for seed in range(num_cases(6)):

@@ -71,6 +71,7 @@ def test_what_waits_moves_for_free() -> None:
     assert figures.transfers.num_transfers == 0
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("roles", [("both", "both", "both"), ("prefill", "decode", "decode")], ids=["", "pd"])
 def test_blocks_and_tokens_are_conserved_however_often_requests_move(
@@ -86,6 +87,7 @@ def test_blocks_and_tokens_are_conserved_however_often_requests_move(
         assert columns.num_all > len(rows) and 0 < columns.num_whole < columns.num_all
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_clients_that_leave_free_what_they_held_while_it_moves() -> None:
     for seed in range(num_cases(4)):
         config, plan = moving(rate=300.0, latency_s=0.02, seed=seed)

@@ -80,6 +80,7 @@ def test_a_group_of_ranks_in_step_is_the_same_as_without_pools() -> None:
     assert replace(pooled, fleet=None).to_json() == summarize(plain).to_json()
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("make", [fleet, wide], ids=["engines", "ranks in step"])
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("rate", [inf, 4000.0])

@@ -77,6 +77,7 @@ def test_a_replica_that_was_off_has_forgotten_its_prefixes() -> None:
     assert sorted([hits["r4"], hits["r5"]]) == [0, 32]
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_whatever_a_scaler_wants_every_request_is_answered_and_runs_are_the_same_bytes() -> None:
     """Any numbers at all, asked for at random; grouping steps changes nothing."""
     for seed in range(num_cases(5)):
@@ -213,6 +214,7 @@ def test_starts_are_rises_and_nobody_is_kept_without_demand(name: str) -> None:
             assert num_up <= max(count for at_s, count in changes if at_s <= time_s)
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("name", SCALERS)
 def test_the_laws_hold_when_engines_crash_while_they_start_serve_or_drain(name: str) -> None:
     for seed in range(num_cases(12)):
@@ -311,6 +313,7 @@ def test_each_pool_scales_by_the_requests_that_it_has() -> None:
     assert figures.scaling.gpu_hours == pytest.approx(first.gpu_hours + last.gpu_hours)
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("name", ["keda", "hpa", "attainment"])  # forecast looks back, at no arrivals
 def test_the_hours_of_a_fleet_do_not_depend_on_when_its_trace_begins(name: str) -> None:
     """They are those from the first arrival on, and so is the share of GPUs by which a price is cut."""
@@ -368,6 +371,7 @@ def test_a_prefilling_replica_is_paid_for_until_its_blocks_are_fetched() -> None
     assert pool.gpu_hours * 3600 == pytest.approx(end_s - 0.5 + fetched_s - 0.5, abs=0.003)
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("name", SCALERS)
 def test_the_laws_hold_for_each_pool(name: str) -> None:
     """Whatever the roles are; the TTFTs of both parts of a request add up to what its client saw."""

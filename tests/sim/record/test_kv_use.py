@@ -63,6 +63,7 @@ def test_one_request_is_seen_with_all_its_blocks(plans_ahead: bool) -> None:
     assert summary.kv_use_mean == pytest.approx((32 + 45) / 2 / (NUM_BLOCKS - 1), rel=0.02)
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("plans_ahead", [False, True])
 @pytest.mark.parametrize(("count", "gap_s"), [(8, 0.7), (20, 4.0), (200, 0.05)])
 def test_the_use_is_that_of_every_step_and_runs_change_no_bit(

@@ -26,6 +26,7 @@ from tests.sim.record.test_run_directory import FILES, LIMITS, WORK
 TERMS = RunTerms(slo_ttft_s=0.5, gpu_power_w=700.0, max_num_running=16)
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.plain
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_streamed_files_and_figures_are_those_of_a_run_kept_in_memory(

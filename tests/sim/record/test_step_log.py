@@ -53,6 +53,7 @@ def test_sums_of_squares_follow_growth() -> None:
         assert sizes.variance == pytest.approx(pvariance(kept) if kept else 0.0)
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_a_row_is_the_work_of_its_step(tmp_path: Path) -> None:
     """The same as from the batches, preemptions and idle steps included."""
     for seed in range(5):
@@ -70,6 +71,7 @@ def test_a_row_is_the_work_of_its_step(tmp_path: Path) -> None:
             assert row["wall_time"] == seconds
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_runs_of_steps_give_the_rows_of_single_steps(tmp_path: Path) -> None:
     """One event for many steps says of each what it was."""
     for seed in range(3):
@@ -91,6 +93,7 @@ def test_what_waits_is_counted_and_all_leave(tmp_path: Path) -> None:
     assert not last
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_a_log_of_steps_gives_back_the_cost_model(tmp_path: Path) -> None:
     """A replay by the fitted file takes the time of the one that was logged; its range is kept, and left."""
     log, cost = tmp_path / "steps.jsonl.gz", tmp_path / "cost.toml"
@@ -133,6 +136,7 @@ def test_what_is_no_log_of_steps_is_refused(
     refused(sundog("calibrate", log, "-o", tmp_path / "cost.toml"), *words)
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_a_server_logs_its_steps(tmp_path: Path) -> None:
     """On the wall clock: a step for each token, with its time."""
     log = tmp_path / "steps.jsonl"

@@ -147,6 +147,7 @@ def test_a_span_of_seconds_is_drawn_in_full(long_run: Path, tmp_path: Path) -> N
     assert not requests_of(behind) and "all 301 requests (none is under way in these seconds)" in said
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_of_many_requests_the_slowest_and_some_others_are_drawn(long_run: Path, tmp_path: Path) -> None:
     """As many as were asked for; how many are left out is said."""
     found, said = drawn(long_run, tmp_path / "few.json", "--requests", 20)
@@ -190,6 +191,7 @@ def test_a_trace_is_whole_or_absent(long_run: Path, tmp_path: Path) -> None:
     refused(sundog("perfetto", long_run, "--from", 3, "--to", 2), "--to is 2, before --from 3")
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_a_log_of_decisions_is_whole_or_absent(tmp_path: Path) -> None:
     """Likewise."""
     trace, log = "tests/golden/12_async_heavy.trace.json.gz", tmp_path / "run.log.jsonl"

@@ -66,6 +66,7 @@ def test_a_program_lasts_from_its_first_arrival_to_its_last_token(tmp_path: Path
         assert found["program_s.mean"] == pytest.approx(np.mean(spans), rel=1e-12)
 
 
+@pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
 def test_programs_are_shown_and_compared(tmp_path: Path) -> None:
     """In the table of a replay, and of a comparison; one without all its tokens counts nowhere."""
     trace = tmp_path / "agents.jsonl"

@@ -152,6 +152,7 @@ BAD_ROWS = [
 ]
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(("header", "row", "column", "reason"), BAD_ROWS)
 def test_a_malformed_row_is_refused_with_file_line_column_and_reason(
     tmp_path: Path, header: str, row: str, column: str | None, reason: str
@@ -208,6 +209,7 @@ REQUESTS = st.lists(
 ).map(lambda rows: [TraceRequest(f"r{i:07d}", *row) for i, row in enumerate(sorted(rows))])
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(requests=REQUESTS)
 def test_what_is_written_is_read_back_exactly(tmp_path: Path, requests: list[TraceRequest]) -> None:
@@ -333,6 +335,7 @@ def test_a_key_given_twice_is_refused_by_name(tmp_path: Path) -> None:
             assert decode("trace.jsonl", 7, text, TraceError)["num_prefill_tokens"] == 5
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_a_small_file_that_unzips_to_one_endless_line_is_refused(tmp_path: Path) -> None:
     """80 kB of gzip hold 80 MB without an end of a line."""
     file = tmp_path / "trace.jsonl.gz"

@@ -191,6 +191,7 @@ def test_a_settled_run_is_seldom_called_unsettled() -> None:
     assert num_wrong <= 10
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_the_command_shows_and_prints_the_same_every_time(tmp_path: Path) -> None:
     """Figures of every run, with one process or two; mistakes are named."""
     path = tmp_path / "w.toml"

@@ -74,6 +74,7 @@ OPTIONS: list[tuple[str, tuple[str, ...], EngineOptions]] = [
 ]
 
 
+@pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize(("model", "keys", "engine"), OPTIONS, ids=lambda value: str(value)[:40])
 def test_a_server_is_deployed_as_replay_does_it(
     tmp_path: Path, model: str, keys: tuple[str, ...], engine: EngineOptions
@@ -105,6 +106,7 @@ def test_ranks_and_stages_change_what_is_predicted(tmp_path: Path) -> None:
     assert 0 < two != alone > 0
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_host_work_beside_drafts_overlaps_as_in_vllm(tmp_path: Path) -> None:
     """With a draft model it does, with drafts of n-grams it does not."""
     assert server(tmp_path).plans_ahead

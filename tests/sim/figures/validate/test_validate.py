@@ -87,6 +87,7 @@ def test_a_range_is_told_and_is_wider_the_nearer_the_knee(tmp_path: Path) -> Non
     assert full.high["ttft mean"] - full.low["ttft mean"] > 10 * calm.high["ttft mean"]
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_clients_with_a_cap_never_have_more_requests_unfinished(tmp_path: Path) -> None:
     """What would queue at the server then waits at the client, and is not in TTFT."""
     text = WRITTEN.format(rate=200.0, seqs=8).replace("duration_s = 20", "duration_s = 4")
@@ -99,6 +100,7 @@ def test_clients_with_a_cap_never_have_more_requests_unfinished(tmp_path: Path) 
     assert capped.figures[THROUGHPUT] == pytest.approx(open_loop.figures[THROUGHPUT], rel=0.1)
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_clients_that_give_up_are_no_part_of_the_figures(tmp_path: Path) -> None:
     """An overloaded server whose clients leave after a second answers the others as fast as it can."""
     text = WRITTEN.format(rate=200.0, seqs=8).replace("duration_s = 20", "duration_s = 4")

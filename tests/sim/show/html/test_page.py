@@ -155,6 +155,7 @@ def test_tenants_have_a_table_of_their_own(run: Run) -> None:
     assert sum(map(int, (str(row["requests"]) for row in rows))) == run.requests().num_rows
 
 
+@pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_several_runs_show_tenants_and_settings_side_by_side(tmp_path: Path) -> None:
     """Each tenant's runs follow each other; what differs is open, what does not is folded."""
     runs = [recorded(tmp_path / policy, policy=policy) for policy in ("fcfs", "priority")]
