@@ -29,7 +29,7 @@ DATA_ENDINGS = frozenset(
     "csv cuh gz html ipynb json jsonl lock log npz parquet partial pdf safetensors svg toml txt".split()
 )
 
-FOREIGN_FOLDERS = ("1_Pooling", "HTTP", "Qwen", "vllm", "workloads")
+FOREIGN_FOLDERS = ("1_Pooling", "HTTP", "Qwen", "llm-d.ai", "vllm", "workloads")
 """First parts of paths that lie elsewhere, or that are none."""
 FOREIGN_FILES = ("json.py", "minimax_m2.py", "ranked.py", "runtime.py", "sim.py")
 """Files of vLLM, and of users."""
@@ -211,7 +211,7 @@ def texts() -> list[Text]:
 @cache
 def paths() -> frozenset[str]:
     """Every file and folder of the repository, and every tail of its path."""
-    folders = (*SOURCES, "tests", "docs", "traces", ".github")
+    folders = (*SOURCES, "tests", "docs", "deploy", "traces", ".github")
     found = [path.relative_to(ROOT) for path in ROOT.glob("*")]
     found += [path.relative_to(ROOT) for folder in folders for path in (ROOT / folder).rglob("*")]
     return frozenset(
