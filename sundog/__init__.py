@@ -1,8 +1,9 @@
 """Sundog: an inference engine and its simulator in one.
 
-`sundog.replay`, `sundog.sweep`, `sundog.plan`, `sundog.serve` and `sundog.read` are what the commands do;
-their results (RunResult, SweepResult, PlanResult) are tables and plots (docs/python.md). Commands are one
-file each, with one table of options.
+`sundog.replay`, `sweep`, `plan`, `capacity`, `compare`, `explain`, `trace`, `workload` and `serve` are what
+the commands do, and `sundog.read` opens what they wrote; their results (RunResult, SweepResult, PlanResult,
+ComparisonResult, CapacityResult) are tables and plots (docs/python.md). Commands are one file each, with one
+table of options.
 
 Files with a policy, router, predictor or scaler of your own import from here, too:
 
@@ -35,7 +36,9 @@ if TYPE_CHECKING:
     from sundog.actors.core.routers import Fleet, Submit, Unfinished
     from sundog.actors.core.routers import RouterPolicy as Router
     from sundog.actors.core.scalers import ScaledFleet, Scaler
+    from sundog.library.answers import CapacityResult, ComparisonResult
     from sundog.library.functions import plan, read, replay, serve, sweep
+    from sundog.library.questions import capacity, compare, explain, trace, workload
     from sundog.library.results import PlanResult, RunResult, SweepResult
     from sundog.sim.files.run_files import RunError
     from sundog.sim.trace.record import TraceError
@@ -44,6 +47,8 @@ _POLICIES, _ROUTERS = "sundog.actors.core.policies", "sundog.actors.core.routers
 _PREDICTORS, _SCALERS = "sundog.actors.core.predictors", "sundog.actors.core.scalers"
 WHERE = {
     **dict.fromkeys(("plan", "read", "replay", "serve", "sweep"), "sundog.library.functions"),
+    **dict.fromkeys(("capacity", "compare", "explain", "trace", "workload"), "sundog.library.questions"),
+    **dict.fromkeys(("CapacityResult", "ComparisonResult"), "sundog.library.answers"),
     **dict.fromkeys(("PlanResult", "RunResult", "SweepResult"), "sundog.library.results"),
     "ConfigError": "sundog.actors.config",
     "PolicyError": f"{_POLICIES}.guard",
@@ -60,6 +65,8 @@ INSIDE = {"Router": "RouterPolicy", "Predictor": "LengthPredictor"}
 """Public names of classes that have another name in the source."""
 
 __all__ = [
+    "CapacityResult",
+    "ComparisonResult",
     "ConfigError",
     "Fcfs",
     "Fleet",
@@ -82,11 +89,16 @@ __all__ = [
     "Unfinished",
     "View",
     "VirtualTokenCounter",
+    "capacity",
+    "compare",
+    "explain",
     "plan",
     "read",
     "replay",
     "serve",
     "sweep",
+    "trace",
+    "workload",
 ]
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from sundog.actors.config import ConfigError
 from sundog.fast import one_thread
 from sundog.options.engine import EngineOptions
 from sundog.options.row import Real, Switch, Whole, option
@@ -15,7 +14,7 @@ from sundog.options.serving import on_ray
 from sundog.options.simulation import LoadOptions, ReadingOptions, TargetOptions, TermsOptions
 from sundog.options.takes import command, takes
 from sundog.sweeps.cell import Plan
-from sundog.sweeps.source import check_tenants, workload_of
+from sundog.sweeps.source import workload_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,25 +47,20 @@ def capacity(
     hold. Sessions that a SPEC describes begin more or less often, and keep their pauses.
     """
     one_thread()
-    import numpy as np
-
-    from sundog.planning.advice import largest_loads
-    from sundog.planning.fleets import fleets
+    from sundog.planning.capacity import CapacityTerms, find_capacity
     from sundog.planning.search import MOST_LOAD
-    from sundog.sim.figures.intervals import mean_interval
-    from sundog.sim.show.progress import runs_progress
 
-    objectives = terms.service_level.objectives
-    if not objectives:
-        raise ConfigError("--slo names no objective of a run: give a percentile, as in --slo 'p95(ttft)<1'")
     shared = Plan(workload_of(source, reading), source, engine=engine, target=target, load=load, terms=terms)
-    check_tenants(shared, [{}], [each.metric for each in objectives])
-    num_seeds = 1 if shared.is_fixed({}) else asked.replications
-    with runs_progress("trials") as on_progress, fleets(shared, asked.jobs, on_progress, asked.on) as made:
-        found = largest_loads(made, engine.replicas, num_seeds, asked.resolution)
-    every = ([each.factor for each in found], [each.requests_per_s for each in found])
-    factors, rates = (mean_interval(np.array(each), asked.confidence) for each in every)
-    is_most = any(each.factor == MOST_LOAD for each in found)
+    how = CapacityTerms(
+        replications=asked.replications,
+        confidence=asked.confidence,
+        resolution=asked.resolution,
+        jobs=asked.jobs,
+        on=asked.on,
+    )
+    result = find_capacity(shared, terms, engine.replicas, how)
+    found, factors, rates, is_most = result.loads, result.factor, result.requests_per_s, result.is_most_tried
+    num_seeds = len(found)
     lost = max(found, key=lambda each: each.num_unanswered)
     if asked.as_json:
         plain: dict[str, Any] = {

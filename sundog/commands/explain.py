@@ -1,7 +1,6 @@
 """`sundog explain`: a record in, a page or JSON out."""
 
 import json
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,7 +46,7 @@ def explain(asked: ExplainOptions, record: Path) -> None:
         path = find_record(record)
         is_only = path.name == JOURNAL or path == record
         name = record.name if is_only else f"{record.name}, {path.name}"
-        _run(history, name, asked, _told(record))
+        _run(history, name, asked, record)
     elif asked.request_id in history.requests or not _turned_away(record, asked):
         _request(history, asked.request_id, asked)
 
@@ -77,28 +76,13 @@ def _request(history: "History", request_id: str, asked: ExplainOptions) -> None
         RequestPage(history, request, every=asked.every).print(console_for())
 
 
-def _told(record: Path) -> dict[str, int]:
-    from sundog.sim.files.run_files import SUMMARY
-    from sundog.sim.record.run_directory import open_run
-
-    return open_run(record).summary.get("refusals", {}) if (record / SUMMARY).is_file() else {}
-
-
-def _run(history: "History", name: str, asked: ExplainOptions, told: dict[str, int]) -> None:
-    from dataclasses import replace
-
+def _run(history: "History", name: str, asked: ExplainOptions, record: Path) -> None:
+    from sundog.library.questions import explained
     from sundog.sim.explain.data import run_data
-    from sundog.sim.explain.findings import UNANSWERED, beside_losses, findings
-    from sundog.sim.record.columns import kind_of
     from sundog.sim.show.console import console_for
     from sundog.sim.show.explained_run import print_run
 
-    found = findings(history, asked.top)
-    by_policy = set(map(kind_of, found.refusals))
-    at_door = {reason: count for reason, count in told.items() if kind_of(reason) not in by_policy}
-    counts = found.unanswered + Counter({"refused": sum(at_door.values())})
-    lost = {what: counts[reason] for reason, what in UNANSWERED.items() if counts[reason]}
-    found = replace(found, suggestions=beside_losses(found.suggestions, lost))
+    found, at_door = explained(history, record, asked.top)
     if asked.as_json:
         more = {"refused_at_the_door": at_door} if at_door else {}
         click.echo(json.dumps(run_data(found) | more, indent=1))

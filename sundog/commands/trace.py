@@ -1,15 +1,11 @@
 """`sundog trace`: describe a trace, or merge several."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from sundog.actors.config import ConfigError
 from sundog.ends import remark, writing
 from sundog.options.row import Switch, option
 from sundog.options.simulation import ReadingOptions
@@ -17,7 +13,6 @@ from sundog.options.takes import command, takes
 
 if TYPE_CHECKING:
     from sundog.sim.trace.describe import Description
-    from sundog.sim.trace.record import TraceRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,38 +31,20 @@ def trace(asked: TraceOptions, reading: ReadingOptions, output: str | None, trac
 
     Several traces are merged in order of arrival, and each becomes a tenant with the name of its file.
     """
+    from sundog.library.questions import traced, write_merged
     from sundog.sim.trace.describe import describe
 
-    sources = [reading.trace(each) for each in traces]
-    for text in (text for source in sources for text in source.remarks):
+    rows, formats, remarks = traced(reading, traces)
+    for text in remarks:
         remark(text)
-    rows: Sequence[TraceRequest] = list(islice(sources[0], reading.limit))
-    if len(sources) > 1:
-        from sundog.sim.workload.mixture import merged
-
-        names = [Path(each).name.partition(".")[0] for each in traces]
-        if len(set(names)) < len(names):
-            raise ConfigError(
-                f"the traces are called {', '.join(names)}: files of different names are tenants"
-            )
-        parts = [list(islice(source, reading.limit)) for source in sources]
-        rows = merged(list(zip(names, parts, strict=True)))
     if output is not None:
-        _write(output, rows, traces)
-    found, format = describe(rows), " and ".join(dict.fromkeys(source.format for source in sources))
+        with writing(output):
+            write_merged(output, rows, traces)
+    found, format = describe(rows), " and ".join(dict.fromkeys(formats))
     if asked.as_json:
         click.echo(json.dumps({"format": format, **asdict(found)}, indent=1))
     else:
         _print(found, format)
-
-
-def _write(output: str, rows: "Sequence[TraceRequest]", traces: tuple[str, ...]) -> None:
-    from sundog.sim.trace.jsonl_rows import write_trace
-
-    size = max((row.hash_block_tokens for row in rows if row.hash_ids is not None), default=0)
-    named = " ".join(Path(each).name for each in traces)
-    with writing(output):
-        write_trace(output, rows, provenance=f"sundog trace {named}", seed=0, hash_block_tokens=size)
 
 
 def _print(found: "Description", format: str) -> None:

@@ -4,6 +4,7 @@ Options are those of the command line as keyword arguments: `--max-num-seqs 64` 
 option raises ConfigError with the line that the command would print. docs/python.md has more examples.
 """
 
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import trio
 
@@ -21,47 +22,21 @@ from sundog.actors.core.names import did_you_mean
 from sundog.actors.core.policies import Policy
 from sundog.actors.core.routers import RouterPolicy
 from sundog.ends import leaves
+from sundog.library.arguments import records_of, taken
 from sundog.library.results import PlanResult, RunResult, SweepResult
 from sundog.options.engine import EngineOptions
-from sundog.options.row import OptionRow, Real, Whole, rows
-from sundog.options.simulation import LoadOptions, ReadingOptions, TargetOptions, TermsOptions
+from sundog.options.row import Real, Whole
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    Requests: TypeAlias = pa.Table | Sequence[Mapping[str, Any]] | Any
+    """Rows; the last is a DataFrame of pandas, which is not installed with Sundog."""
+    Source: TypeAlias = str | Path | Mapping[str, Any] | Requests
 
 T = TypeVar("T")
-RECORDS = (TargetOptions, ReadingOptions, LoadOptions, TermsOptions, EngineOptions)
-
-
-def records_of(given: Mapping[str, object], records: Sequence[type] = RECORDS) -> tuple[Any, ...]:
-    """Return the records of options.
-
-    Raises:
-        ConfigError: An option does not exist, or does not take the value.
-    """
-    known = {row.name: row for record in records for row in rows(record)}
-    values: dict[str, object] = {}
-    for name, value in given.items():
-        if name not in known:
-            raise ConfigError(f"there is no option {name}.{did_you_mean(name, known)}")
-        if value is not None:
-            values[name] = _taken(known[name], value)
-    found = []
-    for record in records:
-        make: Any = record
-        found.append(make(**{row.name: values[row.name] for row in rows(record) if row.name in values}))
-    return tuple(found)
-
-
-def _taken(row: OptionRow, value: object) -> object:
-    """The value as the option takes it; raises ConfigError that names the option as Python spells it.
-
-    An option that may be given often takes a list, or a text with a plus between two values.
-    """
-    try:
-        if row.many:
-            several = value if isinstance(value, list | tuple) else str(value).split("+")
-            return tuple([row.kind.take(each) for each in several])
-        return row.kind.take(value)
-    except ValueError as error:
-        raise ConfigError(f"{row.name} is {value!r}: {error}") from None
+NAMES = {"num_prompt_tokens": "prompt_tokens", "num_output_tokens": "output_tokens"}
+"""The names of a result's columns, and those of a trace."""
 
 
 def _varied(vary: Mapping[str, Sequence[Any]], options: Mapping[str, object]) -> dict[str, Sequence[Any]]:
@@ -77,7 +52,7 @@ def _varied(vary: Mapping[str, Sequence[Any]], options: Mapping[str, object]) ->
             raise ConfigError(f"{name} is given, and vary has it, too: leave one of them out")
         if isinstance(values, str) or not isinstance(values, Iterable) or not (tried := list(values)):
             raise ConfigError(f"vary has {name} = {values!r}: give a list of values to try")
-        varied[name] = [v if name.startswith(WORKLOAD) else one_text(_taken(VARIED[name], v)) for v in tried]
+        varied[name] = [v if name.startswith(WORKLOAD) else one_text(taken(VARIED[name], v)) for v in tried]
     return varied
 
 
@@ -109,7 +84,7 @@ def _outside_of_loops(function: Callable[[], T]) -> T:
 
 
 def replay(
-    trace: str | Path,
+    trace: "Source",
     *,
     policy: str | Policy | type[Policy] = "fcfs",
     router: str | RouterPolicy | type[RouterPolicy] = "round-robin",
@@ -119,7 +94,8 @@ def replay(
     """Replay a trace on simulated hardware, as `sundog replay` does.
 
     Args:
-        trace: A file in any format of traces/README.md, or the description of a workload.
+        trace: A file in any format of traces/README.md, the description of a workload as a file or a
+            mapping, or requests as a table of pandas or pyarrow, or as a list of mappings.
         policy: The name of a scheduling policy, `FILE.py:NAME`, or an object or class of your own.
         router: The name of a router, `FILE.py:NAME`, or an object or class of your own.
         out: Folder for the run. Without it the run lies in a temporary folder until the result is deleted.
@@ -161,10 +137,11 @@ def replay(
         if not isinstance(router, str):
             config = replace(config, router=given_router(router))
         simulated = replace(simulated, config=config)
-        source = reading.trace(str(trace))
         kept = mkdtemp(prefix="sundog-") if out is None else None
         folder = Path(str(out) if kept is None else f"{kept}/run")
-        facts = recorded((engine, target, load, terms, reading), str(trace), folder)
+        place = as_file(trace, folder, engine.seed)
+        source = reading.trace(place)
+        facts = recorded((engine, target, load, terms, reading), place, folder)
         for name, value in (("policy", policy), ("router", router)):
             if not isinstance(value, str):
                 facts[name] = f"{(value if isinstance(value, type) else type(value)).__qualname__}, an object"
@@ -174,6 +151,53 @@ def replay(
         return RunResult(open_run(folder), simulated.remarks, kept)
 
     return _outside_of_loops(run)
+
+
+def as_file(source: "Source", folder: Path, seed: int) -> str:
+    """Return the file of a trace; what is none is written as one beside the folder of a run, which names it.
+
+    Raises:
+        ConfigError: The source is neither a workload nor a table, or has no row.
+    """
+    if isinstance(source, str | Path) and Path(source).suffix != ".toml":
+        return str(source)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    file = folder.with_name(f"{folder.name}-trace.jsonl")
+    if isinstance(source, str | Path | Mapping):
+        from sundog.library.questions import workload
+
+        workload(source, seed=seed, out=file)
+        return str(file)
+    rows = source if isinstance(source, list | tuple) else _records(source)
+    if not rows or not all(isinstance(row, Mapping) for row in rows):
+        raise ConfigError("the trace has no row, or one that is no mapping: give one for each request")
+    from sundog.sim.trace.jsonl_rows import OWN_FORMAT, OWN_VERSION, UNITS
+
+    lines = list(map(_plain, rows))
+    if all(UNITS.keys() <= line.keys() for line in lines):  # else another format, or `columns` names them
+        lines.insert(0, {"format": OWN_FORMAT, "version": OWN_VERSION, "units": UNITS})
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return str(file)
+
+
+def _records(table: Any) -> list[Mapping[str, Any]]:
+    """The rows of a table of pandas, or of pyarrow."""
+    if hasattr(table, "to_pylist"):
+        found: list[Mapping[str, Any]] = table.to_pylist()
+    elif hasattr(table, "to_dict"):
+        found = table.to_dict("records")
+    else:
+        raise ConfigError(
+            f"the trace is a {type(table).__name__}: give a file, a mapping, a table or a list of mappings"
+        )
+    return found
+
+
+def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row with Python's own numbers, and without what is missing, which tables say by None or NaN."""
+    values = {name: value.item() if hasattr(value, "item") else value for name, value in row.items()}
+    named = {NAMES.get(name, name): value for name, value in values.items()}
+    return {name: value for name, value in named.items() if value is not None and value == value}
 
 
 @contextmanager

@@ -82,6 +82,11 @@ class RunResult:
         if folder is not None:
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
 
+    @property
+    def folder(self) -> Path:
+        """The folder of the run."""
+        return self.run.path
+
     @cached_property
     def requests(self) -> "pa.Table":
         """Table with a row per request: times, lengths, tenant and end (docs/records.md).

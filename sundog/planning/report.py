@@ -156,8 +156,8 @@ def _lines(
             f", {one_more.price_of(winner.holding):,.2f} an hour." if has_prices else "."
         )
     if advice.headroom is not None:
-        limit = "up to" if advice.headroom < MOST_LOAD else "at least"
-        yield f"  Headroom: one sample meets the objectives at {limit} {advice.headroom:.2f} times this load."
+        limit = "up to" if advice.headroom < MOST_LOAD else "even at"
+        yield f"  Headroom: one sample meets the objectives {limit} {advice.headroom:.2f} times this load."
     if advice.cheaper is not None:
         candidate, count, result = advice.cheaper
         reason = why(result, objectives)

@@ -17,7 +17,7 @@ from sundog.actors.messages import EngineUp, Heard, StepOutput
 from sundog.builds.replayed import play
 from sundog.builds.simulated import deploy
 from sundog.ends import leaves
-from sundog.library.functions import records_of
+from sundog.library.arguments import records_of
 from sundog.options.simulation import parse_rate
 from sundog.sim.record.recorder import Recorder
 from sundog.sim.trace.record import TraceRequest

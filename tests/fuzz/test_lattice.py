@@ -9,7 +9,7 @@ import pytest
 from sundog.actors.core.policies import POLICIES
 from sundog.actors.core.routers import ROUTERS
 from sundog.actors.core.scalers import SCALERS
-from sundog.library.functions import RECORDS
+from sundog.library.arguments import RECORDS
 from sundog.options.row import rows
 from sundog.sim.fleet.faults import PlannedFault
 from sundog.sim.oracle import PREDICTORS

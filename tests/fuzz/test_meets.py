@@ -14,7 +14,7 @@ from rich.console import Console
 import sundog
 from sundog.builds.replayed import play
 from sundog.builds.simulated import deploy
-from sundog.library.functions import records_of
+from sundog.library.arguments import records_of
 from sundog.sim.figures.compare import compare
 from sundog.sim.figures.metrics import summarize
 from sundog.sim.figures.sweep.played import measure

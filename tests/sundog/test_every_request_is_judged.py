@@ -14,7 +14,7 @@ import pytest
 
 from sundog.builds.replayed import play
 from sundog.builds.simulated import asked_terms, deploy
-from sundog.library.functions import records_of
+from sundog.library.arguments import records_of
 from sundog.planning.trial import FleetTrial, TrialRunner
 from sundog.sim.figures.metrics import Summary, summarize
 from sundog.sim.figures.named import Metric

@@ -131,7 +131,7 @@ def test_a_load_that_was_not_reached_is_no_limit(tmp_path: Path) -> None:
     trace = tmp_path / "few.csv"
     trace.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n0,100,10\n1,100,10\n")
     words = ("--slo", SLO, "--jobs", "1")
-    assert "holds even 64.00 times this load" in plan(trace, *words, "-tp", "1").stdout
+    assert "even at 64.00 times this load" in plan(trace, *words, "-tp", "1").stdout
     done = warm.run("sundog", "capacity", str(trace), *words)
     assert "hold even at 128 requests/s, 64 times this load" in done.stdout
     assert json.loads(warm.run("sundog", "capacity", str(trace), *words, "--json").stdout)["is_most_tried"]

@@ -1,0 +1,143 @@
+"""What Python asks of runs, traces and fleets is what the commands print."""
+
+import json
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sundog
+
+TRACE = "traces/chat-poisson-2rps-5min.jsonl.gz"
+LENGTHS = {"prompt": {"kind": "fixed", "tokens": 100}, "output": {"kind": "fixed", "tokens": 20}}
+EVERY_SECOND: dict[str, Any] = {
+    "duration_s": 10,
+    "arrivals": {"kind": "gamma", "rate_per_s": 1, "cv": 0},
+    **LENGTHS,
+}
+
+
+def printed(*arguments: str) -> Any:
+    command = [sys.executable, "-m", "sundog", *arguments, "--json"]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[sundog.RunResult, sundog.RunResult]:
+    folder = tmp_path_factory.mktemp("runs")
+    one, two = (
+        sundog.replay(TRACE, gpu="h100", limit=40, max_num_seqs=seqs, out=folder / str(seqs))
+        for seqs in (1, 64)
+    )
+    return one, two
+
+
+def test_explain_is_what_the_command_prints(runs: tuple[sundog.RunResult, sundog.RunResult]) -> None:
+    few, _ = runs
+    assert sundog.explain(few) == printed("explain", str(few.folder))
+    assert "max_num_seqs" in json.dumps(sundog.explain(few)["causes"])
+    name = few.requests.column("request_id")[3].as_py()
+    assert sundog.explain(few.folder, request_id=name) == printed(
+        "explain", str(few.folder), "--request", name
+    )
+    with pytest.raises(sundog.ConfigError, match="nobody"):
+        sundog.explain(few, request_id="nobody")
+
+
+def test_compare_is_what_the_command_prints(runs: tuple[sundog.RunResult, sundog.RunResult]) -> None:
+    few, many = runs
+    found = sundog.compare(few, many)
+    assert found.settings == {"max_num_seqs": (1, 64)} and found.is_paired
+    said = {row["name"]: row for row in printed("compare", str(few.folder), str(many.folder))["figures"]}
+    for row in found:
+        assert row["first_s"] == pytest.approx(said[row["figure"]]["first"])
+        assert row["second_s"] == pytest.approx(said[row["figure"]]["second"])
+    mean = few.figures["ttft_s"]["mean"], many.figures["ttft_s"]["mean"]
+    assert (found["TTFT mean"]["first_s"], found["TTFT mean"]["second_s"]) == pytest.approx(mean)
+    assert found.moved["gained"][0]["second_s"] < found.moved["gained"][0]["first_s"]
+    assert "TTFT mean" in found._repr_html_()
+    with pytest.raises(KeyError, match="TTFT mean"):
+        found["ttft"]
+
+
+def test_trace_is_what_the_command_prints(tmp_path: Path) -> None:
+    assert sundog.trace(TRACE, limit=50) == printed("trace", TRACE, "--limit", "50")
+    other = tmp_path / "other.jsonl"
+    sundog.workload(EVERY_SECOND, out=other)
+    merged = sundog.trace(TRACE, other, limit=5, out=tmp_path / "merged.jsonl")
+    assert merged["tenants"] == {"chat-poisson-2rps-5min": 5, "other": 5}
+    assert sundog.trace(tmp_path / "merged.jsonl")["num_requests"] == 10
+    with pytest.raises(sundog.ConfigError, match="no trace"):
+        sundog.trace()
+
+
+def test_a_workload_is_a_table(tmp_path: Path) -> None:
+    """A metronome: its gaps are a second, but for the first."""
+    table = sundog.workload(EVERY_SECOND, out=tmp_path / "made.jsonl")
+    arrivals_s = table.column("arrival_s").to_pylist()
+    assert [b - a for a, b in pairwise(arrivals_s)] == pytest.approx([1.0] * 9, abs=1e-5)
+    assert set(table.column("num_output_tokens").to_pylist()) == {20}
+    assert sundog.trace(tmp_path / "made.jsonl")["num_requests"] == table.num_rows
+
+
+class Frame:
+    """What is used of a DataFrame of pandas, whose numbers are numpy's and whose gaps are NaN."""
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self._rows = rows
+
+    def to_dict(self, orient: str) -> list[dict[str, Any]]:
+        assert orient == "records"
+        return self._rows
+
+
+def test_a_replay_takes_a_description_a_table_and_rows(tmp_path: Path) -> None:
+    """The same requests in each form, and the same times; the file beside the run gives them again."""
+    import numpy as np
+
+    table = sundog.workload(EVERY_SECOND)
+    rows = table.to_pylist()
+    frame = Frame([
+        {"arrival_s": np.float64(row["arrival_s"]), "prompt_tokens": np.int64(100), "output_tokens": 20,
+         "tenant": float("nan")}
+        for row in rows
+    ])  # fmt: skip
+    file = tmp_path / "every.toml"
+    file.write_text(
+        'duration_s = 10\n[arrivals]\nkind = "gamma"\nrate_per_s = 1\ncv = 0\n'
+        '[prompt]\nkind = "fixed"\ntokens = 100\n[output]\nkind = "fixed"\ntokens = 20\n'
+    )
+    times = [
+        sundog.replay(source, gpu="h100").requests.column("first_token_s").to_pylist()
+        for source in (EVERY_SECOND, file, table, rows, frame)
+    ]
+    assert len(times[0]) == 10 and all(each == times[0] for each in times[1:])
+    run = sundog.replay(rows, gpu="h100", out=tmp_path / "run")
+    again = sundog.replay(tmp_path / "run-trace.jsonl", gpu="h100")
+    assert run.figures["ttft_s"] == again.figures["ttft_s"]
+    named = [{"t": float(i), "p": 100, "o": 5} for i in range(5)]
+    assert (
+        sundog.replay(named, gpu="h100", columns="arrival=t,prompt=p,output=o").figures["num_finished"] == 5
+    )
+
+
+@pytest.mark.parametrize("source", [{}, [], [1], 5, [{"a": 1}], "nowhere.csv", {"duration_s": 5}])
+def test_what_is_no_trace_is_refused(source: Any) -> None:
+    with pytest.raises(sundog.ConfigError):
+        sundog.replay(source, gpu="h100")
+
+
+@pytest.mark.long(reason="searches the largest load twice", moderate=True)
+def test_capacity_is_what_the_command_prints() -> None:
+    options = {"slo": "p95(ttft)<1", "resolution": 0.1}
+    found = sundog.capacity(TRACE, gpu="h100", limit=60, jobs=1, **options)  # type: ignore[arg-type]
+    words = ("--gpu", "h100", "--limit", "60", "--slo", "p95(ttft)<1", "--resolution", "0.1")
+    said = printed("capacity", TRACE, *words)
+    assert [row["factor"] for row in found.rows] == said["factors"]
+    assert found.requests_per_s.mean == said["rate"][0] and not found.is_most_tried
+    assert "requests/s" in repr(found)
+    with pytest.raises(sundog.ConfigError, match="objective"):
+        sundog.capacity(TRACE, gpu="h100", slo="ttft=1")
