@@ -1,7 +1,8 @@
 """A model that says what it was built to say: its token depends on the position alone."""
 
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -27,8 +28,15 @@ def _tokenizer() -> Tokenizer:
     return tokenizer
 
 
-def build_parrot(folder: Path, texts: Sequence[str]) -> list[int]:
+def build_parrot(
+    folder: Path,
+    texts: Sequence[str],
+    template_of: Callable[[list[int]], str] = lambda lengths: TEMPLATE,
+    context: int = NUM_POSITIONS,
+) -> list[int]:
     """Write the model's folder; returns the length of the prompt after which it says each text, and ends.
+
+    `template_of` makes the chat template from these lengths; a longer `context` has nothing to say there.
 
     Positions are orthogonal vectors of mean 0, which one layer of zeros and the last norm leave in their
     directions; the head has at each position's direction the token that comes next.
@@ -51,7 +59,7 @@ def build_parrot(folder: Path, texts: Sequence[str]) -> list[int]:
         head_VD[next_P[position]] += position_PD[position]
     config = GPT2Config(
         vocab_size=len(head_VD),
-        n_positions=num,
+        n_positions=context,
         n_embd=num,
         n_layer=1,
         n_head=8,
@@ -64,14 +72,32 @@ def build_parrot(folder: Path, texts: Sequence[str]) -> list[int]:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.fill_(1.0 if "ln_" in name and name.endswith("weight") else 0.0)
-        model.transformer.wpe.weight.copy_(position_PD.float())
+        model.transformer.wpe.weight[:num].copy_(position_PD.float())
         model.lm_head.weight.copy_(head_VD.float())
     model.save_pretrained(folder)
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token=SPECIAL[END], clean_up_tokenization_spaces=False
     )
-    fast.chat_template = TEMPLATE
+    fast.chat_template = template_of(lengths)
     fast.save_pretrained(folder)
     generation = folder / "generation_config.json"
     generation.write_text(json.dumps({"eos_token_id": END}))
     return lengths
+
+
+def build_answering(folder: Path, answers: Sequence[tuple[str, str]], otherwise: str) -> None:
+    """Write a parrot that says the first answer whose word stands in a message, if tools are offered."""
+
+    def template_of(lengths: list[int]) -> str:
+        cases = [
+            f"{length} if tools and {json.dumps(word)} in said else "
+            for length, (word, _) in zip(lengths, answers, strict=False)
+        ]
+        said = "{%- set said = messages | map(attribute='content') | map('string') | join(' ') -%}"
+        return f"{said}{{{{ 'x' * ({''.join(cases)}{lengths[-1]}) }}}}"
+
+    build_parrot(folder, [*(text for _, text in answers), otherwise], template_of, context=65536)
+
+
+if __name__ == "__main__":  # for tests whose own environment has no torch
+    build_answering(Path(sys.argv[1]), *json.loads(sys.argv[2]))
