@@ -232,6 +232,13 @@ def twice_in_a_row(seed: int, folder: Path) -> tuple[float, float]:
     return found[0], found[1]
 
 
+@pytest.mark.parametrize("seed", [842, 870])
+def test_a_few_waits_tell_no_load(seed: int, tmp_path: Path) -> None:
+    """One wait behind a long answer, and four, were taken for the rate of all: 0.31 became 0.56, 0.27 0.78."""
+    once, twice = twice_in_a_row(seed, tmp_path)
+    assert twice == pytest.approx(once, rel=0.01) and once < 0.35
+
+
 @pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
 @pytest.mark.parametrize("part", range(2))
 def test_a_trace_that_is_replayed_twice_in_a_row_has_the_same_load(part: int, tmp_path: Path) -> None:
