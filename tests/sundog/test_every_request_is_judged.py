@@ -234,7 +234,7 @@ def twice_in_a_row(seed: int, folder: Path) -> tuple[float, float]:
 
 @pytest.mark.parametrize("seed", [842, 870])
 def test_a_few_waits_tell_no_load(seed: int, tmp_path: Path) -> None:
-    """One wait behind a long answer, and four, were taken for the rate of all: 0.31 became 0.56, 0.27 0.78."""
+    """One wait behind a long answer, and four, told the rate of all: 0.31 became 0.56, 0.27 0.78."""
     once, twice = twice_in_a_row(seed, tmp_path)
     assert twice == pytest.approx(once, rel=0.01) and once < 0.35
 
