@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
@@ -26,6 +27,7 @@ from sundog.library.arguments import records_of, taken
 from sundog.library.results import PlanResult, RunResult, SweepResult
 from sundog.options.engine import EngineOptions
 from sundog.options.row import Real, Whole
+from sundog.sim.files.run_files import write_whole
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -156,27 +158,35 @@ def replay(
 def as_file(source: "Source", folder: Path, seed: int) -> str:
     """Return the file of a trace; what is none is written as one beside the folder of a run, which names it.
 
+    The file is called by its contents, so that no earlier run loses the trace that it was made from.
+
     Raises:
-        ConfigError: The source is neither a workload nor a table, or has no row.
+        ConfigError: The source is neither a workload nor a table, has no row, or cannot be written.
     """
     if isinstance(source, str | Path) and Path(source).suffix != ".toml":
         return str(source)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    file = folder.with_name(f"{folder.name}-trace.jsonl")
-    if isinstance(source, str | Path | Mapping):
-        from sundog.library.questions import workload
-
-        workload(source, seed=seed, out=file)
-        return str(file)
-    rows = source if isinstance(source, list | tuple) else _records(source)
-    if not rows or not all(isinstance(row, Mapping) for row in rows):
-        raise ConfigError("the trace has no row, or one that is no mapping: give one for each request")
+    from sundog.library.questions import workload
     from sundog.sim.trace.jsonl_rows import OWN_FORMAT, OWN_VERSION, UNITS
 
-    lines = list(map(_plain, rows))
-    if all(UNITS.keys() <= line.keys() for line in lines):  # else another format, or `columns` names them
-        lines.insert(0, {"format": OWN_FORMAT, "version": OWN_VERSION, "units": UNITS})
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    if isinstance(source, str | Path | Mapping):
+        with TemporaryDirectory(prefix="sundog-") as scratch:
+            made = Path(scratch) / "trace.jsonl"
+            workload(source, seed=seed, out=made)
+            data = made.read_bytes()
+    else:
+        rows = source if isinstance(source, list | tuple) else _records(source)
+        if not rows or not all(isinstance(row, Mapping) for row in rows):
+            raise ConfigError("the trace has no row, or one that is no mapping: give one for each request")
+        lines = [_plain(number, row) for number, row in enumerate(rows)]
+        if any(UNITS.keys() <= line.keys() for line in lines):  # else another format, or `columns` names them
+            lines.insert(0, {"format": OWN_FORMAT, "version": OWN_VERSION, "units": UNITS})
+        data = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    file = folder.with_name(f"{folder.name}-trace-{sha256(data).hexdigest()[:8]}.jsonl")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, data)
+    except OSError as error:
+        raise ConfigError(f"cannot write {file}: {error.strerror or error}") from None
     return str(file)
 
 
@@ -193,11 +203,20 @@ def _records(table: Any) -> list[Mapping[str, Any]]:
     return found
 
 
-def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row with Python's own numbers, and without what is missing, which tables say by None or NaN."""
-    values = {name: value.item() if hasattr(value, "item") else value for name, value in row.items()}
-    named = {NAMES.get(name, name): value for name, value in values.items()}
-    return {name: value for name, value in named.items() if value is not None and value == value}
+def _plain(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row with Python's own values, and without what is missing, which tables say by None or NaN.
+
+    Raises ConfigError for what no trace can have.
+    """
+    plain: dict[str, Any] = {}
+    for name, value in row.items():
+        own = value.tolist() if hasattr(value, "tolist") else value  # numpy's numbers and arrays
+        if own is None or (not isinstance(own, list | tuple) and own != own):
+            continue
+        if not isinstance(own, str | int | float | list | tuple):
+            raise ConfigError(f"row {number} of the trace has {name} = {value!r}: give a number or a text")
+        plain[NAMES.get(name, name)] = own
+    return plain
 
 
 @contextmanager

@@ -3,10 +3,12 @@
 import json
 import subprocess
 import sys
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import sundog
@@ -96,8 +98,6 @@ class Frame:
 
 def test_a_replay_takes_a_description_a_table_and_rows(tmp_path: Path) -> None:
     """The same requests in each form, and the same times; the file beside the run gives them again."""
-    import numpy as np
-
     table = sundog.workload(EVERY_SECOND)
     rows = table.to_pylist()
     frame = Frame([
@@ -116,12 +116,50 @@ def test_a_replay_takes_a_description_a_table_and_rows(tmp_path: Path) -> None:
     ]
     assert len(times[0]) == 10 and all(each == times[0] for each in times[1:])
     run = sundog.replay(rows, gpu="h100", out=tmp_path / "run")
-    again = sundog.replay(tmp_path / "run-trace.jsonl", gpu="h100")
-    assert run.figures["ttft_s"] == again.figures["ttft_s"]
+    (kept,) = tmp_path.glob("run-trace-*.jsonl")
+    assert sundog.replay(kept, gpu="h100").figures["ttft_s"] == run.figures["ttft_s"]
     named = [{"t": float(i), "p": 100, "o": 5} for i in range(5)]
     assert (
         sundog.replay(named, gpu="h100", columns="arrival=t,prompt=p,output=o").figures["num_finished"] == 5
     )
+
+
+def test_a_replay_that_is_refused_leaves_an_earlier_run_its_trace(tmp_path: Path) -> None:
+    """Two runs of other requests are written to one folder; the second is out of order."""
+    rows = sundog.workload(EVERY_SECOND).to_pylist()
+    sundog.replay(rows, gpu="h100", out=tmp_path / "run")
+    (kept,) = tmp_path.glob("run-trace-*.jsonl")
+    before = kept.read_bytes()
+    with pytest.raises(sundog.TraceError, match="before the row above"):
+        sundog.replay([*rows, *rows], gpu="h100", out=tmp_path / "run")
+    assert kept.read_bytes() == before
+    assert sundog.read(tmp_path / "run").figures["num_requests"] == len(rows)  # type: ignore[union-attr]
+
+
+ROW = {"arrival_s": 0.0, "prompt_tokens": 10, "output_tokens": 5}
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"arrival_s": float("nan")}, "arrival_s"),
+        ({"arrival_s": float("inf")}, "Infinity"),
+        ({"arrival_s": datetime(2026, 1, 1)}, "arrival_s = datetime"),
+        ({"prompt_tokens": -1}, "negative"),
+        ({"prompt_tokens": 10**30}, "more than"),
+        ({"hash_ids": np.array([1, 2])}, "hash_block_tokens"),
+        ({"tenant": b"a"}, "tenant = b'a'"),
+    ],
+)
+def test_a_value_that_no_trace_has_is_refused_by_name(more: dict[str, Any], said: str) -> None:
+    with pytest.raises(sundog.ConfigError, match=said):
+        sundog.replay([ROW, ROW | more], gpu="h100")
+
+
+def test_a_table_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(sundog.ConfigError, match="cannot write"):
+        sundog.replay([ROW], gpu="h100", out=tmp_path / "file" / "run")
 
 
 @pytest.mark.parametrize("source", [{}, [], [1], 5, [{"a": 1}], "nowhere.csv", {"duration_s": 5}])
