@@ -12,7 +12,7 @@ ENGINE_TESTS := tests/runtime/test_*.py tests/runtime/kv_transfer tests/actors/a
 # The suite begins Python more than a hundred times: a third of a short command is compiling what is compiled already.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all test-long test-avx2 test-without-kernels test-ray test-clients experiments lint types tests house bench soak gpu fast plain train clean
+.PHONY: demo test test-all test-long test-avx2 test-without-kernels test-ray test-clients experiments lint types tests house bench soak gpu fast plain train docs wheels release clean
 
 demo: $(VENV)/installed-engine
 	$(BIN)/sundog demo
@@ -28,19 +28,21 @@ lint: $(VENV)/installed-test
 types: $(VENV)/installed-test
 	$(BIN)/mypy
 
-# Lines by room, and the longest files and functions: a report, no limit.
+# Lines by room, the longest files and functions, and two walks through the code: a report, no limit.
 house:
 	$(PYTHON) -m tools.sizes
+	$(PYTHON) -m tools.walks
 
 # Half of the random cases: CI runs all of them compiled, `test-long` thrice as many. The few tests that fail beside
 # all others are run again alone: on a busy machine the real clock fails tests, too.
 tests: $(VENV)/installed-test
 	SUNDOG_FUZZ=0.5 $(BIN)/python -m tests.again -- $(PARALLEL)
 
-# What `make test` leaves out, because it is slow; of most a quicker test, or a case, there states the same law. What
-# is rare is left to `test-long`: sanitizers, every model, emulated CPUs, minutes of kills, every experiment.
+# What `make test` leaves out, because it is slow; of most a quicker test, or a case, there states the same law. Each
+# file runs backwards: a test that needs the one before it fails. What is rare is left to `test-long`: sanitizers,
+# every model, emulated CPUs, minutes of kills, every experiment.
 test-all: $(VENV)/installed-test
-	$(BIN)/python -m tests.again --only-long -- $(PARALLEL)
+	$(BIN)/python -m tests.again --only-long -- $(PARALLEL) --backwards
 
 # The same laws on more seeds, traces and modules.
 test-long: $(VENV)/installed-test
@@ -92,8 +94,20 @@ plain:
 train: $(VENV)/installed-train
 	$(BIN)/python -m tools.tiny_model.train
 
+# The documentation as a site with search, in build/site; a warning is an error.
+docs: $(VENV)/installed-docs
+	$(BIN)/python -m tools.site
+
+# A wheel for each Python from 3.11 to 3.14 that is here, built, looked into, installed and tried: two minutes each.
+wheels: $(VENV)/installed-fast
+	$(BIN)/python -m tools.wheels $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT))
+
+# Version, changelog and tag: `make release VERSION=0.3.0` says what it would change, with DO=1 it changes it.
+release: $(VENV)/installed-fast
+	$(BIN)/python -m tools.release $(if $(DO),--do) $(VERSION)
+
 clean: plain
-	rm -rf $(VENV) .venv-clients build *.egg-info
+	rm -rf $(VENV) .venv-clients build dist *.egg-info
 
 $(VENV)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

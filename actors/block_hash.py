@@ -1,8 +1,8 @@
 """Keys of full KV blocks: vLLM's chain of hashes, under its four names.
 
-H_i = hash((H_{i-1} or NONE_HASH, tokens of block i, extra keys or None)); the cache salt is an
-extra key of the first block, the adapter one of every block. `sha256` and `xxhash` hash a pickle, the
-`_cbor` ones canonical CBOR (RFC 8949, section 4.2.1), which other languages can reproduce.
+H_i = hash((H_{i-1} or NONE_HASH, tokens of block i, extra keys or None)); the cache salt is an extra key of
+the first block, the adapter one of every block. `sha256` and `xxhash` hash a pickle, the `_cbor` ones
+canonical CBOR (RFC 8949, section 4.2.1), which other languages can reproduce.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ NONE_SEED = "vllm-none-hash"
 
 
 def canonical_cbor(value: object) -> bytes:
-    """Canonical CBOR of None, integers, strings, bytes and sequences of these."""
+    """Return canonical CBOR of None, integers, strings, bytes and sequences of these."""
     return cbor2.dumps(value, canonical=True)
 
 
@@ -45,13 +45,13 @@ ALGORITHMS: dict[str, tuple[Callable[[bytes], bytes], Callable[[object], bytes]]
 
 
 def none_hash(algorithm: str, seed: str = NONE_SEED) -> bytes:
-    """The parent of first blocks."""
+    """Return the parent key of first blocks."""
     digest, encode = _algorithm(algorithm)
     return digest(encode(seed))
 
 
 def block_hasher(algorithm: str = "sha256", seed: str = NONE_SEED) -> BlockHasher:
-    """The function that gives a full block its key.
+    """Return the function that computes the key of a full block.
 
     Raises ConfigError for an unknown algorithm.
     """

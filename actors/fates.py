@@ -1,16 +1,17 @@
-"""The table of fates: what becomes of a part that fails. `docs/fates.md` argues each row.
+"""Table of fates: what happens when a part fails. docs/fates.md argues each row.
 
-A graph is opened with one column of the table. Whatever the column: a request that fails ends
-alone, with an error; a tap that fails is dropped with a warning; and the front, of which there is
-one, ends the run.
+A graph is started with one column of the table. In every column a request that fails ends alone, with an
+error; a tap that fails is dropped with a warning; a failure of the front, of which there is one, ends the
+run.
 """
 
 import enum
-from dataclasses import dataclass
+
+from sundog.actors.core.records import dataclass
 
 
 class Fate(enum.Enum):
-    """The fate of a part that failed, and with it of the run."""
+    """Consequence of a part's failure for the part and the run."""
 
     ENDS_RUN = "ends the run"
     ENDS_ALONE = "ends alone, with a warning"
@@ -20,18 +21,18 @@ class Fate(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fates:
-    """A column of the table of fates."""
+    """Column of the table of fates."""
 
     listener: Fate
-    """A journal or recorder: an actor that hears what the graph does and is asked for nothing."""
+    """Journal or recorder: an actor that receives every output and answers nothing."""
     policy: Fate
-    """A policy of an engine's scheduler; fcfs takes its place."""
+    """Policy of an engine's scheduler; fcfs replaces it."""
     engine: Fate
-    """An engine core: Scheduler, KVCacheManager, Executor or a Runner with its backend."""
+    """Engine core: Scheduler, KVCacheManager, Executor, or a Runner with its backend."""
 
 
 SIMULATED = Fates(listener=Fate.ENDS_RUN, policy=Fate.ENDS_RUN, engine=Fate.ENDS_RUN)
-"""A result that lacks a part is wrong, and no client waits for an answer: stop, and say why."""
+"""Fates in simulation: a result that lacks a part is wrong, and no client waits, so the run stops."""
 
 SERVED = Fates(listener=Fate.ENDS_ALONE, policy=Fate.REPLACED, engine=Fate.RESTARTED)
-"""Clients wait: every part that can go on goes on."""
+"""Fates on a server: as clients wait, all unaffected parts continue."""

@@ -76,10 +76,11 @@ async def open_graph(
             async_llm = _async_llm(config, router, intake, readers, behind, tap)
             router.report_to(async_llm.ref("router", counted=False))
             client = async_llm.ref("client")
+            head_start = None if front_end is None else front_end.head_start
             supervisors, heard_by = [], _heard_by(router, async_llm, listeners, front_end)
             for replica, (backend, role) in enumerate(zip(backends, config.roles, strict=True)):
                 own = config.of_replica(replica)
-                run_core = partial(run_engine, replica, own, heard_by, fallback, tap, roster)
+                run_core = partial(run_engine, replica, own, heard_by, fallback, tap, roster, head_start)
                 router_ref = router.ref(name := f"supervisor-{replica}", counted=False)
                 supervisor = EngineSupervisor(
                     replica, supervision, run_core=run_core, router=router_ref, has_served=router.has_served
@@ -147,7 +148,7 @@ def _router(
     links: Actor[FetchKv | CeaseFetch] | None,
     tap: Tap | None,
 ) -> Router:
-    """Return the Router. If failing policies are replaced, it falls back to round-robin."""
+    """Return the Router; if failing policies are to be replaced, with round-robin as the fallback."""
     return Router(
         "router",
         config.router,
@@ -174,7 +175,7 @@ def _heard_by(
 
 
 class _Opening:
-    """Task status that remembers whether an actor has opened."""
+    """Task status that records whether an actor has opened."""
 
     def __init__(self, task_status: trio.TaskStatus[None]) -> None:
         self._task_status = task_status
@@ -198,7 +199,7 @@ async def _begin_listening(
 async def _listen(
     listener: Actor[Heard], fate: Fate, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Run a listener. If that is its fate, its crash ends it alone."""
+    """Run a listener; whether its crash ends the run depends on `fate`."""
     opening = _Opening(task_status)
     try:
         await listener.live(task_status=opening)

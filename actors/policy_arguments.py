@@ -1,4 +1,4 @@
-"""The parameters of policies, routers and predictors, as they stand behind a name: `KEY=VALUE,KEY=VALUE`."""
+"""Parameters of policies, routers and predictors after their name: `KEY=VALUE,KEY=VALUE`."""
 
 import inspect
 import math
@@ -17,10 +17,10 @@ WORDS = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
 def arguments_of(what: str, make: Callable[..., object], text: str) -> dict[str, object]:
-    """The parameters of a policy or router, each KEY=VALUE, with commas between.
+    """Parse the parameters of a policy or router: KEY=VALUE, separated by commas.
 
-    A comma or a backslash that belongs to a value has a backslash before it. The type of a value is the one
-    that the policy declares, or, without a declaration, the one its text looks like.
+    A comma or backslash within a value is escaped by a backslash. The type of a value is that of the policy's
+    field, or, without an annotation, the one its text looks like.
     """
     known, hints = list(_parameters(make)), _hints(make)
     values: dict[str, object] = {}
@@ -43,7 +43,7 @@ def _parameters(make: Callable[..., object]) -> dict[str, inspect.Parameter]:
 
 
 def constructed(what: str, make: Callable[..., T], text: str) -> T:
-    """The policy or router with the parameters of the text."""
+    """Construct the policy or router with the parameters of the text."""
     values = arguments_of(what, make, text)
     try:
         return make(**values)

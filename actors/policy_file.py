@@ -1,7 +1,7 @@
-"""Policies, routers and predictors as they are asked for: by name, or as a class in a user's file.
+"""Loading of policies, routers and predictors, by name or as a class in a user's file.
 
-A file is read and run here, once, and what it holds is checked before anything starts: a misspelt method, an
-argument too many or a clock of its own is an error that names it. Then it is guarded, because it is not ours.
+A file is executed once, and its class is checked before anything starts: an unknown method, a superfluous
+argument or a call of a clock is an error that names it. User classes are wrapped in a guard.
 """
 
 import ast
@@ -11,7 +11,6 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Generic, TypeVar
@@ -21,6 +20,7 @@ from sundog.actors.core.names import did_you_mean, unknown
 from sundog.actors.core.policies import POLICIES, Policy
 from sundog.actors.core.policies.guard import GuardedPolicy
 from sundog.actors.core.predictors import GuardedPredictor, LengthPredictor
+from sundog.actors.core.records import dataclass
 from sundog.actors.core.routers import ROUTERS, RouterPolicy
 from sundog.actors.core.routers.guard import GuardedRouter
 from sundog.actors.core.routers.policy import INDEXES
@@ -29,7 +29,7 @@ from sundog.actors.policy_arguments import arguments_of, constructed
 
 IN_FILE = re.compile(r"(.+\.py):(\w+)(?::(.*))?", re.DOTALL)
 MODULE = "sundog_file"
-"""The package, in name only, of modules that are made of users' files."""
+"""Package name of modules made from users' files."""
 CHANCE = (
     "random",
     "secrets",
@@ -41,7 +41,7 @@ CHANCE = (
     "os.urandom",
     "os.getrandom",
 )
-"""The names of what answers differently from run to run."""
+"""Names of modules and functions whose results differ from run to run."""
 TASKS = ("threading", "multiprocessing", "concurrent", "subprocess", "socket", "asyncio", "trio")
 
 P = TypeVar("P", Policy, RouterPolicy, LengthPredictor, Scaler)
@@ -49,100 +49,40 @@ P = TypeVar("P", Policy, RouterPolicy, LengthPredictor, Scaler)
 
 @dataclass(frozen=True, slots=True)
 class PolicyKind(Generic[P]):
-    """A policy, a router or a predictor: the known ones, and what a user's class must be."""
+    """Kind of a user's class (policy, router, predictor or scaler): the built-in ones, and requirements on a
+    class.
+    """
 
     word: str
     public: str
-    """The public name of its base class."""
+    """Public name of its base class."""
     known: Mapping[str, Callable[..., P]]
     base: type[P]
     guard: Callable[[P, str], P]
     shown: str
-    """The argument that facts and memory are read from."""
-    methods: Mapping[str, tuple[str, ...]]
-    """The methods that it may define, and what each is called with."""
-    claims: tuple[str, ...]
-    """Attributes that are True or False."""
-    others: tuple[str, ...]
+    """Argument that carries facts and memory."""
 
 
-ABOUT = ("request", "view")
-POLICY = PolicyKind(
-    "policy",
-    "sundog.Policy",
-    known=POLICIES,
-    base=Policy,
-    guard=GuardedPolicy,
-    shown="view",
-    methods={
-        "rank": ABOUT,
-        "rank_key": ABOUT,
-        "urgency": ABOUT,
-        "victim": ("running", "view"),
-        "quota": ABOUT,
-        "refuse": ABOUT,
-        "new_memory": (),
-        "admitted": ABOUT,
-        "sampled": ABOUT,
-        "finished": ABOUT,
-    },
-    claims=("returns_to_front", "is_dynamic", "prefills_first", "pauses"),
-    others=("token_weights",),
-)
-ROUTER = PolicyKind(
-    "router",
-    "sundog.Router",
-    known=ROUTERS,
-    base=RouterPolicy,
-    guard=GuardedRouter,
-    shown="fleet",
-    methods={
-        "score": ("request", "replica", "fleet"),
-        "choose": ("request", "fleet"),
-        "refuse": ("request", "fleet"),
-        "moves": ("fleet",),
-        "new_memory": (),
-    },
-    claims=("follows_steps",),
-    others=("index", "moves_every_s", "stale_s"),
-)
+POLICY = PolicyKind("policy", "sundog.Policy", POLICIES, base=Policy, guard=GuardedPolicy, shown="view")
+ROUTER = PolicyKind("router", "sundog.Router", ROUTERS, base=RouterPolicy, guard=GuardedRouter, shown="fleet")
 PREDICTOR = PolicyKind(
-    "predictor",
-    "sundog.Predictor",
-    known={},
-    base=LengthPredictor,
-    guard=GuardedPredictor,
-    shown="request",
-    methods={"predict": ("request",)},
-    claims=(),
-    others=(),
+    "predictor", "sundog.Predictor", {}, base=LengthPredictor, guard=GuardedPredictor, shown="request"
 )
-
-SCALER = PolicyKind(
-    "scaler",
-    "sundog.Scaler",
-    known=SCALERS,
-    base=Scaler,
-    guard=GuardedScaler,
-    shown="fleet",
-    methods={"want": ("fleet",)},
-    claims=(),
-    others=tuple(f"{way}_{what}" for way in ("up", "down") for what in ("s", "pods", "percent", "period_s")),
-)
+SCALER = PolicyKind("scaler", "sundog.Scaler", SCALERS, base=Scaler, guard=GuardedScaler, shown="fleet")
 
 
 def find_policy(text: str) -> Policy:
-    """The policy called `NAME`, or class `NAME` of a user's file: `FILE.py:NAME`.
+    """Return the policy `NAME`, or the class `NAME` of a user's file: `FILE.py:NAME`.
 
-    Either may be followed by parameters: `vtc:output_weight=4,input_weight=1`. Raises ConfigError
-    that suggests the nearest name, or says what is wrong with the file, its class or a parameter.
+    Either may be followed by parameters: `vtc:output_weight=4,input_weight=1`. Raises ConfigError that
+    suggests the nearest name, or names the fault in the file, its class or a parameter.
     """
     return _found(POLICY, text)
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyRecipe:
-    """The parts from which `find_policy` makes a policy: `name` is a known one, or a class in `file`."""
+    """Parts of a policy's text: `name` is a built-in policy, or a class in `file`."""
 
     file: Path | None
     name: str
@@ -150,7 +90,7 @@ class PolicyRecipe:
 
 
 def policy_recipe(text: str) -> PolicyRecipe:
-    """The recipe of a policy that `find_policy` takes."""
+    """Parse the text that `find_policy` takes."""
     in_file = IN_FILE.fullmatch(text)
     if in_file is None:
         name, _, arguments = text.partition(":")
@@ -161,27 +101,27 @@ def policy_recipe(text: str) -> PolicyRecipe:
 
 
 def find_router(text: str) -> RouterPolicy:
-    """The router policy called `NAME` or `FILE.py:NAME`, as `find_policy` finds policies."""
+    """Return the router policy `NAME` or `FILE.py:NAME`, as `find_policy` does."""
     return _found(ROUTER, text)
 
 
 def find_own_predictor(text: str) -> LengthPredictor:
-    """The predictor of lengths called `FILE.py:NAME`, as `find_policy` finds policies."""
+    """Return the length predictor `FILE.py:NAME`, as `find_policy` does."""
     return _found(PREDICTOR, text)
 
 
 def find_scaler(text: str) -> Scaler:
-    """The scaler called `NAME` or `FILE.py:NAME`, as `find_policy` finds policies."""
+    """Return the scaler `NAME` or `FILE.py:NAME`, as `find_policy` does."""
     return _found(SCALER, text)
 
 
 def given_policy(policy: object) -> Policy:
-    """The policy that an object or a class is; raises ConfigError for what a file's class may not be."""
+    """Return the policy given as an object or class; raises ConfigError as for a file's class."""
     return _given(POLICY, policy)
 
 
 def given_router(router: object) -> RouterPolicy:
-    """The router policy that an object or a class is, as `given_policy`."""
+    """Return the router policy given as an object or class, as `given_policy` does."""
     return _given(ROUTER, router)
 
 
@@ -262,7 +202,7 @@ def _load(kind: PolicyKind[P], file: Path) -> ModuleType:
 
 
 def _refused(kind: PolicyKind[P], node: ast.AST) -> str | None:
-    """Return why a file with this import cannot be used."""
+    """Return why a file with this import cannot be used, or None."""
     match node:
         case ast.Import():
             names = [alias.name for alias in node.names]
@@ -288,7 +228,7 @@ def _refused(kind: PolicyKind[P], node: ast.AST) -> str | None:
             base = kind.public.partition(".")[2]
             return f"imports {name}, which has moved to sundog.{name}: write `from sundog import {base}`"
         if _is_in(name, TASKS):
-            return f"uses {name}: it must answer at once, from what it is shown"
+            return f"uses {name}: it must return at once, and use only its arguments"
     return None
 
 
@@ -304,29 +244,35 @@ def _one_line(error: BaseException) -> str:
 
 
 def _check(kind: PolicyKind[P], found: P, what: str) -> None:
-    known = (*kind.methods, *kind.claims, *kind.others)
+    members = {name: value for name, value in vars(kind.base).items() if not name.startswith("_")}
     for cls in type(found).__mro__[: type(found).__mro__.index(kind.base)]:
         for own in vars(cls):
-            hint = "" if own.startswith("_") or own in known else did_you_mean(own, known, cutoff=0.75)
+            hint = "" if own.startswith("_") or own in members else did_you_mean(own, members, cutoff=0.75)
             if hint:
-                raise ConfigError(f"{what}: {own} is nothing a {kind.word} is asked.{hint}")
-    for method, arguments in kind.methods.items():
-        _check_signature(found, what, method, arguments)
-    for claim in kind.claims:
-        if not isinstance(value := getattr(found, claim), bool):
-            raise ConfigError(f"{what}: {claim} is {value!r}: it must be True or False")
+                raise ConfigError(f"{what}: a {kind.word} has no {own}.{hint}")
+    for name, default in members.items():
+        if inspect.isfunction(default):
+            _check_signature(found, what, name, tuple(inspect.signature(default).parameters)[1:])
+        elif isinstance(default, bool) and not isinstance(value := getattr(found, name), bool):
+            raise ConfigError(f"{what}: {name} is {value!r}: it must be True or False")
+    _check_values(found, what)
+    if isinstance(found, Policy | RouterPolicy):
+        try:
+            found.new_memory()
+        except BaseException as error:
+            raise ConfigError(f"{what}: new_memory raised {error!r}") from error
+
+
+def _check_values(found: object, what: str) -> None:
     if isinstance(found, Policy):
         _check_weights(found.token_weights, what)
     elif isinstance(found, RouterPolicy) and found.index not in INDEXES:
         raise ConfigError(f"{what}: index is {found.index!r}: known are {', '.join(INDEXES)}")
-    if isinstance(found, Scaler):
-        _check_behaviour(found, what)
-    if isinstance(found, LengthPredictor | Scaler):
-        return
-    try:
-        found.new_memory()
-    except BaseException as error:
-        raise ConfigError(f"{what}: new_memory raised {error!r}") from error
+    elif isinstance(found, Scaler):
+        try:
+            check_behaviour(found)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"{what}: {error}") from None
 
 
 def _check_signature(found: object, what: str, method: str, arguments: tuple[str, ...]) -> None:
@@ -341,13 +287,6 @@ def _check_signature(found: object, what: str, method: str, arguments: tuple[str
     except TypeError:
         given = f"{method}{inspect.signature(function)}".replace("(", "(self, ", 1).replace(", )", ")")
         raise ConfigError(f"{what}: {given} cannot be called as {wanted}") from None
-
-
-def _check_behaviour(scaler: Scaler, what: str) -> None:
-    try:
-        check_behaviour(scaler)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{what}: {error}") from None
 
 
 def _check_weights(weights: object, what: str) -> None:

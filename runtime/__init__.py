@@ -1,7 +1,7 @@
-"""The real world: an engine with torch, its processes, and a client that measures servers.
+"""Real engines: torch, their processes, and a client that measures servers.
 
-It never imports `sim`. `engine/` computes the steps of the graph, `model/` and `attention/` are the forward
-pass, `sampling/` and `structured/` choose tokens, `worker/`, `wire/` and `ranks/` are its processes.
+Nothing here imports `sim`. `engine/` computes the steps of the graph, `model/` and `attention/` are the
+forward pass, `sampling/` and `structured/` choose tokens, `worker/`, `wire/` and `ranks/` are its processes.
 """
 
 if __name__ != "sundog.runtime":  # Python found this folder by itself: each module would exist twice.

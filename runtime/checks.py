@@ -1,4 +1,4 @@
-"""Checks of options before torch is imported, so that a mistake is refused within a second.
+"""Checks of options before torch is imported, so that a mistake is reported within a second.
 
 A draft model must have the same vocabulary and the same context.
 """
@@ -16,12 +16,12 @@ from sundog.runtime.lora.peft import read_adapter
 def check_speculation(
     asked: SpeculativeConfig, target: Path, vocab_size: int | None, max_model_len: int
 ) -> None:
-    """Refuse, by name and before any weight is read, drafts that cannot be made or verified."""
+    """Raise ConfigError for drafts that cannot be made or verified, before any weight is read."""
     for key in ("acceptance", "proposed"):
         if getattr(asked, key) is not None:
             raise ConfigError(
-                f"--speculative-config: {key} is for simulated GPUs, a model accepts what it would have said"
-                " itself; leave it out"
+                f"--speculative-config: {key} applies to simulated GPUs only, since a real model determines"
+                " itself which drafts it accepts; leave it out"
             )
     if asked.model is None:
         return
@@ -33,7 +33,7 @@ def check_speculation(
     if facts.vocab_size != vocab_size:
         raise LoadError(
             f"--speculative-config: the draft model {folder} has a vocabulary of {facts.vocab_size} tokens,"
-            f" {target} one of {vocab_size}: drafts need the same tokens; choose another draft model"
+            f" {target} one of {vocab_size}: a draft model needs the same tokens; choose another draft model"
         )
     if _vocabulary(folder) != _vocabulary(target):
         raise LoadError(
@@ -49,7 +49,7 @@ def check_speculation(
 
 
 def _vocabulary(folder: Path) -> object:
-    """Return the tokens and what each stands for, by the tokenizer's file; None without one."""
+    """Return the vocabulary and special tokens in the tokenizer's file; None if there is no file."""
     model = read_json(folder / "tokenizer.json").get("model")
     return model.get("vocab") if isinstance(model, dict) else None
 
@@ -63,7 +63,7 @@ def check_settings(
     adapters: Sequence[Adapter],
     max_lora_rank: int,
 ) -> None:
-    """Raise ConfigError for what a model's files and the settings tell is impossible."""
+    """Raise ConfigError for settings that contradict a model's files."""
     check_context(folder, limits.max_model_len)
     if limits.num_gpu_blocks is not None:
         check_blocks(limits.num_gpu_blocks, limits.block_size, limits.max_model_len)

@@ -1,8 +1,7 @@
-"""Faults of real engine processes: some are killed at an instant, some are held up for a while.
+"""Faults of real engine processes: some are killed at an instant, some are slowed for a while.
 
-Instants count from when every engine is up for the first time. A process that is held up is stopped for a
-part of each PERIOD_S, so that it goes on at a part of its pace. How long a killed one is down is measured.
-Links between pools are slowed down, and transfers lost, by the mover.
+Instants count from when every engine is first up. A slowed process is stopped for a part of each PERIOD_S.
+The downtime of a killed one is measured. The mover slows links between pools, and loses transfers.
 """
 
 import logging
@@ -20,11 +19,13 @@ log = logging.getLogger("sundog.faults")
 
 PERIOD_S = 0.05
 MOST_TIMES = 20.0
-"""A process that is held up more than this hardly runs between two signals."""
+"""Largest slowdown; beyond it a process hardly runs between two signals."""
 
 
 class Hurt(NamedTuple):
-    """A fault of one replica: it takes `factor` times as long for `for_s`; without a factor it is killed."""
+    """Fault of one replica: steps take `factor` times as long for `for_s` seconds; without a factor its
+    process is killed.
+    """
 
     at_s: float
     replica: int
@@ -33,7 +34,7 @@ class Hurt(NamedTuple):
 
 
 class LinkFault(NamedTuple):
-    """A fault of links between pools, or its end: a change of what the mover does from then on."""
+    """Fault of links between pools, or its end: changes the mover's behaviour from then on."""
 
     at_s: float
     says: str
@@ -44,7 +45,7 @@ Fault = Hurt | LinkFault
 
 
 class NextSignal(NamedTuple):
-    """The message that it is time to stop a process that is held up, or to let it go on."""
+    """Message: time to stop a slowed process, or to let it continue."""
 
     hurt: Hurt
     until_s: float
@@ -52,7 +53,7 @@ class NextSignal(NamedTuple):
 
 
 class EngineFaults(Actor[Heard | Fault | NextSignal]):
-    """A listener that sends engine processes their signals, and says how long the killed ones are down."""
+    """Listener that signals engine processes, and reports how long killed ones are down."""
 
     def __init__(
         self, faults: Sequence[Fault], forks: Forks, replicas: int, mover: KvMover | None = None
@@ -62,7 +63,7 @@ class EngineFaults(Actor[Heard | Fault | NextSignal]):
         self._num_to_come = replicas
         self._killed_s: dict[int, float] = {}
         self._notice_s: dict[int, float] = {}
-        """The seconds after which it was noticed that an engine was killed."""
+        """Seconds until each kill was noticed."""
 
     def handle(self, message: Heard | Fault | NextSignal) -> None:
         match message:

@@ -1,4 +1,4 @@
-"""The real world's composition: a model folder, torch backends, and the facts about the model."""
+"""Real engines put together: a model folder, torch backends, and facts about the model."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -36,13 +36,13 @@ EMBEDDED_MODEL = Path(__file__).parent / "assets" / "sundog-tiny"
 
 
 def is_embedded(model: str) -> bool:
-    """Return True if this is the embedded model's name, and no folder here is called so."""
+    """Return whether this is the embedded model's name, and no such folder exists here."""
     return model == EMBEDDED_MODEL.name and not Path(model).exists()
 
 
 @dataclass(frozen=True, slots=True)
 class RealModel:
-    """A model folder that can be served; `name` is what clients call it."""
+    """Model folder that can be served; `name` is the model's name for clients."""
 
     folder: Path
     name: str
@@ -51,7 +51,7 @@ class RealModel:
     grammars: Grammars
     max_position_embeddings: int | None
     embedding: EmbeddingSettings | None = None
-    """The settings by which it makes vectors; None for a model that generates text."""
+    """Embedding settings; None for a model that generates text."""
     vectors: VectorSizes | None = None
 
     @classmethod
@@ -63,9 +63,10 @@ class RealModel:
         pooler_config: PoolerConfig | None = None,
         chat_template: Path | None = None,
     ) -> "RealModel":
-        """The folder `model`, or the embedded model by its name or None; LoadError says what is wrong.
+        """Open the folder `model`, or the embedded model by its name or None; LoadError has the reason of a
+        failure.
 
-        `runner` pooling serves it for vectors, generate for text, auto for what its files say.
+        `runner` pooling serves it for vectors, generate for text, auto decides by its files.
         """
         folder = EMBEDDED_MODEL if model is None or is_embedded(model) else Path(model)
         embeds = makes_vectors(folder) if runner == "auto" else runner == "pooling"
@@ -100,7 +101,7 @@ class RealModel:
         )
 
     def sampling_defaults(self) -> SamplingDefaults:
-        """Return the defaults of `generation_config.json`; LoadError names a value that cannot be used."""
+        """Return the defaults of `generation_config.json`; LoadError names an invalid value."""
         file = self.folder / "generation_config.json"
         values = {name: value for name, value in read_json(file).items() if value is not None}
         try:
@@ -138,7 +139,9 @@ def torch_backends(
     quantization: str | None = None,
     rank: RankPlace | None = None,
 ) -> Callable[[int], "TorchBackend"]:
-    """Return the maker of a replica's backend, or of a `rank` of it. Imports torch, or ConfigError."""
+    """Return the function that makes a replica's backend, or that of one `rank` of it. Imports torch; raises
+    ConfigError.
+    """
     limits = config.scheduler
     check_settings(
         model.folder,
@@ -192,7 +195,7 @@ def embedding_backends(
     dtype: str = "auto",
     num_threads: int | None = None,
 ) -> Callable[[int], "EmbeddingBackend"]:
-    """Return the maker of the backend of a model that makes vectors. Imports torch."""
+    """Return the function that makes an embedding model's backend. Imports torch."""
     settings, limits = model.embedding, config.scheduler
     assert settings is not None, "the model generates text"
     try:
@@ -217,5 +220,5 @@ def embedding_backends(
 
 
 def missing_engine(error: ModuleNotFoundError) -> ConfigError:
-    """Return the error where no model can be served without the extra."""
+    """Return the error for a missing extra, without which no model can be served."""
     return ConfigError(f"a real model needs {error.name}: install it with `pip install 'sundog[engine]'`")

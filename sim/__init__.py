@@ -1,4 +1,4 @@
-"""The hypothetical world: the same graph on a virtual clock, with a cost model in place of the GPU.
+"""Simulation: the graph on a virtual clock, with a cost model in place of the GPU.
 
 It never imports `runtime` or torch. `replay.py` runs a trace, `clock.py` is the virtual clock, `oracle.py`
 knows the lengths of answers, `backend.py` lets modelled time pass. docs/house.md has the order of packages.

@@ -1,9 +1,8 @@
-"""The simulator running ahead of a server: when waiting requests will have their first tokens.
+"""Simulation ahead of a live server: forecasts of waiting requests' first tokens.
 
-It starts from what is known of the server's requests, takes the scheduler's own decisions step by step,
-prices each step, and stops when the last waiting request has its first token. Unknown, and so guessed: how
-long answers will be, what waiting prompts will find in the prefix cache (nothing), and what is yet to arrive
-(nothing).
+It starts from the server's known requests, runs the scheduler's own decisions step by step, prices each step,
+and stops when the last waiting request has its first token. Assumed, because unknown: the lengths of answers,
+no prefix hits of waiting prompts, and no further arrivals.
 """
 
 from collections import deque
@@ -28,16 +27,16 @@ from sundog.sim.cost.calibrated import fit
 from sundog.sim.cost.work import CostModel, StepWork, WorkFold
 
 MOST_STEPS = 2000
-"""The number of steps ahead beyond which nothing is forecast."""
+"""Steps to simulate; first tokens that need more are not forecast."""
 MOST_OBSERVED = 400
 FEWEST_OBSERVED = 20
 EVERYTHING = 2**31 - 1
 
 
 class Ahead(Actor[Heard]):
-    """A listener that forecasts: it knows the number of blocks, and what the last steps took.
+    """Listener that forecasts from the number of blocks and the durations of recent steps.
 
-    Without a `cost` it learns one from them; with one, how far the machine is behind it.
+    Without a `cost` it fits one to these steps; with one, it measures how much slower the machine is.
     """
 
     def __init__(self, config: EngineConfig, cost: CostModel | None = None) -> None:
@@ -73,7 +72,9 @@ class Ahead(Actor[Heard]):
     def first_tokens_s(
         self, replica: int, running: Sequence[Known], waiting: Sequence[Known]
     ) -> dict[str, float]:
-        """Return the forecasts; none before the engine is up, or has done enough steps to learn from."""
+        """Return the forecasts in seconds; none before the engine is up, or before enough steps were
+        observed.
+        """
         observed = list(self._observed)
         is_known = self._cost is not None or len(observed) >= FEWEST_OBSERVED
         num_blocks = self._num_blocks[replica]
@@ -93,9 +94,9 @@ class Ahead(Actor[Heard]):
 
 
 def _pace(cost: CostModel, observed: Sequence[tuple[StepWork, float]]) -> float:
-    """Return how many times longer steps take than they should: an emulating machine may fall behind.
+    """Return the median ratio of actual to modelled step times: an emulating machine may fall behind.
 
-    That is the median: a few steps that were held up, as when a burst arrives, say nothing of those to come.
+    The median, because a few delayed steps, as in a burst of arrivals, do not predict later ones.
     """
     if len(observed) < FEWEST_OBSERVED:
         return 1.0
@@ -112,7 +113,6 @@ class _Run:
         self._time_s = 0.0
 
     def first_tokens_s(self, running: Sequence[Known], waiting: Sequence[Known]) -> dict[str, float]:
-        """Seconds to each first token."""
         state = self._state
         decoding = [known for known in running if known.has_caught_up]
         for known in decoding:

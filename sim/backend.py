@@ -11,9 +11,9 @@ changes a duration by less than half a nanosecond.
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -22,15 +22,18 @@ from numpy.typing import NDArray
 
 from sundog.actors.core.batch import Batch, StepResult
 from sundog.actors.core.params.logprobs import PromptLogprobs, TokenLogprobs
+from sundog.actors.core.records import dataclass
 from sundog.actors.engine.backend import Backend
 from sundog.actors.kernel.actor import Reply
-from sundog.actors.kernel.clock import CallTimer, Event, RunClock, now_s, sleep_until
+from sundog.actors.kernel.clock import STEP_END, CallTimer, RunClock, now_s, run_clock, sleep_until
 from sundog.actors.messages import Capacity
 from sundog.sim.cost.work import CostModel, StepWork, WorkFold
 
 TICKS_PER_S: Final = 1073741824.0
 WHOLE: Final = 4503599627370496.0
-"""Smallest number from which on every float64 is whole: adding it to a smaller number rounds that."""
+"""Float64 numbers are whole from here on, so that adding it to a smaller number and subtracting it rounds
+that number.
+"""
 
 
 def rounded(number: float) -> float:
@@ -63,7 +66,8 @@ def end_times_s(start_tick: float, seconds: NDArray[np.float64]) -> "array[float
 
 def instant(time_s: float) -> float:
     """Return an instant in whole ticks, halves rounded to even."""
-    return rounded(time_s * TICKS_PER_S)
+    ticks = time_s * TICKS_PER_S
+    return ticks if ticks >= WHOLE else (ticks + WHOLE) - WHOLE  # `rounded`, without a call for each step
 
 
 def to_s(ticks: float) -> float:
@@ -119,15 +123,15 @@ class TokenSource:
 
 
 FEW: Final = 96
-"""Number of steps below which numpy's set-up takes longer than the sums; both give the same bits."""
+"""Number of steps below which plain sums are faster than numpy; both give the same bits."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Pace:
     """Model of when steps end on the run's clock.
 
-    `key` orders this backend's steps among others that end at the same instant. `early_s` is how much before
-    its end a step is waited for; 0 on an exact clock.
+    `key` orders this backend's steps among others that end at the same instant. The wait for a step stops
+    `early_s` before its end; 0 on an exact clock.
     """
 
     def __init__(self, cost: CostModel, key: str = "") -> None:
@@ -137,9 +141,9 @@ class Pace:
     def end_times_s(
         self, work: StepWork, num_steps: int, now_s: float, continues: bool = False
     ) -> Sequence[float]:
-        """Return the ends of `num_steps` steps of `work`, the first of which begins now.
+        """Return the end times of `num_steps` equal steps of `work`, the first of which begins now.
 
-        `continues` is whether there was work ever since the last step ended.
+        `continues` is whether the engine has had work ever since its last step ended.
         """
         start = instant(now_s)
         if num_steps == 1:
@@ -148,7 +152,10 @@ class Pace:
             return end_times_s(start, self.cost.run_s(work, num_steps))
         ends = []
         for seconds in self.cost.few_s(work, num_steps):
-            start += to_ticks(seconds)
+            ticks = seconds * TICKS_PER_S  # `to_ticks`, without a call for each step
+            if ticks < WHOLE:
+                ticks = (ticks + WHOLE) - WHOLE
+            start += 1.0 if ticks < 1.0 else ticks
             ends.append(start / TICKS_PER_S)
         return ends
 
@@ -174,8 +181,8 @@ class CostBackend:
 
     def __init__(self, pace: Pace, source: TokenSource, capacity: Capacity) -> None:
         self._pace, self._source, self._capacity = pace, source, capacity
-        self._fold = WorkFold(capacity.block_size)
-        self._queue: deque[tuple[Batch, Reply[StepResult]]] = deque()
+        self._fold = WorkFold(capacity.block_size, capacity.num_blocks)
+        self._queue: list[tuple[Batch, Reply[StepResult]]] = []
         self._batch: Batch | None = None
         self._reply: Reply[StepResult] = Reply()
         self._end_times_s: Sequence[float] = ()
@@ -200,12 +207,13 @@ class CostBackend:
         """End the decode run at its next step boundary."""
         if self._batch is None or len(self._end_times_s) == 1:
             return
-        num_steps = bisect_left(self._end_times_s, self._run_clock().now_s()) + 1
+        clock = self._run_clock()
+        num_steps = bisect_left(self._end_times_s, clock.now_s()) + 1
         if num_steps < len(self._end_times_s):
             self._timer.stop()
             self._timer = CallTimer(self.end)
             self._end_times_s = self._end_times_s[:num_steps]
-            self._wait()
+            self._wait(clock)
 
     def step_s(self, prefill_tokens: int, decodes: int, context_tokens: int) -> float:
         """Return the seconds of a step, for policies."""
@@ -228,20 +236,21 @@ class CostBackend:
         self._batch, self._reply = batch, reply
         work = self._fold.begin(batch)
         num_steps = self._source.begin(batch)
-        now_s = self._run_clock().now_s()
+        clock = self._clock or self._run_clock()
+        now_s = clock.now_s()
         if work.num_tokens:
             self._end_times_s = self._pace.end_times_s(work, num_steps, now_s, self._fold.continues)
         else:  # a timer that was set early may call before the last step's end
             self._end_times_s = (max(now_s, self._end_times_s[-1]) if self._end_times_s else now_s,)
-        self._wait()
+        self._wait(clock)
 
-    def _wait(self) -> None:
+    def _wait(self, clock: RunClock) -> None:
         wake_s = self._end_times_s[-1] - self._pace.early_s
-        self._run_clock().enter(wake_s, Event.STEP_END, self._pace.key, self._timer)
+        clock.enter(wake_s, STEP_END, self._pace.key, self._timer)
 
     def _run_clock(self) -> RunClock:
         if self._clock is None:
-            self._clock = RunClock()
+            self._clock = run_clock()
         return self._clock
 
     def end(self) -> None:
@@ -251,15 +260,15 @@ class CostBackend:
         self._batch = None
         try:
             end_times_s = self._end_times_s
-            if len(end_times_s) < FEW:  # of many steps it is an array, which is kept as it is
-                end_times_s = tuple(end_times_s)
             num_steps = len(end_times_s)
+            if num_steps < FEW:  # of many steps it is an array, which is kept as it is
+                end_times_s = tuple(end_times_s)
             self._pace.done(end_times_s[-1])
             sampled = self._source.sample(num_steps)
             self._fold.advance(num_steps, sampled.accepted)
             result = sampled.result(batch.step, end_times_s)
             if self._queue:
-                following, its_reply = self._queue.popleft()
+                following, its_reply = self._queue.pop(0)
                 self._begin(following, its_reply)
         except Exception as error:
             reply.fail(error)
@@ -268,7 +277,7 @@ class CostBackend:
 
 
 def accepted_of(batch: Batch, result: StepResult) -> tuple[tuple[str, int], ...]:
-    """Return how many drafts of each request were accepted, by its tokens if they are known."""
+    """Return how many drafts of each request were accepted: counted from its tokens if these are known."""
     if not batch.drafts or result.tokens is None:
         return result.accepted
     counts = Counter(name for name, _ in result.tokens)
@@ -292,14 +301,14 @@ class Paced:
         return await self._inner.load()
 
     async def execute(self, batch: Batch) -> StepResult:
-        """Execute a step: tokens of the inner backend, end time of the cost model."""
+        """Execute a step; tokens come from the inner backend, the end time from the cost model."""
         work = self._fold.begin(batch)
         end_times_s: Sequence[float] = ()
         if work.num_tokens:
             end_times_s = self._pace.end_times_s(work, 1, now_s(), self._fold.continues)
         result = await self._inner.execute(batch)
         if end_times_s:
-            await sleep_until(end_times_s[0], Event.STEP_END, self._pace.key)
+            await sleep_until(end_times_s[0], STEP_END, self._pace.key)
             self._pace.done(end_times_s[0])
         self._fold.advance(1, accepted_of(batch, result))
         return replace(result, end_times_s=(max((now_s(), *end_times_s)),))

@@ -1,16 +1,16 @@
-"""The clients of a replay, and the listener that tells them which requests have ended.
+"""Clients of a replay, and the listener that reports ended requests to them.
 
-Clients are open-loop: each request is sent at its arrival, whatever became of the others. A request of a
-session is sent after the answer to the one before it, and a limit on concurrency makes all of them wait.
-Where clients ask again, that answer is the one that an attempt was given, or the end of the last attempt.
+Clients are open-loop: each request is sent at its arrival, whatever happens to the others. A request of a
+session is sent after the answer to the previous one, and a limit on concurrency makes all of them wait. With
+retries, that answer is the one that an attempt got, or the end of the last attempt.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from sundog.actors.core.config import ConfigError
+from sundog.actors.core.records import dataclass
 from sundog.actors.kernel.actor import Actor, Ref
 from sundog.actors.kernel.clock import Event, Timer
 from sundog.actors.kernel.reply import Reader
@@ -20,36 +20,36 @@ from sundog.sim.record.recorder import Recorder
 from sundog.sim.trace.record import EXACT_S, TraceRequest
 
 Progress = Callable[[int], None]
-"""A function that is told how many requests have arrived."""
+"""Function that is called with the number of requests that have arrived."""
 
 
 @dataclass(slots=True)
 class Ended:
-    """Recording tells the Client which requests ended."""
+    """Message from Recording to the Client: these requests ended."""
 
     request_ids: tuple[str, ...]
     failed: tuple[str, ...] = ()
-    """The requests among them that got no whole answer, through no doing of their clients."""
+    """Requests among them that got no whole answer, for reasons other than their clients."""
 
 
 FAILED = ("error", "refused")
-"""Reasons of ends that clients may want to try again."""
+"""Reasons of ends that clients may retry."""
 
 
 class Due(NamedTuple):
-    """The Client tells itself that a row is due, its pause being over."""
+    """Message of the Client to itself: the pause of a row is over, and it is to be sent."""
 
     row: TraceRequest
 
 
 class GaveUp(NamedTuple):
-    """The Client tells itself that the request's answer has taken too long."""
+    """Message of the Client to itself: a request has timed out."""
 
     request_id: str
 
 
 class Recording(Actor[Heard]):
-    """The listener that feeds a Recorder, and tells the client which requests have ended."""
+    """Listener that feeds a Recorder, and reports ended requests to the client."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__("recorder")
@@ -82,11 +82,11 @@ class Recording(Actor[Heard]):
 
 
 class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
-    """Asks for each row of a trace at the instant of its arrival, and reads no answer.
+    """Sends each row of a trace at its arrival, and reads no answer.
 
     A row `after` others waits until they have ended and then for its own pause. At most `max_concurrency`
-    requests are unfinished: the others wait, and arrive when they are sent. What has not ended `timeout_s`
-    after it was sent is cancelled.
+    requests are unfinished: the others wait, and arrive when they are sent. A request that has not ended
+    `timeout_s` after it was sent is cancelled.
     """
 
     def __init__(
@@ -102,17 +102,18 @@ class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
         stays: bool = False,
         retries: tuple[int, float] | None = None,
     ) -> None:
-        """A client that `stays` is asked whether it shall stop until its last request has ended.
+        """A client that `stays` checks `shall_stop` until its last request has ended.
 
-        `retries` says how often one that failed or timed out is asked again, as `NAME~2`, and after how long.
+        `retries` says how often a failed or timed-out request is sent again, as `NAME~2`, and after how many
+        seconds.
         """
         super().__init__("client")
         self._stays = stays
         self._retries = retries
         self._attempts: dict[str, tuple[TraceRequest, int]] = {}
-        """Unfinished requests as they were asked first, and how often they were, where clients ask again."""
+        """Unfinished requests with retries: the first attempt, and the number of attempts."""
         self._given_up: set[str] = set()
-        """Unfinished requests that have failed for their clients, who will ask again."""
+        """Unfinished requests that have failed for their clients, who will retry."""
         self._shall_stop = shall_stop
         self._rows = iter(trace)
         self._llm = llm
@@ -122,15 +123,14 @@ class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
         self._most = max_concurrency
         self._timeout_s = timeout_s
         self._timers: dict[str, Timer] = {}
-        """The timers of unfinished requests, for the time at which each has taken too long."""
         self._num_arrived = 0
         self._num_to_come = 0
-        """Rows that have been read and not asked."""
+        """Rows that have been read and not sent."""
         self._ready: deque[TraceRequest] = deque()
         self._unfinished: dict[str, bool] = {}
-        """The unfinished requests, and whether each is part of a session."""
+        """Unfinished requests, and whether each is part of a session."""
         self._end_s: dict[str, float] = {}
-        """The times at which those requests of sessions ended that a later row may come after."""
+        """End times of those requests of sessions that a later row may follow."""
         self._later: dict[str, list[TraceRequest]] = {}
         self._is_done = False
 
@@ -141,7 +141,7 @@ class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
 
     @property
     def unfinished(self) -> tuple[str, ...]:
-        """The requests that have been sent and have not ended."""
+        """Requests that have been sent and have not ended."""
         return tuple(self._unfinished)
 
     async def opened(self) -> None:
@@ -176,7 +176,8 @@ class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
             self._num_to_come += 1
             if row.arrival_s > EXACT_S:
                 raise ConfigError(
-                    f"{row.request_id} arrives at {row.arrival_s:,.0f} s, and a replay is exact for 97 days:"
+                    f"{row.request_id} arrives at {row.arrival_s:,.0f} s, and a replay covers at most 97 "
+                    "days:"
                     " give --until, or --from and --until"
                 )
             if row.session is not None:
@@ -222,11 +223,11 @@ class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
         if name in self._given_up:
             self._given_up.remove(name)
         else:
-            first = self._attempts.pop(name, None)
+            first = self._attempts.pop(name, None) if self._attempts else None
             asked = name if first is None else first[0].request_id
             if in_session:
                 self._end_s[asked] = self.clock.now_s()
-            for row in self._later.pop(asked, ()):
+            for row in self._later.pop(asked, ()) if self._later else ():
                 self._ask_after(row)
         if self._ready:
             self._ask(self._ready.popleft())
@@ -246,7 +247,7 @@ class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
         self.schedule(self.clock.now_s() + wait_s, Event.ARRIVAL, Due(again))
 
     def turned_away(self, row: TraceRequest, refused: Refused) -> None:
-        """A request has come, though no scheduler will hear of it: it missed its limits."""
+        """Record a request that was refused before any scheduler; it misses its limits."""
         self._recorder.arrived(row.request_id, self.clock.now_s(), row.num_prompt_tokens, row.tenant)
         self._recorder.refused(row.request_id, refused.reason)
         self._failed(row.request_id)

@@ -27,7 +27,7 @@ EVENTS_AT_ONCE: Final = 10_000
 
 
 class Deadlock(Exception):
-    """Nothing can happen any more, and a task still waits."""
+    """Raised if nothing can happen any more, and a task still waits."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -42,7 +42,6 @@ class VirtualClock(OrderedClock, trio.abc.Clock, trio.abc.Instrument):
         self._stirred = False
         self._watchdog: trio.lowlevel.Task | None = None
         self._failure: Exception | None = None
-        """Error that a call raised."""
         self.num_holds = 0
         """Number of tasks outside Trio; while there are any, time does not advance."""
 
@@ -64,6 +63,7 @@ class VirtualClock(OrderedClock, trio.abc.Clock, trio.abc.Instrument):
         Events are handled until one makes a task runnable, or until Trio should check for signals. Infinity,
         an endless sleep, is returned only while work outside is under way, or if no watchdog runs.
         """
+        # Work in a thread or process takes real time: Trio sleeps until it wakes the run.
         if self.num_holds:
             return math.inf
         agenda = self.agenda
@@ -82,11 +82,13 @@ class VirtualClock(OrderedClock, trio.abc.Clock, trio.abc.Instrument):
             if self._stirred:
                 return 0.0
         else:
+            # Calls that only make further calls would otherwise keep Ctrl-C from being seen.
             return 0.0
         # `max`: a deadline in the past must not turn the clock back.
         if deadline < math.inf:
             agenda.time_s = max(agenda.time_s, deadline)
         elif self._watchdog is not None:
+            # No event, no deadline, and no task can run: the watchdog says who waits.
             trio.lowlevel.reschedule(self._watchdog)
             self._watchdog = None
         else:

@@ -1,9 +1,9 @@
-"""The backends of data-parallel ranks that go in step, as the experts they share make them.
+"""Backends of data-parallel ranks that step together because they share experts.
 
 Ranks are engines of their own, each with its scheduler and its KV cache. A step begins for all of them at
-once: when the last one has ended, or, if none is under way, when any rank has a batch. What schedulers plan
-in that instant is in it; a batch that comes later waits for the next, and so does a request at an idle rank.
-On the wall clock an instant is a turn of its loop.
+once: when the last one has ended, or, if none is in flight, when any rank has a batch. Batches planned at
+that instant are included; a later batch waits for the next step, and so does a request at an idle rank. In
+real time an instant is a turn of the event loop.
 """
 
 from collections import deque
@@ -11,18 +11,20 @@ from collections.abc import Sequence
 
 from sundog.actors.core.batch import Batch, StepResult
 from sundog.actors.kernel.actor import Reply
-from sundog.actors.kernel.clock import CallTimer, Event, RunClock
+from sundog.actors.kernel.clock import CallTimer, Event, RunClock, run_clock
 from sundog.actors.messages import Capacity
 from sundog.sim.backend import Pace, TokenSource, instant, to_s, to_ticks
 from sundog.sim.cost.composed import InStep
 from sundog.sim.cost.work import CostModel, StepWork, WorkFold
 
 LAST = "~"
-"""A mark that sorts behind any scheduler's name: a step begins when all that begin now have planned."""
+"""Sort key behind any scheduler's name, so that a step begins after all schedulers of its instant have
+planned.
+"""
 
 
 class Wave:
-    """The ranks that go in step, and the step under way; they keep one `pace`."""
+    """Ranks that step together, and the step in flight; all use the same `pace`."""
 
     __slots__ = ("_clock", "_cost", "_end_s", "_is_due", "_key", "_ranks", "_running", "pace")
 
@@ -30,28 +32,28 @@ class Wave:
         self._cost, self._key = cost, f"{LAST}wave-{number}"
         self.pace = pace or Pace(cost)
         self._end_s = 0.0
-        """The end of the last step, or of the one under way."""
+        """End of the last step, or of the one in flight."""
         self._ranks: dict[int, RankBackend] = {}
         self._running: list[RankBackend] = []
-        """The ranks with a batch in the step under way."""
+        """Ranks with a batch in the step in flight."""
         self._is_due = False
         self._clock: RunClock | None = None
 
     def join(self, place: int, rank: "RankBackend") -> None:
-        """A rank is there, perhaps in the place of one that crashed."""
+        """Add a rank, perhaps in place of one that crashed."""
         self._ranks[place] = rank
 
     def wake(self) -> None:
-        """A rank has a batch: a step is due, unless one is under way."""
+        """Schedule a step for a rank's batch, unless one is in flight."""
         if self._running or self._is_due:
             return
         if self._clock is None:
-            self._clock = RunClock()
+            self._clock = run_clock()
         self._is_due = True
         self._clock.enter(self._clock.now_s(), Event.STEP_BEGIN, self._key, CallTimer(self.begin))
 
     def begin(self) -> None:
-        """Begin a step with what each rank has; batches that compute nothing are answered first."""
+        """Begin a step with each rank's batch; empty batches are answered first."""
         assert self._clock is not None
         now_s, self._is_due = self._clock.now_s(), False
         ranks = list(self._ranks.values())
@@ -77,7 +79,7 @@ class Wave:
         self._clock.enter(self._end_s - self.pace.early_s, Event.STEP_END, self._key, CallTimer(self.end))
 
     def end(self) -> None:
-        """Note that all ranks are through."""
+        """End the step of all ranks."""
         running, self._running = self._running, []
         self.pace.done(self._end_s)
         for rank in running:
@@ -87,7 +89,7 @@ class Wave:
 
 
 class RankBackend:
-    """The Backend of one of the ranks that go in step. A batch is one step."""
+    """Backend of one of the ranks that step together. A batch is one step."""
 
     __slots__ = ("_capacity", "_fold", "_queue", "_source", "_wave")
 
@@ -98,11 +100,11 @@ class RankBackend:
         wave.join(place, self)
 
     async def load(self) -> Capacity:
-        """The capacity that was handed in."""
+        """Return the capacity that was passed in."""
         return self._capacity
 
     def execute(self, batch: Batch) -> Reply[StepResult]:
-        """Do a step with the other ranks when it is due."""
+        """Queue a step for the next common one."""
         assert batch.max_steps == 1, "what other ranks do changes each step"
         reply: Reply[StepResult] = Reply()
         self._queue.append((batch, reply))
@@ -110,11 +112,11 @@ class RankBackend:
         return reply
 
     def step_s(self, prefill_tokens: int, decodes: int, context_tokens: int) -> float:
-        """Seconds of a step while the other ranks have nothing to do, for policies."""
+        """Return the seconds of a step while the other ranks are idle, for policies."""
         return self._wave.pace.step_s(prefill_tokens, decodes, context_tokens)
 
     async def close(self) -> None:
-        """End with its engine: what it asked for is dropped."""
+        """Drop the queued batches, since the engine has ended."""
         self._queue.clear()
 
     @property
@@ -123,11 +125,11 @@ class RankBackend:
 
     @property
     def continues(self) -> bool:
-        """Return True if it had work all the time up to the batch that was taken up last."""
+        """Whether the rank had work all the time up to the last batch that was begun."""
         return self._fold.continues
 
     def answer_empty(self, now_s: float) -> int:
-        """Answer the batches in front that compute nothing; returns their number."""
+        """Answer the empty batches at the front of the queue; return their number."""
         count = 0
         while self._queue and not self._queue[0][0].num_tokens:
             self.begin()
@@ -136,20 +138,20 @@ class RankBackend:
         return count
 
     def begin(self) -> StepWork:
-        """Take up the next batch, which stays in the queue until its end; its work."""
+        """Begin the next batch, which stays in the queue until its end; return its work."""
         batch, _ = self._queue[0]
         work = self._fold.begin(batch)
         self._source.begin(batch)
         return work
 
     def fail(self, error: Exception) -> None:
-        """The batch crashed, and what is behind it comes from an engine that will be gone."""
+        """Fail the batch, and drop those planned after it, since the engine ends."""
         _, reply = self._queue.popleft()
         self._queue.clear()
         reply.fail(error)
 
     def end(self, end_s: float) -> None:
-        """The batch is done, if its engine is still there."""
+        """Answer the batch, if its engine is still there."""
         if not self._queue:
             return
         batch, reply = self._queue.popleft()
@@ -159,7 +161,7 @@ class RankBackend:
 
 
 def waves_of(costs: Sequence[CostModel]) -> list[Wave | None]:
-    """Return what each engine goes in step with, if with any; the ranks of a group follow each other."""
+    """Return the wave of each engine, if any; the ranks of a group are consecutive."""
     waves: list[Wave | None] = []
     while len(waves) < len(costs):
         cost = costs[len(waves)]

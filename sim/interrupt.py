@@ -1,4 +1,4 @@
-"""Ctrl-C in a replay: it ends between two messages, so that what it recorded is whole until then."""
+"""Ctrl-C in a replay: it ends between two messages, so that its record is complete up to then."""
 
 import signal
 import threading
@@ -10,11 +10,11 @@ from sundog.sim.record.recorder import Recorder
 
 
 class ReplayStopping(Exception):
-    """The client of a replay gives up, because Ctrl-C was pressed."""
+    """Raised in the client of a replay to stop it after Ctrl-C."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """A replay was ended by Ctrl-C; `recorder` holds what came of it until `until_s`."""
+    """Raised after Ctrl-C ended a replay; `recorder` holds its results up to `until_s`."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
@@ -24,9 +24,9 @@ class Interrupted(KeyboardInterrupt):
 
 @contextmanager
 def ctrl_c() -> Iterator[Callable[[], bool]]:
-    """A function that says whether Ctrl-C was pressed; pressed again, it acts at once.
+    """Yield a function that returns whether Ctrl-C was pressed; a second press interrupts at once.
 
-    Where other code handles Ctrl-C, or outside the main thread, the function is never true.
+    If other code handles Ctrl-C, or outside the main thread, the function always returns False.
     """
     usual, pressed = signal.getsignal(signal.SIGINT), False
     in_main = threading.current_thread() is threading.main_thread()
@@ -47,7 +47,7 @@ def ctrl_c() -> Iterator[Callable[[], bool]]:
 
 
 def is_stopping(error: BaseException) -> bool:
-    """Return True if all that went wrong is that the client gave up."""
+    """Return whether the error only means that the client stopped."""
     if isinstance(error, BaseExceptionGroup):
         return all(map(is_stopping, error.exceptions))
     return isinstance(error, ReplayStopping)

@@ -1,12 +1,12 @@
-"""The future of each request, reachable only by the backend: how long its answer will be.
+"""Future of each request, reachable only by the backend: the length of its answer.
 
-The scheduler plans without it, as it would with a real model; the backend "samples" the end token
-when the trace says so. Costs O(1) per request that joins, leaves or idles, and per one that ends.
+The scheduler plans without it, as it would with a real model; the backend "samples" the end token as the
+trace has it. Costs O(1) per request that joins, leaves or idles, and per one that ends.
 
-Predictors guess it for policies that order by it. The scheduler sees no future: all it is given is
-`Submit.predicted_tokens`, a number chosen in front of the engine. In a deployment that is a model; here it is
-an object that the composition is handed by name, so that the worth of perfect or poor prediction can be
-measured. Whatever the prediction, a request ends when the backend samples its end token.
+Predictors guess it for policies that order by it. The scheduler only gets `Submit.predicted_tokens`, a number
+chosen before the engine. In a deployment a model makes it; here an object selected by name, so that the value
+of perfect or poor prediction can be measured. Whatever the prediction, a request ends when the backend
+samples its end token.
 """
 
 import heapq
@@ -24,13 +24,12 @@ NOTHING: Final = SampledSteps(None, ())
 
 
 class Oracle(TokenSource):
-    """A TokenSource that counts: request k's token number `output_tokens[k]` is its end token.
+    """TokenSource that counts: request k's token number `output_tokens[k]` is its end token.
 
-    The mapping is taken as it is, so that the oracles of several replicas can share one: lengths
-    may be added while the run goes on, and those of finished requests are dropped if it `forgets`, which
-    it must not where requests go on elsewhere. A request without a length never samples an end token and
-    runs into its limit. Requests that end in the same step are named in the order in which they began to
-    decode.
+    The mapping is not copied, so that the oracles of several replicas can share one: lengths may be added
+    during the run, and those of finished requests are dropped if it `forgets`, which is wrong if requests
+    continue elsewhere. A request without a length never samples an end token and runs into its limit.
+    Requests that end in the same step are listed in the order in which they began to decode.
     """
 
     __slots__ = (
@@ -51,7 +50,7 @@ class Oracle(TokenSource):
         self._forgets = forgets
         self._clock = 0
         self._generated: dict[str, int] = {}
-        """The numbers of tokens that requests had when they were admitted, of those that had any."""
+        """Number of tokens of requests that had any at their admission."""
         self._ends: dict[str, int] = {}
         self._buckets: dict[int, dict[str, None]] = {}
         self._clocks: list[int] = []
@@ -60,13 +59,13 @@ class Oracle(TokenSource):
         self._idle: list[tuple[str, int]] = []
 
     def add(self, request_id: str, output_tokens: int) -> None:
-        """Say how many tokens a request that has not been submitted yet will produce."""
+        """Set the output length of a request that has not been submitted yet."""
         if output_tokens < 1:
             raise ValueError(f"{request_id}: {output_tokens} output tokens; at least 1 is needed")
         self._output_tokens[request_id] = output_tokens
 
     def begin(self, batch: Batch) -> int:
-        """Fold the diff in; steps until the first in which a request ends, or the batch's most."""
+        """Apply the batch; return its number of steps, up to the first in which a request ends."""
         for request_id in batch.finished:
             self._leave(request_id)
             self._generated.pop(request_id, None)
@@ -92,21 +91,27 @@ class Oracle(TokenSource):
         return batch.max_steps if end is None else min(batch.max_steps, end - self._clock)
 
     def sample(self, num_steps: int) -> SampledSteps:
-        """Let `num_steps` steps pass; returns the requests that sampled an end token in the last."""
+        """Advance by `num_steps` steps; return the requests that sampled an end token in the last."""
         self._clock += num_steps
         if not (self._joining or self._ending or self._idle or self._clock in self._buckets):
             return NOTHING
-        ended = list(self._buckets.pop(self._clock, ()))
-        for request_id in ended:
-            del self._ends[request_id]
-        ended += self._ending
-        self._ending.clear()
-        for request_id, remaining in self._joining:
-            self._enter(request_id, self._clock + remaining)
-        for request_id, end in self._idle:
-            self._enter(request_id, end + num_steps)
-        self._joining.clear()
-        self._idle.clear()
+        ended: list[str] = []
+        if self._clock in self._buckets:
+            ended = list(self._buckets[self._clock])
+            del self._buckets[self._clock]
+            for request_id in ended:
+                del self._ends[request_id]
+        if self._ending:
+            ended += self._ending
+            self._ending.clear()
+        if self._joining:
+            for request_id, remaining in self._joining:
+                self._enter(request_id, self._clock + remaining)
+            self._joining.clear()
+        if self._idle:
+            for request_id, end in self._idle:
+                self._enter(request_id, end + num_steps)
+            self._idle.clear()
         return SampledSteps(None, tuple(ended))
 
     def _samples_first(self, request_id: str) -> None:
@@ -140,24 +145,24 @@ class Oracle(TokenSource):
 
 
 class Predictor(Protocol):
-    """A predictor that is asked once per request, in order of arrival."""
+    """Predictor that is called once per request, in order of arrival."""
 
     def predict(self, request: TraceRequest) -> int | None:
-        """Return a prediction of the request's output tokens; None without one."""
+        """Return a prediction of the request's output tokens; None if there is no prediction."""
         ...
 
 
 class Perfect:
-    """`oracle`: the truth; the bound of what any prediction can bring."""
+    """Predictor `oracle`: the true length; an upper bound on the value of prediction."""
 
     def predict(self, request: TraceRequest) -> int:
         return request.num_output_tokens
 
 
 class ClassMean:
-    """`class-mean`: the mean of the tenant's earlier requests, as a log of the past would give.
+    """Predictor `class-mean`: the mean of the tenant's earlier requests, as from a log.
 
-    A tenant's first request is given the mean of all tenants', the very first none.
+    The first request of a tenant gets the mean of all tenants, the very first request no prediction.
     """
 
     def __init__(self) -> None:
@@ -174,7 +179,7 @@ class ClassMean:
 
 
 class Noisy:
-    """`noisy`: the truth times a log-normal error of median 1 and this sigma."""
+    """Predictor `noisy`: the true length times a log-normal error with median 1 and the given sigma."""
 
     def __init__(self, seed: int = 0, sigma: float = 0.5) -> None:
         from sundog.sim.workload import stream
@@ -191,7 +196,7 @@ PREDICTORS = ("oracle", "class-mean", "noisy")
 
 
 class Own:
-    """A predictor in a user's file, which is told the truth, too."""
+    """Predictor in a user's file, which also gets the true length."""
 
     def __init__(self, text: str, seed: int) -> None:
         self._inner, self._seed = find_own_predictor(text), seed
@@ -211,7 +216,9 @@ class Own:
 
 
 def find_predictor(name: str, seed: int = 0) -> Predictor:
-    """The predictor of this name, or in a file, `FILE.py:NAME`; raises ConfigError if there is none."""
+    """Return the predictor of this name, or in a file, `FILE.py:NAME`; raises ConfigError if there is
+    none.
+    """
     if ".py" in name:
         return Own(name, seed)
     if name not in PREDICTORS:

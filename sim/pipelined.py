@@ -1,19 +1,19 @@
-"""The backend of a model in stages: several batches under way, each at another stage.
+"""Backend of a pipelined model: several batches in flight, each at another stage.
 
 A batch passes the stages in order, and a stage takes batches in the order in which they were planned, one at
-a time. So a stage begins when the batch has come from the stage before, and the stage has done the batch
-before: with one batch under way a step takes the sum of all stages, with as many as there are stages the
-slowest sets the pace.
+a time. So a stage begins when the batch has left the previous stage, and this stage has finished the previous
+batch: with one batch in flight a step takes the sum of all stages, with as many as there are stages the
+slowest determines the rate.
 
-The host plans one batch at a time; where it plans ahead, the first stage need not wait for it. Decodes need
-the tokens of the batch they were in last, as many steps before as there are stages.
+The host plans one batch at a time; if it plans ahead, the first stage need not wait for it. Decodes need the
+tokens of their last batch, as many steps before as there are stages.
 """
 
 from collections import deque
 
 from sundog.actors.core.batch import Batch, StepResult
 from sundog.actors.kernel.actor import Reply
-from sundog.actors.kernel.clock import Event, RunClock, Timer
+from sundog.actors.kernel.clock import Event, RunClock, Timer, run_clock
 from sundog.actors.messages import Capacity
 from sundog.sim.backend import CostBackend, Pace, TokenSource, instant, to_s, to_ticks
 from sundog.sim.cost.composed import Pipeline
@@ -21,14 +21,14 @@ from sundog.sim.cost.work import StepWork, WorkFold
 
 
 def cost_backend(pace: Pace, source: TokenSource, capacity: Capacity) -> "CostBackend | PipelinedBackend":
-    """The backend for what the pace says of costs."""
+    """Return the backend for the pace's kind of cost."""
     if isinstance(pace.cost, Pipeline):
         return PipelinedBackend(pace, pace.cost, source, capacity)
     return CostBackend(pace, source, capacity)
 
 
 class Stages:
-    """The times at which each stage is free again; `end_tick` lets a batch pass. All in ticks."""
+    """Times in ticks at which each stage becomes free; `end_tick` passes a batch through all stages."""
 
     __slots__ = ("_cost", "_ends", "_free", "_host_free")
 
@@ -37,10 +37,10 @@ class Stages:
         self._free = [0.0] * len(cost.stages)
         self._host_free = 0.0
         self._ends: deque[float] = deque([0.0] * len(cost.stages), maxlen=len(cost.stages))
-        """The ends of the last batches, as many as stages."""
+        """End times of the last batches, one per stage."""
 
     def end_tick(self, work: StepWork, planned_tick: float) -> float:
-        """Return the end of the last stage of a batch; for one without tokens, that of the batch before."""
+        """Return the end of a batch's last stage; for one without tokens, that of the previous batch."""
         cost, free = self._cost, self._free
         if not work.num_tokens:
             self._ends.append(max(planned_tick, self._ends[-1]))
@@ -62,9 +62,9 @@ class Stages:
 
 
 class PipelinedBackend:
-    """A Backend of modelled time, as `CostBackend`, whose batches overlap.
+    """Backend of modelled time like `CostBackend`, whose batches overlap.
 
-    What a step samples is decided when it is planned, and told when it ends. A batch is one step.
+    The samples of a step are determined when it is planned, and reported when it ends. A batch is one step.
     """
 
     __slots__ = ("_capacity", "_clock", "_fold", "_pace", "_source", "_stages", "_under_way")
@@ -77,14 +77,14 @@ class PipelinedBackend:
         self._under_way: deque[_BatchLeaves] = deque()
 
     async def load(self) -> Capacity:
-        """The capacity that was handed in."""
+        """Return the capacity that was passed in."""
         return self._capacity
 
     def execute(self, batch: Batch) -> Reply[StepResult]:
-        """Let the batch in behind those under way."""
-        assert batch.max_steps == 1, "a run of steps leaves no room for other batches"
+        """Start a batch behind those in flight."""
+        assert batch.max_steps == 1, "a decode run of several steps cannot overlap other batches"
         if self._clock is None:
-            self._clock = RunClock()
+            self._clock = run_clock()
         work = self._fold.begin(batch)
         self._source.begin(batch)
         sampled = self._source.sample(1)
@@ -101,14 +101,16 @@ class PipelinedBackend:
         return reply
 
     def step_s(self, prefill_tokens: int, decodes: int, context_tokens: int) -> float:
-        """Seconds of a step that is alone in all stages, for policies."""
+        """Return the seconds of a step that is alone in all stages, for policies."""
         return self._pace.step_s(prefill_tokens, decodes, context_tokens)
 
     async def close(self) -> None:
-        """Do nothing, as nothing was taken."""
+        """Do nothing: the backend holds no resources."""
 
     def answer(self) -> None:
-        """Give the results that are due, in the order of their batches: a real clock may ring in another."""
+        """Report the results that are due, in the order of their batches: real timers may fire out of
+        order.
+        """
         under_way = self._under_way
         while under_way and under_way[0].is_due:
             leaving = under_way.popleft()

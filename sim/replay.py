@@ -1,15 +1,16 @@
-"""Replay a trace: clients of the past in front of the graph, on a virtual clock."""
+"""Replay of a trace: simulated clients in front of the graph, on a virtual clock."""
 
 import gc
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import trio
 
 from sundog.actors.config import EngineConfig
 from sundog.actors.core.params.sampling import Sampling
+from sundog.actors.core.records import dataclass
 from sundog.actors.engine.backend import Backend
 from sundog.actors.engine.supervisor import Supervision
 from sundog.actors.front.async_llm import FromClients
@@ -34,12 +35,12 @@ from sundog.sim.trace.record import TraceRequest
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The rest of a run, beside equal engines that never fail and clients.
+    """Surroundings of a run besides plain engines and clients.
 
-    The `links` move keys and values between engines that prefill and such that decode; `supervision` says
-    what follows the crash of an engine; `drivers` act on the fleet until the last request has ended.
-    `own_blocks` has the KV blocks of each replica where they are not equal. The Recorder keeps the `ledger`.
-    `retries` is the Client's, and `reshape` changes the rows of the trace.
+    The `links` move keys and values between prefilling and decoding engines; `supervision` handles an
+    engine's crash; `drivers` act on the fleet until the last request has ended. `own_blocks` has the KV
+    blocks of each replica if they are not equal. The Recorder updates the `ledger`. `retries` is an argument
+    of the Client, and `reshape` changes the rows of the trace.
     """
 
     links: Actor[FetchKv | CeaseFetch] | None = None
@@ -71,7 +72,7 @@ class Surroundings:
         )
 
     async def play(self, llm: Ref[FromClients], client: Client) -> None:
-        """Let clients ask, and the drivers act on the fleet meanwhile."""
+        """Run the clients, with the drivers acting on the fleet meanwhile."""
         async with trio.open_nursery() as beside:
             for driver in self.drivers:
                 beside.start_soon(driver, llm, client)
@@ -80,20 +81,22 @@ class Surroundings:
 
 
 Furnish = Callable[[Callable[[], TokenSource]], tuple[Sequence[Backend], Surroundings]]
-"""A function that makes the backends of a run, and what else it has, from the maker of their tokens."""
+"""Function that makes the backends and surroundings of a run; its argument makes their source of tokens."""
 NOTHING_ELSE = Surroundings()
 
 
 SELDOM = 10_000_000
-"""More objects than a run of 256 engines has at once: to look at them takes 4 %, and finds no cycle."""
+"""Number of new objects after which Python looks for reference cycles: more than a run of 256 engines has at
+once. A search takes 4 % of the time, and finds nothing.
+"""
 
 
 @contextmanager
 def _few_collections() -> Iterator[None]:
-    """Have Python look for reference cycles seldom: messages and requests form none.
+    """Make Python look for reference cycles rarely, because messages and requests form none.
 
-    It does not look at what was there before, the modules mostly. What the run leaves stays young: it is one
-    cycle, the graph and all that its actors know, which `gc.collect(1)` frees once the run has returned.
+    Objects from before, mostly modules, are not searched. The run leaves one cycle, the graph and everything
+    that its actors refer to; `gc.collect(1)` frees it once the run has returned.
     """
     usual = gc.get_threshold()
     gc.set_threshold(SELDOM, 50, 50)
@@ -125,13 +128,13 @@ def replay(
 ) -> Recorder:
     """Run the trace through `config.replicas` engines of the given cost and capacity.
 
-    `predictor` guesses the length of each answer as it arrives, for policies that use it;
-    `front_end_s` is added to what each client sees; clients have at most `max_concurrency`
-    requests unfinished, and give up a request after `client_timeout_s`. A `sink` is given rows once they
-    are complete, and the rest at the end. `stop_when` is asked at every arrival and end, and ends the run.
-    Engines that are not all alike come from `furnish`. Same input, same record, byte for byte. Raises
+    `predictor` predicts the length of each answer at its arrival, for policies that use it; `front_end_s` is
+    added to each client's latencies, beside the wait for the API processes of `config.front`; clients have at
+    most `max_concurrency` requests unfinished, and give up a request after `client_timeout_s`. A `sink` gets
+    rows once they are complete, and the rest at the end. `stop_when` is called at every arrival and end, and
+    may end the run. Unequal engines come from `furnish`. Same input, same record, byte for byte. Raises
     ConfigError for limits that cannot work, TraceError at the first malformed row, and at Ctrl-C Interrupted
-    with what was recorded.
+    with the record so far.
     """
     future: dict[str, int] = {}
     drafts = None if config.speculation is None else AcceptanceModel.of(config.speculation, config.seed)
@@ -143,7 +146,8 @@ def replay(
 
     make = furnish or partial(_equal_engines, cost, config.replicas, capacity)
     backends, surroundings = make(source)
-    if any(isinstance(backend, RankBackend) for backend in backends):
+    streams = config.front.output_token > 0
+    if streams or any(isinstance(backend, RankBackend) for backend in backends):
         config = replace(config, decode_runs=False)
 
     def before_arrival(request: TraceRequest) -> None:
@@ -200,9 +204,9 @@ def replay_on(
     stop_when: Callable[[Recorder], bool] | None = None,
     surroundings: Surroundings = NOTHING_ELSE,
 ) -> Recorder:
-    """Replay on backends of any kind; `generate_for` makes a row of the trace into a message.
+    """Replay on backends of any kind; `generate_for` converts a row of the trace to a message.
 
-    `before_arrival` is called with each row just before it arrives, for backends to know its future.
+    `before_arrival` is called with each row just before it arrives, so that backends can store its future.
     """
     recorder = Recorder(
         capacity.num_blocks,
@@ -237,7 +241,7 @@ def replay_on(
                 recorder=recorder,
                 on_progress=on_progress,
                 max_concurrency=max_concurrency,
-                shall_stop=shall_stop,
+                shall_stop=is_interrupted if stop_when is None else shall_stop,
                 timeout_s=client_timeout_s,
                 stays=stop_when is not None or bool(surroundings.drivers),
                 retries=surroundings.retries,
@@ -262,10 +266,10 @@ def replay_on(
 def counting_tokens(
     block_size: int, predictor: Predictor | None = None
 ) -> Callable[[TraceRequest], Generate]:
-    """Return the request that a recorded one becomes where tokens are only counted.
+    """Return the function that converts a recorded request to one where tokens are only counted.
 
-    There is no limit on its output but the context: its length is the oracle's secret. A prediction of its
-    length goes along if there is a predictor, or the trace has one.
+    Its output is only limited by the context: the length is the oracle's secret. A prediction of its length
+    is included if there is a predictor, or the trace has one.
     """
 
     sampling = Sampling()

@@ -1,16 +1,16 @@
-"""A TokenSource with drafts: how many tokens a step gives a request, by the acceptance model.
+"""TokenSource with drafts: the tokens per step and request, by the acceptance model.
 
 O(decoding requests) a step.
 
-There is no state in which drafts are accepted: a hash of the seed, the request and the number of its tokens
-decides how many drafts it is proposed there and how many of them are accepted. So a run repeats itself byte
-for byte, and a request that was preempted goes on as if nothing had happened.
+Acceptance has no state: a hash of the seed, the request and the number of its tokens determines how many
+drafts are proposed there and how many of them are accepted. So a run repeats itself byte for byte, and a
+preempted request continues unchanged.
 """
 
 import hashlib
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import accumulate
 from typing import Protocol
 
@@ -18,6 +18,7 @@ from sundog.actors.config.speculative import Rates, SpeculativeConfig
 from sundog.actors.core.batch import Batch
 from sundog.actors.core.config import ConfigError
 from sundog.actors.core.params.sampling import may_draft
+from sundog.actors.core.records import dataclass
 from sundog.sim.backend import SampledSteps, TokenSource
 
 MASK = 2**64 - 1
@@ -25,26 +26,25 @@ MASK = 2**64 - 1
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceModel:
-    """The rates at which a decoding request's drafts up to each position are proposed, and accepted.
+    """Rates at which drafts up to each position are proposed, and accepted, per decoding request.
 
-    Neither rises with the position, and accepted drafts were proposed: one number from 0 to 1 decides both.
-    There is one pair of such rates, or one of each request of a record: a request of the same name has its
-    own, any other one that a hash picks, for requests are not alike. It picks each as often as it had tokens:
-    whose drafts are accepted needs fewer steps for an answer, and with one step in a short answer and two in
-    another a pick among requests would take more drafts for accepted than were. The rates of a record are
-    `shrunk`.
+    Neither rate rises with the position, and only proposed drafts are accepted, so one uniform random number
+    decides both. There is one pair of rates, or one per request of a record. A request named in the record
+    uses its own pair. Any other request gets one by a hash, weighted by the number of tokens that each had:
+    requests with accepted drafts need fewer steps, so unweighted sampling would overstate acceptance. The
+    rates of a record are `shrunk`.
     """
 
     rates: tuple[tuple[Rates, Rates], ...]
     names: Mapping[str, int] = field(default_factory=dict)
-    """The requests whose rates these are, with the place of each."""
+    """Requests with rates of their own, and the index of each."""
     seed: int = 0
     bounds: tuple[float, ...] = ()
-    """The share of all tokens that the requests up to each had; empty where there is one pair of rates."""
+    """Cumulative share of the requests' tokens; empty if there is only one pair of rates."""
 
     @classmethod
     def of(cls, asked: SpeculativeConfig, seed: int = 0) -> "AcceptanceModel":
-        """Return the model of `--speculative-config`; ConfigError where that does not say enough."""
+        """Return the model of `--speculative-config`; ConfigError if that is incomplete."""
         count, acceptance = asked.num_tokens, asked.acceptance
         if asked.measured is not None:
             names = {name: place for place, name in enumerate(asked.measured)}
@@ -94,16 +94,17 @@ class AcceptanceModel:
 
 
 def shrunk(measured: Sequence[Rates], num_decodes: Sequence[int]) -> list[Rates]:
-    """Return the rates to expect of each request, by those measured in so many decodes of it.
+    """Return the expected rates of each request, from those measured in its `num_decodes`.
 
-    Rates of two decodes are mostly chance. Those of n decodes count n / (n + k) and the rates of all decodes
-    k / (n + k): the mean of the Beta-binomial model, whose two moments give k = (1 - r) / r. Its r is the
-    share of the variance of a decode's drafts that is between requests, and 0 where they differ by no more
-    than chance explains: then each has the rates of all.
+    Rates from few decodes are mostly chance. So the request's own rates from n decodes have the weight n / (n
+    + k), and the rates of all decodes k / (n + k): the mean of the Beta-binomial model, whose two moments
+    give k = (1 - r) / r. Its r is the share of the variance of a decode's drafts that is between requests. It
+    is 0 if they differ by no more than chance explains; then each request has the rates of all decodes.
 
-    An answer ends where its tokens are there, so that lucky requests have few decodes. Hence sums are
-    compared and no means: by Wald's second identity E[(S - n m)^2] = v E[n] for the drafts S of n decodes,
-    whatever ended them, if requests are alike (m and v: the mean and variance of the drafts of a decode).
+    An answer ends when its tokens are complete, so that lucky requests have few decodes. Hence sums are
+    compared rather than means: by Wald's second identity E[(S - n m)^2] = v E[n] for the drafts S of n
+    decodes, however they ended, if requests are alike (m and v: the mean and variance of the drafts of a
+    decode).
     """
     total = sum(num_decodes)
     pooled = tuple(
@@ -138,23 +139,23 @@ Key = tuple[int, int]
 
 
 class Future(Protocol):
-    """The future tokens of requests, known to the backend alone."""
+    """Future tokens of requests, to which only the backend has access."""
 
     def length(self, request_id: str) -> int | None:
         """Return the number of tokens to come, the end token included; None: up to the limit."""
         ...
 
     def token(self, request_id: str, index: int) -> int | None:
-        """The token of this number; None in a world that only counts."""
+        """Return the token of this index; None if tokens are only counted."""
         ...
 
     def forget(self, request_id: str) -> None:
-        """Forget a request that is over."""
+        """Drop a request that ended."""
         ...
 
 
 class Chances(Protocol):
-    """The chances of drafts to be proposed and accepted (`sundog.sim.speculated`)."""
+    """Probabilities that drafts are proposed and accepted (`sundog.sim.speculated`)."""
 
     def key(self, request_id: str) -> Key:
         """Return a key of the request's random numbers."""
@@ -166,7 +167,9 @@ class Chances(Protocol):
 
 
 class Lengths:
-    """The future of a trace: a mapping of lengths, taken as it is; it `forgets` as an Oracle does."""
+    """Future of a trace: a mapping of lengths, which is not copied; it `forgets` requests as an Oracle
+    does.
+    """
 
     def __init__(self, output_tokens: dict[str, int], *, forgets: bool = True) -> None:
         self._output_tokens, self._forgets = output_tokens, forgets
@@ -183,7 +186,7 @@ class Lengths:
 
 
 class Texts:
-    """The tokens of `tokens_of(request_id)`, then the end token."""
+    """Tokens of `tokens_of(request_id)`, then the end token."""
 
     def __init__(self, tokens_of: Callable[[str], Sequence[int]], eos_token_id: int) -> None:
         self._tokens_of, self._eos_token_id = tokens_of, eos_token_id
@@ -196,11 +199,11 @@ class Texts:
         return tokens[index] if index < len(tokens) else self._eos_token_id
 
     def forget(self, request_id: str) -> None:
-        """Do nothing, as nothing is kept."""
+        """Do nothing: nothing is stored."""
 
 
 class Speculated(TokenSource):
-    """Gives requests the tokens of a `future`, several in a step where drafts of theirs are accepted."""
+    """Source of a `future`'s tokens, several per step if a request's drafts are accepted."""
 
     __slots__ = ("_accepts", "_batch", "_chances", "_decoding", "_future", "_key", "_prefilling")
 
@@ -208,15 +211,15 @@ class Speculated(TokenSource):
         self._future, self._chances = future, chances
         self._prefilling: dict[str, int] = {}
         self._decoding: dict[str, int] = {}
-        """The number of output tokens of each request that decodes."""
+        """Number of output tokens of each request that decodes."""
         self._key: dict[str, Key] = {}
-        """The keys of requests that may have drafts."""
+        """Keys of requests that may have drafts."""
         self._accepts: dict[str, int] = {}
-        """The number of drafts that will be accepted, of those that are kept of each request."""
+        """Number of each request's pending drafts that will be accepted."""
         self._batch = Batch(0)
 
     def begin(self, batch: Batch) -> int:
-        """Fold the diff in; one step at a time."""
+        """Apply the batch; return 1, because every batch is one step."""
         for request_id in batch.preempted:
             self._leave(request_id)
         for request_id in batch.finished:
@@ -234,7 +237,7 @@ class Speculated(TokenSource):
         return 1
 
     def sample(self, num_steps: int) -> SampledSteps:
-        """The tokens of the step, as named or counted, and new drafts."""
+        """Return the tokens of the step, as named or counted, and new drafts."""
         verified, idle = dict(self._batch.drafts), frozenset(self._batch.idle)
         tokens, ended, accepted, drafts, surplus = [], [], [], [], []
         for name, num_before in self._decoding.items():

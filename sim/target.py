@@ -1,38 +1,49 @@
-"""The target of a simulation: a model on GPUs, with the limits that vLLM would choose for them."""
+"""Target of a simulation: a model on GPUs, with the limits that vLLM would choose for them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from sundog.actors.config.front_costs import FrontCosts
 from sundog.actors.config.generation import GREEDY, Drawing
 from sundog.actors.core.config import ConfigError, HostMemory, SchedulerConfig
 from sundog.actors.core.engine_version import NEWEST
+from sundog.actors.core.records import dataclass
 from sundog.actors.messages import Capacity
 from sundog.sim.cost.composed import Pipeline, WithDrafts
 from sundog.sim.cost.cost_file import read_cost
-from sundog.sim.cost.overhead import MOST_TOKENS, NO_OVERHEAD, HostOverhead, WithOverhead, largest_graph
+from sundog.sim.cost.overhead import (
+    FRONT,
+    FRONT_WITHOUT_TEMPLATE,
+    MOST_TOKENS,
+    NO_OVERHEAD,
+    HostOverhead,
+    WithOverhead,
+    largest_graph,
+)
 from sundog.sim.cost.roofline import LINK_EFFICIENCY, Roofline
 from sundog.sim.cost.sampler import Sampler
 from sundog.sim.cost.work import CostModel
+from sundog.sim.hardware.attention import Heads
 from sundog.sim.hardware.formats import DTYPE_BYTES
 from sundog.sim.hardware.gpu import MACHINE_GPUS, Gpu
 from sundog.sim.hardware.memory import block_of_states, plan_memory, stages_of
-from sundog.sim.hardware.shape import ModelShape
+from sundog.sim.hardware.shape import Layer, ModelShape
 
 COST_MODELS = ("auto", "tables", "roofline")
 LARGE_GPU_BYTES = 70 * 2**30
 HUGE_GPU_BYTES = 160 * 2**30
 MOST_HOST_BLOCKS = 2**24
-"""The most blocks in the host's memory: this many take 3 GB to simulate."""
+"""Most blocks in host memory: this many take 3 GB to simulate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The hardware of one replica; `dtype` None is the model's own.
+    """Hardware of one replica; `dtype` None is the model's own.
 
-    `cost_model` is `tables` (measured kernels, bfloat16), `roofline`, `auto` (tables where there
-    are any, else the roofline), or the file of a calibrated model, with the host's share in it. A `draft`
-    model makes `num_drafts` drafts after each step, greedily; the model draws tokens by `drawing`. The layers
-    are split over `pipeline_parallel_size` stages of `tensor_parallel_size` GPUs each.
+    `cost_model` is `tables` (measured kernels, bfloat16), `roofline`, `auto` (tables if there are any, else
+    the roofline), or the file of a calibrated model, which includes the host's share. A `draft` model makes
+    `num_drafts` drafts after each step, greedily; the model samples by `drawing`. The layers are split over
+    `pipeline_parallel_size` stages of `tensor_parallel_size` GPUs each.
     """
 
     model: ModelShape
@@ -47,43 +58,51 @@ class Target:
     num_drafts: int = 0
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
-    """The number of ranks that share experts."""
+    """Number of ranks that share experts."""
     captured_tokens: int = MOST_TOKENS
-    """The number of tokens of the largest batch with a captured graph."""
+    """Tokens of the largest batch with a captured graph."""
+    enforce_eager: bool = False
+    """Whether every step is launched kernel by kernel, with nothing compiled and no graph captured."""
     drawing: Drawing = GREEDY
     version: str = NEWEST
 
     def __post_init__(self) -> None:
-        """Take what vLLM takes for weights in 32 bits where `dtype` is the model's own."""
+        """Choose vLLM's dtype for weights in 32 bits if `dtype` is the model's own."""
         if self.dtype is None and self.model.dtype == "float32":
             object.__setattr__(self, "dtype", "bfloat16" if self.gpu.compute_capability >= 8 else "float16")
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Return what the cost of steps rests on where that is not measured kernels of this very model."""
+        """Descriptions of step costs that are not from measured kernels of this very model."""
         model, found = self.model, list(self.model.remarks)
         if model.dtype == "float32" and self.dtype in ("bfloat16", "float16"):
-            found.append(f"weights in float32 are cast to {self.dtype}, as vLLM does; --dtype says otherwise")
+            found.append(f"weights in float32 are cast to {self.dtype}, as in vLLM; --dtype changes that")
         lack = None if self.cost_model == "roofline" else self._lacks_tables()
         by_roofline = self.cost_model == "roofline" or lack is not None
         if self.cost_model == "auto" and lack:
-            found.append(f"steps are priced by a roofline: {lack}")
+            found.append(f"step times come from a roofline: {lack}")
+        if not by_roofline and self.kv_dtype == "float8" and self._derives_cache:
+            found.append(
+                f"attention on an 8-bit cache was not measured on {self.gpu.name}: it is priced as 16-bit"
+                " kernels that read half as many tokens"
+            )
         form, peaks = model.weights, self.gpu.peak_flops_per_s
         if form is not None and (form.units is None or form.units not in peaks):
             lacks = f"{self.gpu.name} has no {form.units} units: " if form.units else ""
             found.append(f"{lacks}{form.name} weights are read as they are stored and multiplied in 16 bits")
         num_ranks = self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
         if num_ranks > MACHINE_GPUS:
-            found.append(f"{num_ranks} ranks are taken to share one machine's link")
+            found.append(f"{num_ranks} ranks are assumed to share one machine's link")
         if self.pipeline_parallel_size > 1:
-            found.append("the way between stages is priced by the link's rate and was not measured")
+            found.append("transfers between stages are computed from the link's bandwidth, not measured")
         if self.data_parallel_size > 1:
-            unmeasured = "; the tokens' way to experts is priced by the link's rate and was not measured"
+            unmeasured = "; transfers to experts are computed from the link's bandwidth, not measured"
             found.append(
-                "data-parallel ranks step together, as long as the slowest" + unmeasured * by_roofline
+                "data-parallel ranks step together, each step as long as its slowest "
+                "rank" + unmeasured * by_roofline
             )
         if self.expert_parallel and by_roofline:
-            found.append("ranks are taken to be sent equally many tokens for their experts")
+            found.append("experts' tokens are assumed to be spread evenly over ranks")
         return tuple(f"{model.name}: {text}" for text in found)
 
     @property
@@ -97,13 +116,22 @@ class Target:
 
     def with_limits(self, version: str, max_num_seqs: int, max_num_batched_tokens: int) -> "Target":
         """Return the target with the graphs that this version of vLLM captures for these limits."""
-        captured = largest_graph(self.gpu, version, max_num_seqs, max_num_batched_tokens, self.num_drafts)
+        captured = 0
+        if not self.enforce_eager:
+            captured = largest_graph(self.gpu, version, max_num_seqs, max_num_batched_tokens, self.num_drafts)
         return replace(self, captured_tokens=captured, version=version)
 
-    def cost(self, overhead: HostOverhead) -> CostModel:
-        """Seconds of a step on the GPUs, and the host's share.
+    def front(self, overhead: HostOverhead) -> FrontCosts:
+        """Return the costs of the API processes of a server with this host; they depend on how it reads
+        conversations.
+        """
+        without = self.model.writes_chat_itself and overhead.front is FRONT
+        return FRONT_WITHOUT_TEMPLATE if without else overhead.front
 
-        Raises ConfigError if tables are asked for that there are not.
+    def cost(self, overhead: HostOverhead) -> CostModel:
+        """Return the seconds of a step on the GPUs, and the host's share.
+
+        Raises ConfigError if missing tables are requested.
         """
         self._check_experts()
         if self.cost_model.endswith(".toml"):
@@ -127,7 +155,10 @@ class Target:
 
     def _with_overhead(self, kernels: CostModel, overhead: HostOverhead, model: ModelShape) -> CostModel:
         num_with_experts = sum(count for layer, count in model.layers if layer.mlp.num_experts > 1)
-        launches_s = overhead.launches_s(model.num_layers, self.tensor_parallel_size, num_with_experts)
+        num_with_norms = sum(count for layer, count in model.layers if _has_norms(layer)) * self.enforce_eager
+        launches_s = overhead.launches_s(
+            model.num_layers, self.tensor_parallel_size, num_with_experts, num_with_norms
+        )
         return WithOverhead(kernels, overhead, launches_s, self.captured_tokens)
 
     def _tables(self, model: ModelShape) -> CostModel:
@@ -143,6 +174,7 @@ class Target:
             data_parallel_size=self.data_parallel_size,
             kv_dtype=self.kv_dtype or "bfloat16",
             sampler=self._sampler,
+            version=self.version,
         )
 
     def _roofline(self, model: ModelShape) -> CostModel:
@@ -204,6 +236,14 @@ class Target:
                     f" be split evenly over {num_ranks} ranks: change --tensor-parallel-size{either}"
                 )
 
+    @property
+    def _derives_cache(self) -> bool:
+        from sundog.sim.cost.tables.interpolate import has_tables
+        from sundog.sim.cost.tables.layers import cache_file
+
+        by_heads = any(isinstance(layer.attention, Heads) for layer, _ in self.model.layers)
+        return by_heads and not has_tables(cache_file(self.gpu.key))
+
     def _lacks_tables(self) -> str | None:
         from sundog.sim.cost.tables.interpolate import has_tables
         from sundog.sim.cost.tables.layers import lacks_cache
@@ -234,12 +274,12 @@ class Target:
         *,
         caches: bool = True,
     ) -> Capacity:
-        """The KV blocks that fit beside the weights of every stage, or `num_gpu_blocks` if given.
+        """Return the KV blocks that fit beside the weights of every stage, or `num_gpu_blocks` if given.
 
-        If the engine `caches` prefixes, a running request has two states of linear attention, the one before
-        to be kept; and one for each draft beside.
+        If the engine `caches` prefixes, a running request has two states of linear attention, the previous
+        one to be kept; and one more for each draft.
 
-        Raises ConfigError, saying how much is needed, if not even one block fits.
+        Raises ConfigError with the needed memory if not even one block fits.
         """
         plans = [
             plan_memory(
@@ -262,13 +302,13 @@ class Target:
 
     @property
     def has_states(self) -> bool:
-        """True if the model keeps a state of each request, by layers of linear attention."""
+        """Whether the model keeps a state of each request, by layers of linear attention."""
         return self.model.request_bytes(1, self.model.dtype) > 0
 
     def with_states(self, limits: SchedulerConfig) -> SchedulerConfig:
-        """Return the limits with blocks into which states fit, and hits that end where a state was kept.
+        """Return the limits with blocks that hold a state, and hits that end where a state was kept.
 
-        Without states of linear attention they stay as they are.
+        Unchanged without states of linear attention.
         """
         if not self.has_states:
             return limits
@@ -284,11 +324,11 @@ class Target:
 
     @property
     def kv_token_bytes(self) -> int:
-        """The keys and values of a token that a rank would keep if it had all layers."""
+        """Bytes of a token's keys and values that a rank would keep if it had all layers."""
         return self.model.kv_bytes_per_token(self.kv_dtype or self.dtype, self.tensor_parallel_size)
 
     def host_memory(self, size_gib: float, gb_per_s: float | None, block_size: int) -> HostMemory | None:
-        """Return the host's memory for KV blocks, of all ranks together; they copy their parts at once.
+        """Return the host memory for KV blocks, of all ranks together; they copy their parts at once.
 
         Raises ConfigError for more blocks than can be simulated.
         """
@@ -304,3 +344,8 @@ class Target:
         bytes_per_s = self.gpu.host_bytes_per_s if gb_per_s is None else gb_per_s * 1e9
         block_s = block_bytes / self.pipeline_parallel_size / bytes_per_s
         return HostMemory(num_blocks, block_s, block_s)
+
+
+def _has_norms(layer: Layer) -> bool:
+    """True if queries and keys of a layer are normalised."""
+    return isinstance(layer.attention, Heads) and layer.attention.has_norms

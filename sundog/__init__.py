@@ -1,9 +1,10 @@
 """Sundog: an inference engine and its simulator in one.
 
-`sundog.replay`, `sweep`, `plan`, `capacity`, `compare`, `explain`, `trace`, `workload` and `serve` are what
-the commands do, and `sundog.read` opens what they wrote; their results (RunResult, SweepResult, PlanResult,
-ComparisonResult, CapacityResult) are tables and plots (docs/python.md). Commands are one file each, with one
-table of options.
+`sundog.replay`, `sweep`, `plan`, `capacity`, `compare`, `explain`, `walk`, `figure`, `trace`, `workload`,
+`calibrate` and `serve` are what the commands do, and `sundog.read` opens what they wrote; their results
+(RunResult, SweepResult, PlanResult, ComparisonResult, CapacityResult, WalkResult, CalibrationResult) are
+tables, plots and pages (docs/python.md). Commands are one file each, with one table of options.
+
 
 Files with a policy, router, predictor or scaler of your own import from here, too:
 
@@ -36,9 +37,9 @@ if TYPE_CHECKING:
     from sundog.actors.core.routers import Fleet, Submit, Unfinished
     from sundog.actors.core.routers import RouterPolicy as Router
     from sundog.actors.core.scalers import ScaledFleet, Scaler
-    from sundog.library.answers import CapacityResult, ComparisonResult
+    from sundog.library.answers import CalibrationResult, CapacityResult, ComparisonResult, WalkResult
     from sundog.library.functions import plan, read, replay, serve, sweep
-    from sundog.library.questions import capacity, compare, explain, trace, workload
+    from sundog.library.questions import calibrate, capacity, compare, explain, figure, trace, walk, workload
     from sundog.library.results import PlanResult, RunResult, SweepResult
     from sundog.sim.files.run_files import RunError
     from sundog.sim.trace.record import TraceError
@@ -47,8 +48,13 @@ _POLICIES, _ROUTERS = "sundog.actors.core.policies", "sundog.actors.core.routers
 _PREDICTORS, _SCALERS = "sundog.actors.core.predictors", "sundog.actors.core.scalers"
 WHERE = {
     **dict.fromkeys(("plan", "read", "replay", "serve", "sweep"), "sundog.library.functions"),
-    **dict.fromkeys(("capacity", "compare", "explain", "trace", "workload"), "sundog.library.questions"),
-    **dict.fromkeys(("CapacityResult", "ComparisonResult"), "sundog.library.answers"),
+    **dict.fromkeys(
+        ("calibrate", "capacity", "compare", "explain", "figure", "trace", "walk", "workload"),
+        "sundog.library.questions",
+    ),
+    **dict.fromkeys(
+        ("CalibrationResult", "CapacityResult", "ComparisonResult", "WalkResult"), "sundog.library.answers"
+    ),
     **dict.fromkeys(("PlanResult", "RunResult", "SweepResult"), "sundog.library.results"),
     "ConfigError": "sundog.actors.config",
     "PolicyError": f"{_POLICIES}.guard",
@@ -60,11 +66,12 @@ WHERE = {
     **dict.fromkeys(("Predictor", "Unanswered"), _PREDICTORS),
     **dict.fromkeys(("ScaledFleet", "Scaler"), _SCALERS),
 }
-"""Public names and their modules, which are imported when they are asked for: commands start without them."""
+"""Public names and their modules, imported on first use, so that commands start without them."""
 INSIDE = {"Router": "RouterPolicy", "Predictor": "LengthPredictor"}
 """Public names of classes that have another name in the source."""
 
 __all__ = [
+    "CalibrationResult",
     "CapacityResult",
     "ComparisonResult",
     "ConfigError",
@@ -89,15 +96,19 @@ __all__ = [
     "Unfinished",
     "View",
     "VirtualTokenCounter",
+    "WalkResult",
+    "calibrate",
     "capacity",
     "compare",
     "explain",
+    "figure",
     "plan",
     "read",
     "replay",
     "serve",
     "sweep",
     "trace",
+    "walk",
     "workload",
 ]
 

@@ -1,4 +1,6 @@
-"""`sundog` and `python -m sundog`: the command line, whose import is already a part of the command."""
+"""`sundog` and `python -m sundog`: start of the command line. It imports little, so that commands start
+fast.
+"""
 
 import gc
 import os
@@ -8,15 +10,17 @@ import threading
 from sundog import terminated
 
 SELDOM = 100_000
-"""Objects made before Python looks for reference cycles: our records form none, and a look at what was
-imported, every 700 objects as Python does it, is a twentieth of a short command."""
+"""New objects after which Python looks for reference cycles. Our records form none, and a search at every 700
+objects, the default, costs a twentieth of a short command.
+"""
 
 
 def main() -> None:
-    """Run the command line. Ctrl-C may come while it is imported, and ends that in one line too.
+    """Run the command line. Ctrl-C during its import also ends it with one line.
 
-    So does SIGTERM in a sweep, a plan or a capacity: they may take hours, and their processes end with them.
-    A replay never looks for cycles: the one that it leaves, its graph, ends with the process.
+    SIGTERM ends a sweep, a plan or a capacity search in the same way: they may take hours, and their child
+    processes must end with them. A replay never searches for reference cycles: its one cycle, the graph,
+    lasts until the process exits.
     """
     # Whatever starts a Python below this one, a library too, does not import what lies in the current folder.
     os.environ.setdefault("PYTHONSAFEPATH", "1")
@@ -36,9 +40,10 @@ def main() -> None:
 
 
 def _leave(end: SystemExit) -> None:
-    """End without taking the interpreter apart, which frees object by object what the system frees at once.
+    """Exit without freeing objects one by one, since the system frees the memory at once.
 
-    Only where nothing waits for that: no other thread runs, no process was begun, and stdout can be flushed.
+    Only if nothing depends on it: no other thread runs, no child process was started, and stdout can be
+    flushed.
     """
     alone = threading.active_count() == 1 and "multiprocessing.process" not in sys.modules
     if not alone or not isinstance(end.code, int):

@@ -1,4 +1,4 @@
-"""A server in a process of its own, for as long as it is measured.
+"""A server in a child process, for the duration of a measurement.
 
 With the arguments `PARENT serve …` this module is `sundog serve …`, and stops when the process `PARENT` dies.
 """
@@ -26,7 +26,7 @@ STEPS = "sundog:steps_total"
 def serving(
     model: str | None, scratch: Path, *options: str, command: Literal["serve", "emulate"] = "serve"
 ) -> Iterator[str]:
-    """Start a server on a free port and yield its URL; raises ConfigError with its last words if it fails."""
+    """Start a server on a free port and yield its URL; raises ConfigError with its last line if it fails."""
     child = module_command("sundog.child", str(os.getpid()), command, *([model] if model else []))
     child += ["--port", "0", *options]
     log = scratch / "server.log"
@@ -68,7 +68,7 @@ def _url(process: "subprocess.Popen[bytes]", log: Path) -> str:
 
 
 def main() -> None:
-    """Serve for no longer than the parent lives; `sys.argv` is then that of the command line."""
+    """Run the command line in `sys.argv`, and stop when the parent dies."""
     from sundog.__main__ import main as run
     from sundog.runtime.worker.life import bind_to
 

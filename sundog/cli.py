@@ -1,7 +1,8 @@
-"""The command line: one file a command, imported when it is asked for.
+"""Command line: one file per command, imported when the command is used.
 
-This package alone knows click and both worlds. Law: importing this module loads neither world, so that
-`--help` is quick, and simulating never imports torch. stdout is results; progress and remarks go to stderr.
+Click is imported only in this package, and only here may a module use both `runtime` and `sim`. Law:
+importing this module loads neither of them, so that `--help` is quick, and simulating never imports torch.
+stdout is results; progress and remarks go to stderr.
 """
 
 from importlib import import_module
@@ -36,11 +37,11 @@ COMMANDS = (
     "walk",
     "workload",
 )
-"""The commands, each a function in the module of its name."""
+"""Commands, each a function in the module of its name."""
 
 
 class Commands(click.Group):
-    """The group of all commands in `COMMANDS`."""
+    """Group of all commands in `COMMANDS`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -60,7 +61,9 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
-        """Invoke the command as click does, but let Ctrl-C say what it interrupted (see `sundog.ends`)."""
+        """Invoke the command as click does, with a message about what Ctrl-C interrupted (see
+        `sundog.ends`).
+        """
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
@@ -94,6 +97,14 @@ def _version(context: click.Context, _option: click.Parameter, wanted: bool) -> 
         context.exit()
 
 
+def _install_completion(context: click.Context, _option: click.Parameter, shell: str | None) -> None:
+    if shell is not None and not context.resilient_parsing:
+        from sundog.completion import install
+
+        install(shell)
+        context.exit()
+
+
 @click.group(
     cls=Commands,
     invoke_without_command=True,
@@ -106,6 +117,16 @@ def _version(context: click.Context, _option: click.Parameter, wanted: bool) -> 
     expose_value=False,
     callback=_version,
     help="Show the version, and whether the simulator is compiled.",
+)
+@click.option(
+    "--install-completion",
+    is_flag=False,
+    flag_value="auto",
+    metavar="[bash|zsh|fish]",
+    is_eager=True,
+    expose_value=False,
+    callback=_install_completion,
+    help="Let the shell complete commands, options and values.",
 )
 @click.pass_context
 def cli(context: click.Context) -> None:

@@ -1,38 +1,52 @@
-"""The methods of records, written out for the compiler: a build step of `sundog.fast`.
+"""Build step of `sundog.fast` that writes out the methods of records for the compiler.
 
 `@dataclass` makes `__init__` when a module is imported, as interpreted code that sets the attributes of a
-compiled class one by one: 2.6 us for a frozen record of seven fields, 0.08 where its `__init__` is compiled.
-So what is compiled has the `__init__` in its source; the source that people read stays a dataclass. So have
-`__repr__`, `__eq__` and `__hash__`, which cost a millisecond of every start where a record's are made at
-import. The decorator stays: `replace`, patterns and `frozen` are those of the source. A frozen
-record's compiled `__init__` stores into the C struct; only Python's assignment meets the guard.
+compiled class one by one: 2.6 us for a frozen record of seven fields, 0.08 if its `__init__` is compiled. So
+compiled sources contain the `__init__`; the source for people stays a dataclass. `__repr__`, `__eq__` and
+`__hash__` are written out, too: made at import, they cost a millisecond of every start. The decorator stays,
+so that `replace`, patterns and `frozen` work as in the source. A frozen record's compiled `__init__` stores
+into the C struct; only assignments from Python raise.
+
+`match` by class becomes a chain of `isinstance`, which the compiler answers with a comparison of types where
+a `case` costs a call (60 instructions each).
+
+A record of plain values cannot be part of a reference cycle: the cycle collector skips it, and one freed
+instance is kept for reuse (mypyc's `acyclic` and `free_list_len`).
 """
 
 import ast
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 PACKAGE = "sundog"
+ACYCLIC = "@mypyc_attr(acyclic=True, free_list_len=1)\n"
+IMPORT = "from mypy_extensions import mypyc_attr\n"
+PLAIN = frozenset(
+    "None bool bytes dict float frozenset int list set str tuple Literal Mapping RankValue Sequence".split()
+)
+"""Types whose values cannot be part of a reference cycle: plain values, and containers of plain values."""
+WITH_KEYS = frozenset(("KvBlocks", "KvEvents", "Submit"))
+"""Records whose values are keys of blocks: integers or bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordField:
-    """A field of a dataclass, as its source says it."""
+    """Field of a dataclass in the source."""
 
     name: str
     annotation: str
     default: str | None = None
     factory: str | None = None
-    """The expression whose call makes the default."""
+    """Expression whose call returns the default."""
     is_parameter: bool = True
     is_shown: bool = True
     is_compared: bool = True
 
 
 def stage(root: Path, folder: Path, modules: Sequence[str]) -> None:
-    """Copy the package below `root` into `folder`, with constructors written into the `modules`."""
+    """Copy the package below `root` into `folder`, with constructors written into `modules`."""
     if (root / PACKAGE).is_dir():
         shutil.copytree(
             root / PACKAGE, folder / PACKAGE, ignore=lambda _, names: [n for n in names if not _is_source(n)]
@@ -44,9 +58,11 @@ def stage(root: Path, folder: Path, modules: Sequence[str]) -> None:
             shutil.copy(root / name, folder / name)
     sources = {path: path.read_text(encoding="utf-8") for path in folder.rglob("*.py")}
     bases = set().union(*(bases_in(source) for source in sources.values()))
+    plain = plain_names(sources[folder / name] for name in modules)
     for name in modules:
         path = folder / name
-        path.write_text(with_constructors(sources[path], bases), encoding="utf-8")
+        source = with_isinstance(with_constructors(sources[path], bases, plain))
+        path.write_text(source, encoding="utf-8")
 
 
 def _is_source(name: str) -> bool:
@@ -59,10 +75,58 @@ def bases_in(source: str) -> set[str]:
     return {ast.unparse(base).rpartition(".")[2] for each in classes for base in each.bases}
 
 
-def with_constructors(source: str, bases: Iterable[str] = ()) -> str:
+def plain_names(sources: Iterable[str]) -> set[str]:
+    """Return the names of records, enums and types that contain only plain values.
+
+    A name with several definitions is included if all of them contain only plain values.
+    """
+    parts: dict[str, set[str]] = {}
+    for source in sources:
+        for name, names in _definitions(ast.parse(source)):
+            parts.setdefault(name, set()).update(names)
+    plain = set(parts)
+    while rest := {name for name in plain if not parts[name] <= PLAIN | plain}:
+        plain -= rest
+    return plain
+
+
+def _definitions(tree: ast.Module) -> Iterator[tuple[str, set[str]]]:
+    """Yield each class and type that a module defines, with the names in its definition."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            bases = {ast.unparse(base).rpartition(".")[2] for base in node.bases}
+            is_record = _decorator(node) is not None and not bases
+            if bases and bases <= {"Enum", "IntEnum"}:
+                yield node.name, set()
+            elif is_record or bases == {"NamedTuple"}:
+                fields = [each for each in node.body if isinstance(each, ast.AnnAssign)]
+                names = set().union(*(_names_in(each.annotation) for each in fields))
+                yield node.name, names - {"object"} if node.name in WITH_KEYS else names
+            else:
+                yield node.name, {"object"}
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            is_type = isinstance(node.value, ast.Subscript | ast.BinOp | ast.Name)
+            yield node.targets[0].id, _names_in(node.value) if is_type else {"object"}
+
+
+def _names_in(annotation: ast.AST) -> set[str]:
+    """Return the names in an annotation, quoted or not, except for the words of a Literal."""
+    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+        try:
+            return _names_in(ast.parse(annotation.value, mode="eval"))
+        except SyntaxError:
+            return {"object"}
+    if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Literal":
+        return set()
+    names = {annotation.id} if isinstance(annotation, ast.Name) else set[str]()
+    return names.union(*map(_names_in, ast.iter_child_nodes(annotation)))
+
+
+def with_constructors(source: str, bases: Iterable[str] = (), plain: Collection[str] = ()) -> str:
     """Return the source with an `__init__`, and a `__reduce__` for copies, in dataclasses that can have one.
 
-    A class of the `bases`, one that inherits, and one with fields of unusual kinds stay as they are.
+    Classes in `bases`, subclasses, and classes with unusual fields stay unchanged. Records named in `plain`
+    are declared acyclic.
     """
     lines = source.splitlines(keepends=True)
     tree = ast.parse(source)
@@ -73,8 +137,48 @@ def with_constructors(source: str, bases: Iterable[str] = ()) -> str:
         assert node.end_lineno is not None
         methods = [*_constructor(node, fields), *_comparisons(node, fields)]
         lines[node.end_lineno :] = [*methods, *lines[node.end_lineno :]]
-        lines[node.decorator_list[0].lineno - 1] = _without_methods(node)
+        attributes = ACYCLIC if node.name in plain else ""
+        lines[node.decorator_list[0].lineno - 1] = attributes + _without_methods(node)
+    return "".join(lines).replace(ACYCLIC, IMPORT + ACYCLIC, 1)
+
+
+def with_isinstance(source: str) -> str:
+    """Return the source with `isinstance` in place of each `match` of a name by classes alone."""
+    lines = source.splitlines(keepends=True)
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Match) or not isinstance(node.subject, ast.Name):
+            continue
+        tests = [_test_of(node.subject.id, case) for case in node.cases]
+        if None in tests or not tests[0]:
+            continue
+        lines[node.lineno - 1] = " " * node.col_offset + "if True:\n"
+        for number, (case, test) in enumerate(zip(node.cases, tests, strict=True)):
+            row = case.pattern.lineno - 1
+            last = case.pattern if case.guard is None else case.guard
+            assert last.end_col_offset is not None
+            head = lines[row][: lines[row].index("case ")]
+            word = "" if not test else "elif " if number else "if "
+            rest = lines[row].encode()[last.end_col_offset :].decode()
+            lines[row] = f"{head}{word}{test or 'else'}{rest}"
     return "".join(lines)
+
+
+def _test_of(subject: str, case: ast.match_case) -> str | None:
+    """Return the expression that a case tests, empty for `_`; None if it is not of classes in one line."""
+    pattern, guard = case.pattern, case.guard
+    end = pattern if guard is None else guard
+    if end.end_lineno != pattern.lineno:
+        return None
+    if isinstance(pattern, ast.MatchAs) and pattern.pattern is None and pattern.name is None:
+        return "" if guard is None else None
+    names: list[str] = []
+    for part in pattern.patterns if isinstance(pattern, ast.MatchOr) else [pattern]:
+        if not isinstance(part, ast.MatchClass) or part.patterns or part.kwd_patterns:
+            return None
+        names.append(ast.unparse(part.cls))
+    classes = names[0] if len(names) == 1 else f"({', '.join(names)})"
+    test = f"isinstance({subject}, {classes})"
+    return test if guard is None else f"{test} and ({ast.unparse(guard)})"
 
 
 def _dataclasses(tree: ast.Module) -> list[ast.ClassDef]:
@@ -98,7 +202,7 @@ def _option(node: ast.ClassDef, name: str, *, usual: bool = False) -> bool:
 
 
 def _fields(node: ast.ClassDef, source: str) -> list[RecordField] | None:
-    """Return the fields of a dataclass; None if it, or one of them, is of a kind that is not written out."""
+    """Return the fields of a dataclass; None if any part of it is unsupported."""
     if _option(node, "order") or _option(node, "unsafe_hash"):
         return None
     fields: list[RecordField] = []

@@ -1,17 +1,17 @@
-"""The ends of a command: with results, one line of refusal, an interrupt, or a bug.
+"""How a command ends: with results, one line of refusal, an interrupt, or a bug.
 
 | what | stderr | exit code |
 |---|---|---|
 | results | | 0 |
-| a mistake in what was asked for, wherever it is found; an extra that is not installed | one line | 2 |
+| a mistake in the request, found anywhere; an extra that is not installed | one line | 2 |
 | Ctrl-C | one line | 130 |
 | SIGTERM in a sweep | one line | 143 |
 | the reader of stdout has gone (`| head`) | | 1, as click and rich have it |
 | the disk is full, or stdout's | one line | 2 |
 | anything else: a bug | one line that asks to report it, and the traceback | 1 |
 
-An error may cross several nurseries on its way, and several actors may fail together: a refusal is found in
-exception groups however deep. A server may write all of this as a log of JSON lines.
+An error may cross several nurseries, and several actors may fail together: a refusal is found in nested
+exception groups. A server may write all of this as a log of JSON lines.
 """
 
 import codecs
@@ -23,9 +23,9 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from difflib import SequenceMatcher, get_close_matches
 from itertools import pairwise
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import click
 
@@ -36,6 +36,7 @@ EXTRAS = {
     "serve": (
         "h11",
         "httpx",
+        "huggingface_hub",
         "hypercorn",
         "jiter",
         "msgspec",
@@ -45,35 +46,64 @@ EXTRAS = {
         "tokenizers",
         "werkzeug",
         "wsproto",
+        "yaml",
     ),
     "structured": ("llguidance",),
     "kv-events": ("zmq",),
     "otel": ("opentelemetry",),
-    "engine": ("psutil", "safetensors", "torch", "transformers"),
+    "engine": ("gguf", "psutil", "safetensors", "torch", "transformers"),
     "plot": ("cycler", "matplotlib"),
     "ray": ("ray",),
     "fast": ("mypy", "mypyc", "setuptools"),
 }
 """Modules by the extra of pyproject.toml that installs them."""
 COMPUTING, OF_ENGINE = ("calibrate", "demo", "serve"), ("serve", "structured")
-"""The commands that compute a model, which takes the extra `engine`, and the extras that it includes."""
+"""Commands that compute a model and need the extra `engine`, and the extras that it includes."""
 ALIKE, MUCH_ALIKE = 0.75, 0.9
-"""The likeness of two spellings, from 0 to 1, at which one is suggested for the other."""
+"""Similarity of two spellings, from 0 to 1, from which one is suggested for the other."""
 
 
 @contextmanager
 def writing(path: str | Path) -> Iterator[None]:
-    """Refuse a file that cannot be written by its name; raises ConfigError."""
+    """Convert an OSError for the file to a ConfigError that names it."""
     try:
         yield
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror or error}") from None
 
 
+def check_writable(path: str | Path) -> None:
+    """Raise ConfigError, before the work begins, if `whole_file` could not write a file there afterwards."""
+    from sundog.sim.files.run_files import STDOUT
+
+    path = Path(path)
+    if os.path.isdir(path):
+        raise ConfigError(f"cannot write {path}: it is a folder")
+    if path == STDOUT or (os.path.exists(path) and not os.path.isfile(path)):
+        return
+    place = Path(os.path.realpath(path)).parent
+    if not os.path.isdir(place):
+        raise ConfigError(f"cannot write {path}: there is no folder {path.parent}")
+    with writing(path), NamedTemporaryFile(dir=place, prefix=f"{path.name}."):
+        pass
+
+
+def check_folder(path: str | Path) -> None:
+    """Raise ConfigError, before the work begins, if a file is where a folder will be made."""
+    for each in (Path(path), *Path(path).parents):
+        if os.path.isdir(each):
+            return
+        if os.path.isfile(each):
+            raise ConfigError(f"cannot make the folder {path}: {each} is a file")
+
+
 def check_can_draw(figure: str | None) -> None:
-    """Refuse a figure before the work for it begins if matplotlib is missing; raises ConfigError."""
+    """Raise ConfigError, before the work begins, if a figure needs matplotlib and it is missing, or if it
+    cannot be written.
+    """
     if figure is None:
         return
+    check_writable(figure)
     from importlib.util import find_spec
 
     if find_spec("matplotlib") is None:
@@ -81,7 +111,7 @@ def check_can_draw(figure: str | None) -> None:
 
 
 def how_to_install(error: ModuleNotFoundError, command: str = "") -> str | None:
-    """Return the line that says what to install for a command, if the missing module belongs to an extra."""
+    """Return the line with the extra to install for a command, if the missing module belongs to one."""
     module = (error.name or "").split(".")[0]
     for extra, modules in EXTRAS.items():
         if module in modules:
@@ -108,7 +138,7 @@ NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 
 class Stopped(Exception):
-    """Ctrl-C or SIGTERM ended a command; the message says where, if it is not empty."""
+    """Raised when Ctrl-C or SIGTERM ended a command; the message, if any, is the progress so far."""
 
     def __init__(self, message: str = "", code: int = INTERRUPTED) -> None:
         super().__init__(message)
@@ -116,7 +146,7 @@ class Stopped(Exception):
 
 
 class JsonLogFormatter(logging.Formatter):
-    """Time, level, logger and message, and the numbers that a record carries as `fields`."""
+    """Formatter of time, level, logger, message, and a record's numbers in `fields`."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -132,7 +162,7 @@ class JsonLogFormatter(logging.Formatter):
 
 
 class SeldomWithoutDescriptors(logging.Filter):
-    """Lets Trio's remark that no descriptor is left pass once a minute; Trio makes ten a second."""
+    """Filter that passes Trio's warning of exhausted descriptors once a minute; Trio logs ten a second."""
 
     every_s, next_s = 60.0, 0.0
 
@@ -145,7 +175,7 @@ class SeldomWithoutDescriptors(logging.Filter):
 
 
 def log_to_stderr(kind: str) -> None:
-    """Write what is logged to stderr, as `kind` says: text or json, and as JSON Python's warnings, too."""
+    """Log to stderr as `kind`, text or json; as JSON including Python's warnings."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLogFormatter() if kind == "json" else logging.Formatter("%(message)s"))
     logging.basicConfig(handlers=[handler])
@@ -154,17 +184,17 @@ def log_to_stderr(kind: str) -> None:
 
 
 def let_it_remark() -> None:
-    """Show what is no warning: for the process that people start, whose lines are few."""
+    """Log remarks, not only warnings, in processes that people start and that print few lines."""
     logging.getLogger("sundog").setLevel(logging.INFO)
 
 
 def writes_json() -> bool:
-    """True if each line of the log is a JSON object."""
+    """Return whether each line of the log is a JSON object."""
     return any(isinstance(handler.formatter, JsonLogFormatter) for handler in logging.getLogger().handlers)
 
 
 def remark(text: str, *, is_error: bool = False) -> None:
-    """A line for people, on stderr; one of the log where that is written for programs."""
+    """Print a line for people on stderr, or log it as JSON."""
     if writes_json():
         logging.getLogger("sundog").log(logging.ERROR if is_error else logging.INFO, text)
     else:
@@ -172,7 +202,7 @@ def remark(text: str, *, is_error: bool = False) -> None:
 
 
 def _log_as_asked(words: Sequence[str]) -> None:
-    """Log in JSON if a command line asks for it: what is wrong elsewhere in it is said in JSON, too."""
+    """Log in JSON if the command line requests it, so that errors in the command line are JSON, too."""
     if "--log-format=json" in words or ("--log-format", "json") in pairwise(words):
         log_to_stderr("json")
         let_it_remark()
@@ -186,7 +216,7 @@ def run_to_its_end(command: click.Command) -> None:
         remark(f"sundog: {', '.join(changed)} changed: `make fast` again, or `make plain`")
         sys.exit(REFUSED)
     try:
-        code = command.main(standalone_mode=False)
+        code = command.main(standalone_mode=False, complete_var="_SUNDOG_COMPLETE")
         sys.stdout.flush()
     except BaseException as error:
         sys.exit(_end(error))
@@ -194,7 +224,7 @@ def run_to_its_end(command: click.Command) -> None:
 
 
 def _let_nothing_be_unprintable() -> None:
-    """Replace unprintable characters: a terminal without UTF-8 must not lose results."""
+    """Replace unprintable characters on stdout and stderr: a terminal without UTF-8 must not lose results."""
     codecs.register_error("plain", _plainly)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -235,7 +265,7 @@ def _end(error: BaseException) -> int:
 
 
 def interrupted(error: BaseException) -> int:
-    """The exit code after Ctrl-C, or SIGTERM where it ends things as that does."""
+    """Return the exit code after Ctrl-C, or after SIGTERM where that is handled alike."""
     return terminated.CODE if isinstance(error, terminated.Terminated) else INTERRUPTED
 
 
@@ -245,7 +275,7 @@ def _forget_stdout() -> None:
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """The errors inside exception groups however deep, in order."""
+    """Yield the errors inside nested exception groups, in order."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from leaves(inner)
@@ -268,6 +298,8 @@ def _usage(error: click.ClickException) -> str:
     context = getattr(error, "ctx", None)
     where = f" (see {context.command_path} --help)" if context is not None else ""
     if isinstance(error, click.NoSuchOption):
+        from difflib import get_close_matches
+
         alike = [name for name in error.possibilities or () if _may_mean(error.option_name, name)]
         near = get_close_matches(error.option_name, alike, n=1, cutoff=ALIKE)
         return _one_line(error.message) + "".join(f" Did you mean '{name}'?" for name in near) + where
@@ -276,6 +308,8 @@ def _usage(error: click.ClickException) -> str:
 
 def _may_mean(asked: str, name: str) -> bool:
     """Return whether two names have the same words, apart from typos: `batch-size` is not `block-size`."""
+    from difflib import SequenceMatcher, get_close_matches
+
     ours, theirs = asked.strip("-").split("-"), name.strip("-").split("-")
 
     def has_all(words: list[str], others: list[str]) -> bool:

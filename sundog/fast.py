@@ -1,8 +1,7 @@
-"""Optional ahead-of-time compilation, by mypyc, of the modules in which a simulation spends its time.
+"""Optional ahead-of-time compilation, by mypyc, of the modules that dominate a simulation's time.
 
-The same source files are compiled beside themselves, and give the same bytes sooner. Needs a C compiler.
-`make fast` builds, `make plain` removes what was built. A build older than its source is refused at start-up
-instead of used.
+The source files are compiled in place; results are the same, byte for byte. Needs a C compiler. `make fast`
+builds, `make plain` removes what was built. A build older than its source is refused at start-up.
 """
 
 import io
@@ -18,9 +17,10 @@ from typing import Any
 
 
 def one_thread() -> None:
-    """Let numpy begin one thread: with arrays as small as a simulation's the others only spin, 0.08 s of CPU.
+    """Restrict numpy to one thread: a simulation's arrays are small, and further threads spin for 0.08 s of
+    CPU.
 
-    Call it before numpy is imported. A setting that is there already stays. Processes begun later inherit it.
+    Call it before numpy is imported. An existing setting stays. Child processes inherit it.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
@@ -44,6 +44,7 @@ MODULES = (
     "sundog/actors/core/blocks/runs.py",
     "sundog/actors/core/step/commit.py",
     "sundog/actors/core/step/demand.py",
+    "sundog/actors/core/step/draft.py",
     "sundog/actors/core/step/handover.py",
     "sundog/actors/core/config.py",
     "sundog/actors/core/blocks/kv_cache.py",
@@ -61,6 +62,7 @@ MODULES = (
     "sundog/actors/core/queue/view.py",
     "sundog/actors/core/queue/waiting.py",
     "sundog/actors/engine/executor.py",
+    "sundog/actors/engine/front_queue.py",
     "sundog/actors/engine/inbox.py",
     "sundog/actors/front/codec.py",
     "sundog/actors/front/health.py",
@@ -95,18 +97,20 @@ MODULES = (
     "sundog/sim/trace/csv_rows.py",
     "sundog/sim/trace/programs.py",
 )
-"""The compiled modules; policies are not among them, as users write them, too: they stay plain Python."""
+"""Compiled modules. Policies stay plain Python, since users write them, too."""
 
 
 WHY_PLAIN = "plain.txt"
-"""The file, in an installation that could not be compiled, with the reason."""
+"""File that states why an installation could not be compiled."""
 SHARED = "sundog.compiled"
-"""The library of all of them lies in a package, for an installation knows packages, not files."""
+"""Shared library of all compiled modules, inside a package because installers handle packages, not single
+files.
+"""
 OWN_CALLS = ("-fno-semantic-interposition", "-fvisibility=hidden", "-fno-plt")
-"""Options that have gcc and clang call the library's own functions directly: nothing replaces them."""
+"""Options that make gcc and clang call the library's functions directly, since nothing overrides them."""
 
 OPT_LEVEL = "2"
-"""The level of optimisation of the C compiler."""
+"""Optimisation level of the C compiler."""
 MYPY = """
 [mypy]
 ignore_missing_imports = True
@@ -115,18 +119,20 @@ ignore_missing_imports = True
 follow_imports = skip
 follow_imports_for_stubs = True
 """
-"""The options of mypy for translating. `make types` checks types; here only those are read that decide which
-C is written, ours and those of numpy and trio: half of the time, and the same C. No others need be there."""
+"""Options of mypy for the translation to C. Types are checked by `make types`; here mypy follows imports only
+into modules that affect the C code (ours, numpy's and trio's), which halves the time. No others need be
+installed.
+"""
 
 
 def built(root: Path = ROOT) -> list[Path]:
-    """The compiled modules below `root`, with the library they share."""
+    """Return the compiled modules below `root`, and the library that they share."""
     own = [path for name in MODULES for path in root.glob(name.removesuffix(".py") + ".*.so")]
     return [*own, *root.glob(SHARED.replace(".", "/") + "__mypyc.*.so")]
 
 
 def how(root: Path = ROOT) -> str:
-    """Say how the simulator runs here: compiled, or plain and why."""
+    """Return a line that says whether the simulator is compiled, or why not."""
     if built(root):
         return "compiled"
     why = root / "sundog" / WHY_PLAIN
@@ -135,9 +141,9 @@ def how(root: Path = ROOT) -> str:
 
 
 def stale(root: Path = ROOT) -> list[str]:
-    """The sources that have changed since they were compiled.
+    """Return the sources that have changed since they were compiled.
 
-    None in an installation: what it holds was built together, whatever the times that pip wrote.
+    Empty in an installation: its files were built together, whatever times pip wrote.
     """
     if not (root / "pyproject.toml").exists():
         return []
@@ -163,7 +169,7 @@ def remove(root: Path = ROOT) -> None:
 
 
 class Uncompiled(Exception):
-    """The modules cannot be translated to C, or that cannot be compiled; the message is the first error."""
+    """The modules cannot be translated or compiled; the message is the first error."""
 
 
 def extensions(
@@ -210,13 +216,13 @@ def extensions(
 
 
 def first_error(said: str) -> str:
-    """Return the first line that a compiler calls an error, else the last line; empty if there is none."""
+    """Return the first line that a compiler marks as an error, else the last line; empty if there is none."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     return next((line for line in lines if "error:" in line), lines[-1] if lines else "")
 
 
 def side_by_side() -> type:
-    """Return setuptools' `build_ext` that compiles as many files at a time as there are CPUs.
+    """Return setuptools' `build_ext` that compiles one file per CPU at a time.
 
     Setuptools itself compiles the files of an extension one after another, and nearly all are in one.
     """
@@ -225,7 +231,7 @@ def side_by_side() -> type:
     from setuptools.command.build_ext import build_ext
 
     class SideBySide(build_ext):  # type: ignore[misc]  # setuptools ships no types
-        """Compiles the largest files first, and says how far it is."""
+        """Build step that compiles the largest files first, and prints the progress."""
 
         def build_extensions(self) -> None:
             workers = self.parallel = getattr(self, "parallel", None) or cpus()
@@ -254,7 +260,7 @@ def side_by_side() -> type:
 
 
 def _said_by(compile_again: Callable[[], object]) -> str:
-    """Return the compiler's stderr, by failing once more; distutils does not keep it."""
+    """Return the compiler's stderr by repeating the failing command; distutils discards it."""
     import tempfile
 
     with tempfile.TemporaryFile("w+", errors="replace") as said:
@@ -286,7 +292,7 @@ def _progress(what: str) -> None:
 def build(root: Path = ROOT, opt_level: str = OPT_LEVEL, below: str = "") -> None:
     """Compile the modules below a folder, by default all, in place; a minute or two of CPU.
 
-    The working folder must be `root`, in which nothing else is left.
+    The working folder must be `root`, and nothing else is left in it.
     """
     import tempfile
 

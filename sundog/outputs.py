@@ -1,4 +1,4 @@
-"""Outputs of runs: a folder that was asked for, or nothing."""
+"""Outputs of runs: a requested folder, or none."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from sundog.sim.record.step_log import StepLog
 
 CHANGE_ENGINES = (
-    ": a journal has each request on one engine, and here they change engines, between pools or as the router"
-    " moves them: leave it out"
+    ": a journal has each request on one engine, but here requests change engines, between pools or by moves"
+    " of the router: leave it out"
 )
 
 
 def run_output(
     directory: str | None, messages: bool, journal: bool | None, config: EngineConfig, num_blocks: int
 ) -> "RunOutput | Unkept":
-    """The output of the replay that is running, to be used in a `with`."""
+    """Return the output of the current replay, to be used in a `with` block."""
     needs_folder(directory, messages, "--out")
     if config.passes_on and journal:
         raise ConfigError(f"--journal{CHANGE_ENGINES}")
@@ -47,7 +47,9 @@ def run_output(
 
 
 def client_output(directory: str | None, unused: Collection[str]) -> "RunOutput | Unkept":
-    """The output of the clients that are running, to be used in a `with`; `unused` options said nothing."""
+    """Return the output of the current clients, to be used in a `with` block; `unused` options had no
+    effect.
+    """
     if directory is None:
         return _unkept()
     from sundog.sim.record.journal_rows import Header
@@ -58,7 +60,7 @@ def client_output(directory: str | None, unused: Collection[str]) -> "RunOutput 
 
 
 def server_record(directory: str | None, messages: bool, config: EngineConfig) -> "ServerRecord | Unkept":
-    """The record of the server that starts, to be used in a `with`."""
+    """Return the record of a starting server, to be used in a `with` block."""
     needs_folder(directory, messages, "--record")
     if directory is None:
         return _unkept()
@@ -71,7 +73,7 @@ def server_record(directory: str | None, messages: bool, config: EngineConfig) -
 
 
 def step_logs(path: str | None) -> "tuple[StepLog, ...]":
-    """The listener that logs each step, if it was asked for."""
+    """Return the listener that logs each step, if requested."""
     if path is None:
         return ()
     from sundog.sim.record.step_log import StepLog
@@ -89,7 +91,7 @@ def acceptance_log(config: EngineConfig) -> "list[Actor[Heard]]":
 
 
 def needs_folder(directory: str | None, messages: bool, option: str) -> None:
-    """Refuse --messages where nothing is kept; a server asks before it loads a model."""
+    """Raise ConfigError for --messages without an output folder; a server checks before it loads a model."""
     if messages and directory is None:
         raise ConfigError(f"--messages needs a folder to write them to: give {option} DIR")
 

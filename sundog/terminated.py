@@ -1,24 +1,24 @@
-"""SIGTERM where it ends a command as Ctrl-C does: from its first instant, before the rest is imported."""
+"""SIGTERM handled like Ctrl-C: from the start of the process, before other imports."""
 
 import signal
 from types import FrameType
 
 CODE = 143
-"""The exit code, as a shell reports a process that SIGTERM ended."""
+"""Exit code of a process that SIGTERM ended, as shells report it."""
 
 
 class Terminated(KeyboardInterrupt):
-    """Raised in a command when SIGTERM has come."""
+    """SIGTERM has ended a command."""
 
 
 def like_ctrl_c() -> None:
-    """Let SIGTERM raise Terminated from now on, unless this process was begun with it ignored."""
+    """Make SIGTERM raise Terminated from now on, unless this process was started with it ignored."""
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _end)
 
 
 def no_more() -> None:
-    """All is done and shown: let SIGTERM not take from the end what it says."""
+    """Ignore SIGTERM from now on, because all results have been shown."""
     if signal.getsignal(signal.SIGTERM) is _end:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 

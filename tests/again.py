@@ -1,4 +1,5 @@
-"""`python -m tests.again OPTION… -- WHAT…`: pytest, and failed tests of the real clock once more, alone.
+"""`python -m tests.again OPTION… -- WHAT…`: run pytest, then rerun failed tests of the real clock once,
+alone.
 
 Tests with live servers and the real clock share the cores with all others while the suite runs. One that met
 a limit only there passes alone; a defect fails again. A test is of the real clock if it is marked

@@ -1,4 +1,4 @@
-"""Async tests run on the virtual clock and never sleep; `@pytest.mark.wall_clock` excepts one.
+"""Async tests run on the virtual clock and never sleep, except those marked `@pytest.mark.wall_clock`.
 
 Tests that put something of their own in the place of a class, `@pytest.mark.plain`, are skipped
 when the simulator is compiled (`make fast`): compiled classes are what they are. What is slow, most of
@@ -22,6 +22,7 @@ from collections import defaultdict
 from collections.abc import Generator
 from functools import partial
 from importlib.util import find_spec
+from itertools import groupby
 
 import pytest
 import trio
@@ -44,6 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--rare", action="store_true", help="also what is marked `long` and rare: `make test-long`"
     )
     parser.addoption("--moderate", action="store_true", help="also what is long, but only by seconds")
+    parser.addoption("--backwards", action="store_true", help="each file's tests from the last to the first")
     parser.addoption("--only-long", action="store_true", help="only what is marked `long`: `make test-all`")
 
 
@@ -82,6 +84,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if item.get_closest_marker("ray"):
                 item.add_marker(pytest.mark.skip(reason="on a Ray cluster: make test-ray"))
     _choose_long(config, items)
+    if config.getoption("--backwards"):
+        items[:] = backwards(items)
     if fast.built():
         for item in items:
             if item.get_closest_marker("plain"):
@@ -164,6 +168,15 @@ def long_among(items: list[pytest.Item], without_moderate: bool = False) -> set[
             and index * num_kept // len(names) == (index - 1) * num_kept // len(names)
         )
     return found
+
+
+def backwards(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests of each file in reverse order, the files as they were.
+
+    Which test runs after which depends on the workers; one that needs an earlier one fails here.
+    """
+    files = groupby(items, key=lambda item: item.nodeid.partition("::")[0])
+    return [item for _, tests in files for item in reversed(list(tests))]
 
 
 def pytest_unconfigure() -> None:

@@ -1,7 +1,7 @@
-"""A real server whose engine can be hurt: `python -m tests.faulty_server [--simulate]`.
+"""A real server with injected faults: `python -m tests.faulty_server [--simulate]`.
 
-SIGUSR1 crashes the engine core in its next step; SIGUSR2 fails one row of its next step that has
-one. All else is what `sundog serve` composes; one request runs at a time, so that others wait.
+SIGUSR1 crashes the engine core in its next step; SIGUSR2 fails one row of its next step that has one.
+Otherwise it is `sundog serve` with one running request at a time, so that others wait.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""A process that was forked, with what tests use of `subprocess.Popen`."""
+"""Forked process with the methods of `subprocess.Popen` that tests use."""
 
 import os
 import select

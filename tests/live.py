@@ -1,4 +1,4 @@
-"""A server in a process of its own, and a stream of it, for tests that hurt it."""
+"""Server in a process of its own, and a stream of it, for tests of faults."""
 
 import json
 import os
@@ -95,6 +95,18 @@ class Live:
             assert time.monotonic() - start_s < START_S, f"no {name!r}"
             time.sleep(0.01)
         return found
+
+    def until_replaced(self, engines: list[psutil.Process]) -> float:
+        """Wait until others serve in the place of engine processes that end; how many seconds it took.
+
+        /health is 503 in between for so short a time that who polls it may miss that.
+        """
+        start_s = time.monotonic()
+        while set(others := self.below("sundog engine ")) & set(engines) or len(others) < len(engines):
+            assert time.monotonic() - start_s < START_S, f"{engines} were not replaced"
+            time.sleep(0.01)
+        self.until_health(200)
+        return time.monotonic() - start_s
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)

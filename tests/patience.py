@@ -1,4 +1,4 @@
-"""How long tests wait for what must come. Only one that hangs meets these limits, on busy machines too."""
+"""Timeouts of tests; only a hanging test reaches them, on busy machines too."""
 
 import inspect
 

@@ -1,4 +1,4 @@
-"""Ports in a row, for servers that are given one and take the next ones too."""
+"""Consecutive free ports, for servers that take the ports after theirs."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""Whether processes of others still run; any of them may end, and be forgotten, between two looks."""
+"""Check whether processes of others still run; any may end between two calls."""
 
 import re
 import time

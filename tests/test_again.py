@@ -1,4 +1,4 @@
-"""`python -m tests.again`: a few failures on the real clock are tried once more; all others stand."""
+"""`python -m tests.again`: a few failures on the real clock are rerun; all others stand."""
 
 import subprocess
 import sys

@@ -1,4 +1,5 @@
-"""Attacks of clients on a server, and the four laws of their data: where each is tested, and SIGTERM amid it.
+"""Attacks of clients on a server, and four laws on client data with the place of their tests; SIGTERM
+meanwhile.
 
 1. Whatever foreign code raises at a client's data is the error of that request alone.
 2. Its CPU, memory and wall time are bounded, and SIGTERM ends the server in the middle of it.

@@ -1,4 +1,4 @@
-"""The bench of engines is fair to all servers that it asks."""
+"""The engine benchmark treats all compared servers equally."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Arguments of our classes' constructors are named: a call has at most four positional ones."""
+"""Constructors of our classes take at most four positional arguments; others are named."""
 
 import ast
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A Python that ours starts imports our packages, and nothing from the folder that it is started in."""
+"""Child processes import our packages, and nothing from their working directory."""
 
 import ast
 import json

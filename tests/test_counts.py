@@ -1,4 +1,4 @@
-"""Calls a request, against the budget: what fails, and that it fails where a tenth is added."""
+"""Calls per request against the budget: an increase of a tenth fails."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The pages of the project name tests, files and commands that exist."""
+"""Tests, files and commands named in the project's pages exist."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""What holds whenever engines crash: requests, tokens and blocks are conserved, in every order of events."""
+"""Invariants under engine crashes: requests, tokens and blocks are conserved, in every order of events."""
 
 import random
 from collections.abc import Iterator

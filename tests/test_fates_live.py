@@ -57,7 +57,7 @@ def test_a_crash_of_the_engine_ends_what_had_begun_and_answers_what_had_not(serv
     waiting = Stream(server, prompt="The fox", max_tokens=20)
     waiting.accepted.wait()
     server.hurt(signal.SIGUSR1)
-    server.until_health(503)
+    server.until_it_says("it is started again in")
     refused = server.complete(max_tokens=4)
     if refused.status_code != 200:  # else the next core was up already
         assert refused.status_code == 503 and int(refused.headers["Retry-After"]) >= 1

@@ -1,4 +1,4 @@
-"""The gate between two commits: what fails it, and what noise does not."""
+"""The performance gate between two commits: what fails it, and its tolerance of noise."""
 
 import json
 import sys

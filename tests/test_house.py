@@ -1,4 +1,4 @@
-"""The house keeps its shape: no circles, floors in order, a name of its own for each class."""
+"""Structure of the source: no import cycles, layers in order, a unique name for each class."""
 
 import ast
 from collections import Counter
@@ -7,6 +7,7 @@ from functools import cache
 import pytest
 
 from tests.test_layers import ROOT
+from tools.unused import used, used_by_tests_alone
 
 SOURCES = ("actors", "runtime", "sim", "sundog")
 
@@ -23,6 +24,7 @@ FLOORS = (
     "sundog.sim.schedule",
     "sundog.sim.figures",
     "sundog.sim.deployment",
+    "sundog.sim.validation",
     "sundog.sim.explain",
     "sundog.sim.show",
 )
@@ -142,3 +144,25 @@ def test_every_room_has_its_floor() -> None:
     names = [path.parent.name for folder in SOURCES for path in (ROOT / folder).glob("*/__init__.py")]
     missing = [name for name in names if f"{name}/" not in text]
     assert not missing, f"docs/house.md does not name {', '.join(missing)}"
+
+
+# --- what nobody needs ---------------------------------------------------------------------------
+
+
+def test_no_name_is_there_for_tests_alone() -> None:
+    """What the product does not read is not kept because a test reads it: tests have helpers of their own."""
+    found = used_by_tests_alone()
+    assert not found, f"only tests use {found}: move it to them, or leave it out"
+
+
+def test_a_name_that_only_a_definition_or_a_docstring_has_is_not_used() -> None:
+    text = """
+class Pool:
+    size: int = 0
+    def take(self, rest):
+        'Take from `spare` as `give` does.'
+        return self.take_all(rest, limit=2, field=getattr(self, "grown"))
+"""
+    assert set(used(ast.parse(text))) == {
+        *("int", "self", "take_all", "rest", "limit", "field", "getattr", "grown")
+    }

@@ -1,7 +1,6 @@
-"""The laws of the composed graph, on random workloads that do not fit their tiny pools.
+"""Invariants of the composed graph, on random workloads larger than their tiny pools.
 
-Whatever is asked of it: requests, blocks and time are conserved, and the same seed gives the same
-bytes however Trio shuffles.
+Requests, blocks and time are conserved, and the same seed gives the same bytes however Trio shuffles.
 """
 
 import random
@@ -401,6 +400,7 @@ def test_the_scheduler_cannot_see_output_lengths() -> None:
         "has_remote_kv",
         "refused",
         "retry_after_s",
+        "reached_s",
         "hands_over",
         "begun",
         "trace_headers",

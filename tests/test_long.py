@@ -1,11 +1,11 @@
-"""What `make test` leaves out is what `make test-all` runs."""
+"""`make test-all` runs exactly what `make test` leaves out."""
 
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.conftest import long_among
+from tests.conftest import backwards, long_among
 
 
 def item(name: str, **marked: object) -> Any:
@@ -45,3 +45,15 @@ def test_what_is_moderate_is_left_out_by_make_test_alone() -> None:
     items = [item("a", reason="seconds", moderate=True), item("b", reason="minutes"), item("c")]
     assert long_among(items) == {"a", "b"}
     assert long_among(items, without_moderate=True) == {"b"}
+
+
+def test_tests_run_backwards_within_their_files() -> None:
+    """Files stay in order, so that workers begin with what takes longest."""
+    names = ("a.py::one", "a.py::two", "b.py::one", "a_b.py::one[1]", "a_b.py::one[2]")
+    assert [each.nodeid for each in backwards([item(name) for name in names])] == [
+        "a.py::two",
+        "a.py::one",
+        "b.py::one",
+        "a_b.py::one[2]",
+        "a_b.py::one[1]",
+    ]

@@ -29,7 +29,7 @@ DATA_ENDINGS = frozenset(
     "csv cuh gz html ipynb json jsonl lock log npz parquet partial pdf safetensors svg toml txt".split()
 )
 
-FOREIGN_FOLDERS = ("1_Pooling", "HTTP", "Qwen", "llm-d.ai", "vllm", "workloads")
+FOREIGN_FOLDERS = ("1_Pooling", "HTTP", "Qwen", "dist", "llm-d.ai", "vllm", "workloads")
 """First parts of paths that lie elsewhere, or that are none."""
 FOREIGN_FILES = ("json.py", "minimax_m2.py", "ranked.py", "runtime.py", "sim.py")
 """Files of vLLM, and of users."""
@@ -40,7 +40,7 @@ VLLM = "Scheduler.update_from_output", "Request.arrival_time"
 FIELDS = frozenset(
     """
     attention context_management dense emulation fleet gen_ai host output_config part reasoning response
-    structured_outputs sundog tenant text thinking ttft_s workload
+    structured_outputs sundog tenant text thinking tokenizer ttft_s workload
     """.split()
 )
 """First parts of the names of fields, in bodies, files and figures: their parts are words of the code."""
@@ -53,7 +53,7 @@ FOREIGN_WORDS = frozenset(
     random_sample apply_top_k_top_p use_one_mma_wg tile_size_fwd_sm90 num_splits_heuristic mlp_of LLLG
     CONNECT GPU_MODEL HF_HUB_OFFLINE OTEL_BSP_SCHEDULE_DELAY PARENT gemv traceparent tracestate patience_s
     FOLLOWED http_requests_total request_success_total spec_decode web_search_20250305 fp8_ds_mla tracing
-    preemption_mode bfdot usdot sdot bfmmla smmla dp8tp2x2
+    HF_ENDPOINT preemption_mode bfdot usdot sdot bfmmla smmla dp8tp2x2
     """.split()
 )
 """Plain names of other programs, of instructions, and of what a name is made of."""

@@ -1,4 +1,4 @@
-"""A policy that never answers, in a live `sundog emulate`: the process ends, and says where it is."""
+"""A user policy that never returns, in a live `sundog emulate`: the process ends, and names the place."""
 
 import signal
 import threading

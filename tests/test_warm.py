@@ -1,4 +1,4 @@
-"""A fork of imported code is the command that a fresh interpreter runs."""
+"""A command in a fork of imported code equals one in a fresh interpreter."""
 
 import os
 import signal

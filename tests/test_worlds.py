@@ -1,4 +1,4 @@
-"""Both worlds take the same decisions: torch on the virtual clock beside the cost backend."""
+"""Real and simulated engines take the same decisions: torch on the virtual clock against the cost backend."""
 
 import random
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Commands in forks of a process that has imported them: `python -m sundog` without its imports.
+"""Commands in forks of a process that has imported them: `python -m sundog` without the time of its imports.
 
 A fork runs the same module as `__main__`, with arguments, output, environment and exit code of its own, and
 is a child of the tests' own process. What a fresh interpreter alone can show is run by `subprocess`: what is

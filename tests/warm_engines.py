@@ -1,4 +1,4 @@
-"""Processes that engines are forked from, forked themselves: a server of the tests starts one at once.
+"""Pre-imported processes that engines are forked from, so that servers in tests start engines at once.
 
 A server forked from a process that has imported torch has it in memory, and so has a fork of that server. The
 new process is a child of the server, has the arguments, the input and the descriptor that `subprocess` would

@@ -1,4 +1,4 @@
-"""The command line where a module is not installed: `python -m tests.without MODULE COMMAND...`."""
+"""Command line with a missing module: `python -m tests.without MODULE COMMAND...`."""
 
 import sys
 

@@ -1,8 +1,8 @@
-"""The HTTP surface, compatible with OpenAI's and Anthropic's: what clients send and receive.
+"""HTTP API, compatible with OpenAI's and Anthropic's: request bodies, answers and errors.
 
-`routes/` has a file for each family of routes, `bodies/` what clients may send, `answers/` what they receive,
-`errors.py` what they receive instead, `exposition/` what operators see. To add a field, add it to its body
-and to `Generate`; to add a route, add it to `routes/` and to `openapi.py`.
+`routes/` has a file for each family of routes, `bodies/` the request bodies, `answers/` the response shapes,
+`errors.py` the errors, `exposition/` the metrics for operators. To add a field, add it to its body and to
+`Generate`; to add a route, add it to `routes/` and to `openapi.py`.
 """
 
 from sundog.actors.api.address import PortInUse

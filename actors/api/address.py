@@ -1,4 +1,4 @@
-"""The address of a server: the socket that listens there, and why none can."""
+"""Listening sockets of a server, with errors that name the option to change."""
 
 import errno
 import socket
@@ -9,12 +9,12 @@ from sundog.actors.config import ConfigError
 
 
 class PortInUse(ConfigError):
-    """Raised if another process listens at the port."""
+    """Another process listens on the port."""
 
 
 @contextmanager
 def named_errors(host: str, port: int) -> Iterator[None]:
-    """Raise a ConfigError that names the option to change in place of an error of a socket."""
+    """Convert socket errors to a ConfigError that names the option to change."""
     try:
         yield
     except (OSError, UnicodeError) as error:
@@ -30,7 +30,7 @@ def named_errors(host: str, port: int) -> Iterator[None]:
 
 
 def listen(host: str, port: int, *, backlog: int = 1, shares_port: bool = False) -> socket.socket:
-    """Return a listening socket; the kernel deals connections out to all that `shares_port`.
+    """Return a listening socket; the kernel spreads connections over sockets with `shares_port`.
 
     Raises ConfigError that names the option to change.
     """

@@ -1,4 +1,4 @@
-"""The app: its routes, and what happens around every request, CORS included."""
+"""The web app: routes, and the checks around every request, including CORS."""
 
 import os
 from collections.abc import Awaitable, Callable, Sequence
@@ -42,12 +42,12 @@ ANY = "*"
 
 @dataclass(frozen=True, slots=True)
 class Cors:
-    """The origins whose pages may call; `*` lets all."""
+    """Origins whose pages may call; `*` allows all."""
 
     origins: Sequence[str]
 
     def install(self, app: Quart) -> None:
-        """Answer browsers' questions before keys are asked for, and mark every answer."""
+        """Answer preflight requests before keys are checked, and add CORS headers to every response."""
         app.before_request(self._answer_preflight)
         app.after_request(self._mark)
 
@@ -107,7 +107,6 @@ ROUTES = (
 
 
 def new_id() -> str:
-    """The unique part of an id."""
     return os.urandom(16).hex()
 
 
@@ -135,12 +134,11 @@ def create_app(
 ) -> HttpApp:
     """Return the OpenAI-compatible app in front of `llm`; serve it with `serve_http`.
 
-    `codec` gives tokens their text, `spell` errors their shape. With `keys`, every path under /v1
-    needs one. A body larger than `max_body_bytes` is answered with 413, one that takes longer than
-    `body_timeout_s` to arrive with 408. /metrics shows what `exposition` counts, requests over HTTP too;
-    /dashboard shows `live`. Answers are traced as `spans`, if given; `in_flight` holds what is under way.
-    `http` says how many headers a request may have, and whose pages may call. Operators work at `control`,
-    and `limits` count the answers of each key, `bodies` the bytes of bodies under way.
+    `codec` turns tokens into text, `spell` shapes errors. With `keys`, every path under /v1 needs one. A body
+    larger than `max_body_bytes` gets 413, one that takes longer than `body_timeout_s` to arrive 408. /metrics
+    shows `exposition`, including requests over HTTP; /dashboard shows `live`. Answers are traced as `spans`,
+    if given; `in_flight` holds unfinished requests. `http` limits headers and names the allowed origins.
+    Operators use `control`; `limits` count the answers of each key, `bodies` the bytes of bodies in progress.
     """
     app = HttpApp(__name__, static_folder=None, template_folder=None)
     app.request_class = partial(ApiRequest, bodies or BodiesUnderWay())  # type: ignore[assignment]

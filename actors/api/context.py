@@ -1,4 +1,4 @@
-"""The things that routes share: the address of AsyncLLM, the model's card, and what was logged so far."""
+"""State shared by routes: AsyncLLM's address, the model's card, and names logged so far."""
 
 import hashlib
 import logging
@@ -26,13 +26,13 @@ MAX_REMARKS = 1000
 
 @cache
 def fingerprint(model: str, max_model_len: int) -> str:
-    """`sundog-VERSION-DIGEST`; the same for the same model and version."""
+    """Return `sundog-VERSION-DIGEST`, the same for the same model and version."""
     digest = hashlib.blake2b(f"{model} {max_model_len}".encode(), digest_size=4).hexdigest()
     return f"sundog-{server_version()}-{digest}"
 
 
 def server_version() -> str:
-    """Sundog's, as it is installed."""
+    """Return the installed version of Sundog."""
     try:
         return version("sundog")
     except PackageNotFoundError:
@@ -41,9 +41,9 @@ def server_version() -> str:
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """The served model, as clients may know it.
+    """Served model as clients see it.
 
-    `created` is in Unix seconds. `defaults` are for requests that do not say how they are sampled.
+    `created` is in Unix seconds. `defaults` are the sampling defaults.
     """
 
     name: str
@@ -51,18 +51,20 @@ class ServedModel:
     created: int
     owned_by: str = "sundog"
     aliases: tuple[str, ...] = ()
-    """Further names by which clients may ask for it."""
+    """Further names of the model for clients."""
     adapters: tuple[Adapter, ...] = ()
     defaults: SamplingDefaults = NEUTRAL
     vectors: VectorSizes | None = None
-    """The sizes that its vectors may have; None for a model that generates text."""
+    """Sizes that its vectors may have; None for a model that generates text."""
     max_loras: int | None = None
-    """The number of adapters that it is said to take at once; None where it takes none."""
+    """Number of adapters reported as the limit; None without adapters."""
     loads_adapters: bool = False
-    """True if adapters may come and go while it is served."""
+    """Whether adapters may be loaded and unloaded at run time."""
 
     def card(self, adapter: Adapter | None, alias: str | None = None) -> dict[str, object]:
-        """The entry of an adapter, whose parent is the model, or of the model itself, perhaps by an alias."""
+        """Return the entry in /v1/models of the model, of an alias, or of an adapter, whose parent is the
+        model.
+        """
         name = alias or self.name if adapter is None else adapter.name
         return {
             "id": name,
@@ -76,7 +78,7 @@ class ServedModel:
         }
 
     def _permission(self, name: str) -> dict[str, object]:
-        """Return what OpenAI's API once said of each model; clients of vLLM may read it."""
+        """Return the permission object of OpenAI's old API, which clients of vLLM may read."""
         digest = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
         return {
             "id": f"modelperm-{digest}",
@@ -96,11 +98,11 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class AnswerFormats:
-    """The way in which the model writes calls and reasoning: names of parsers, None where it does not.
+    """Formats of calls and reasoning: names of parsers, None if unknown.
 
-    Without `auto_tools` only calls that a client requires are looked for. With `thought` a grammar holds from
-    the end of the reasoning on, and its tokens are counted. A streamed choice is sent by `stream_interval`
-    tokens, but for its first token and its last tokens.
+    Without `auto_tools` only required calls are parsed. With `thought` a grammar starts after the reasoning,
+    whose tokens are counted. A streamed choice is sent every `stream_interval` tokens, but its first token
+    and the last ones at once.
     """
 
     tool_call_parser: str | None = None
@@ -115,10 +117,11 @@ PLAIN_ANSWERS = AnswerFormats()
 
 @dataclass(frozen=True, slots=True)
 class ApiContext:
-    """Shared by all routes of one app.
+    """State shared by all routes of one app.
 
-    `codec` gives tokens their text, None where they are only counted. `new_id` makes the unique part of an
-    answer's id; `remarked` holds the unknown fields already logged. `large_bodies` are parsed one at a time.
+    `codec` turns tokens into text, None if they are only counted. `new_id` makes the unique part of an
+    answer's id; `remarked` holds the unknown fields already logged. `large_bodies` limits large bodies to one
+    at a time.
     """
 
     llm: LLM
@@ -130,33 +133,33 @@ class ApiContext:
     spell: ErrorShape = as_vllm
     answers: AnswerFormats = PLAIN_ANSWERS
     has_key: bool = False
-    """True if clients need a key."""
+    """Whether clients need a key."""
     admin_key: str | None = None
     live: LiveEvents | None = None
-    """The events of the live page; None where nothing is measured."""
+    """Events of the live page; None without metrics."""
     emulation: Emulation | None = None
-    """The emulation that is served; None where a model computes."""
+    """Emulation that is served; None for a real model."""
     adapters: dict[str, Adapter] = field(default_factory=dict)
-    """The adapters that there are now, by name."""
+    """Loaded adapters by name."""
     keeps_responses: bool = True
-    """True if clients may come back to responses: not where the next request may go to another process."""
+    """Whether responses are stored; not if the next request may reach another process."""
     remarked: set[str] = field(default_factory=set)
     limits: ConcurrencyLimits = field(default_factory=LocalLimits)
     large_bodies: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))
 
     @property
     def fingerprint(self) -> str:
-        """The mark of this server in its answers: its version, and a digest of what it serves."""
+        """Fingerprint of this server in its answers: its version, and a digest of what it serves."""
         return fingerprint(self.model.name, self.model.max_model_len)
 
     @property
     def cards(self) -> list[dict[str, object]]:
-        """The entries of /v1/models, with vLLM's additions to OpenAI's fields: the model, its adapters."""
+        """Entries of /v1/models with vLLM's further fields: the model and its adapters."""
         aliases = [self.model.card(None, alias) for alias in self.model.aliases]
         return [self.model.card(None), *aliases, *map(self.model.card, self.adapters.values())]
 
     def check_model(self, name: str | None) -> Adapter | None:
-        """The adapter of this name; None for the served model's name, or none. Raises a 404 for any other."""
+        """Return the adapter of this name, or None for the served model; raises 404 for unknown names."""
         if not name or name == self.model.name or name in self.model.aliases:
             return None
         if (adapter := self.adapters.get(name)) is not None:
@@ -166,14 +169,16 @@ class ApiContext:
         raise ApiError(404, missing, "model", "model_not_found")
 
     def must_generate(self, what: str) -> None:
-        """Raises a 404 unless the model generates text; `what` is the API that was asked for."""
+        """Raise 404 unless the model generates text; `what` is the requested API."""
         if self.model.vectors is not None:
-            raise ApiError(404, f"The model does not support {what}: it makes vectors, at /v1/embeddings.")
+            raise ApiError(
+                404, f"The model does not support {what}: it is an embedding model: use /v1/embeddings."
+            )
 
     def must_reason(self, field: str) -> None:
-        """Raises a 400 unless it can be told where an answer's reasoning ends; `field` bounds it.
+        """Raise 400 unless the end of reasoning can be detected; `field` limits reasoning.
 
-        An emulated answer has no tokens of its own that begin reasoning: there every bound is kept.
+        Emulated answers have no reasoning of their own, so every limit is accepted there.
         """
         if self.answers.reasoning_parser is None:
             raise invalid(f"{field} needs a server with --reasoning-parser: leave it out.", field)
@@ -182,7 +187,7 @@ class ApiContext:
             raise invalid(f"{field} needs a model whose tokenizer has {marks}: leave it out.", field)
 
     def must_embed(self, what: str = "Embeddings") -> VectorSizes:
-        """Return how long vectors may be; raises a 404 for the API `what` unless the model makes some."""
+        """Return the allowed vector sizes; raises 404 for the API `what` unless the model embeds."""
         if self.model.vectors is None:
             raise ApiError(404, f"The model does not support {what} API: it generates text.")
         return self.model.vectors
@@ -192,9 +197,9 @@ class ApiContext:
         self._remark_once("ignoring the unknown field %s of a request body", shown(name))
 
     def remark_left_out(self, name: str) -> None:
-        """Log that a part of a request was left out, which another server would act on, once per kind."""
+        """Log that a part of a request for another vendor's server was ignored, once per kind."""
         kind = name.partition("(")[2].rstrip(")") or name
-        self._remark_once("leaving out %s of a request: this server has none", shown(kind))
+        self._remark_once("ignoring %s of a request: this server has none", shown(kind))
 
     def _remark_once(self, sentence: str, name: str) -> None:
         if name not in self.remarked and len(self.remarked) < MAX_REMARKS:

@@ -1,7 +1,7 @@
-"""The bytes of bodies under way, of all requests and of each key's: a server holds what clients send.
+"""Limits on the bytes of request bodies in memory, in total and per key.
 
-Law: no number of clients makes a server hold more than `most_bytes` of bodies, nor those of one key more than
-`most_bytes_of_a_key`; the request whose piece would is refused, and the others go on.
+Law: the bodies in memory never exceed `most_bytes`, nor those of one key `most_bytes_of_a_key`. A request
+whose next piece would exceed a limit is refused; others continue.
 """
 
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ MOST_BYTES_OF_A_KEY = 2**26
 
 
 class HasBody(Protocol):
-    """A request: the digest of its key, if keys tell clients apart, and the bytes of its body so far."""
+    """Request that has a body: the digest of its key, if keys distinguish clients, and its bytes so far."""
 
     num_body_bytes: int
 
@@ -22,7 +22,7 @@ class HasBody(Protocol):
 
 @dataclass(slots=True)
 class BodiesUnderWay:
-    """The requests whose bodies are held."""
+    """Requests whose bodies are in memory."""
 
     most_bytes: int = MOST_BYTES
     most_bytes_of_a_key: int = MOST_BYTES_OF_A_KEY
@@ -30,7 +30,7 @@ class BodiesUnderWay:
     _requests: list[HasBody] = field(default_factory=list)
 
     def add(self, request: HasBody, num_bytes: int) -> bool:
-        """Count a piece of a body; False if there is no room, and the request is to be refused."""
+        """Count a piece of a body; return False if the request must be refused for lack of room."""
         if self.num_bytes + num_bytes > self.most_bytes:
             return False
         if request.owner is not None and self.num_bytes + num_bytes > self.most_bytes_of_a_key:
@@ -44,7 +44,7 @@ class BodiesUnderWay:
         return True
 
     def release(self, request: HasBody) -> None:
-        """Forget a request that is over, or whose body was dropped."""
+        """Stop counting a request that ended, or whose body was dropped."""
         if request.num_body_bytes:
             self._requests = [each for each in self._requests if each is not request]
             self.num_bytes -= request.num_body_bytes

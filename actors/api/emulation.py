@@ -1,4 +1,4 @@
-"""An emulated engine as the API sees it: its lag, its faults, and its transfers of KV blocks."""
+"""Emulated engine as the API uses it: its lag, faults, and transfers of KV blocks."""
 
 import time
 from collections.abc import Mapping
@@ -18,22 +18,22 @@ Params = Mapping[str, object]
 
 
 class BlockTables(Protocol):
-    """The blocks that requests hold."""
+    """Block tables of requests, of which a transfer reports the ids."""
 
     def follow(self, request_id: str) -> None:
-        """Remember the blocks of a request that is about to be submitted."""
+        """Store the block table of a request that is about to be submitted."""
         ...
 
     def take(self, request_id: str) -> list[int]:
-        """The blocks that it held last, which are forgotten."""
+        """Remove and return the blocks that the request held last."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Transfers:
-    """The transfers of KV blocks to other servers: this server's name, and how long a token takes.
+    """Transfers of KV blocks to other servers: this server's name, and the seconds per token.
 
-    Blocks go whole, as they do between simulated engines (`sim/fleet/links.py`).
+    Blocks go as a whole, as between simulated engines (`sim/fleet/links.py`).
     """
 
     tables: BlockTables
@@ -45,9 +45,9 @@ class Transfers:
     block_size: int = 1
 
     def begins(self, params: Params, request_id: str) -> float | None:
-        """A request begins: how long its prompt is on its way here, None where it is computed here.
+        """Return the seconds until a prompt's blocks arrive; None if it is computed here.
 
-        Raises 400 for what does not say from where.
+        Raises 400 if the source is missing.
         """
         if _is_on(params, "do_remote_decode"):
             self.tables.follow(request_id)
@@ -56,7 +56,7 @@ class Transfers:
         for name in NEEDED:
             if params.get(name) is None:
                 raise invalid(
-                    f"{FIELD} has do_remote_prefill and no {name}: say where the blocks are.", FIELD
+                    f"{FIELD} has do_remote_prefill and no {name}: send the place of the blocks.", FIELD
                 )
         num_tokens = params.get("remote_num_tokens", 0)
         if type(num_tokens) is not int or not 0 <= num_tokens <= MOST_TOKENS:
@@ -64,7 +64,9 @@ class Transfers:
         return -(-num_tokens // self.block_size) * self.block_size * self.token_s
 
     def ended(self, params: Params, request_id: str, num_tokens: int) -> dict[str, object] | None:
-        """Return the account of an answer's `num_tokens` tokens of blocks, if another server fetches them."""
+        """Return the transfer parameters of an answer with `num_tokens` tokens, if another server fetches
+        its blocks.
+        """
         if not _is_on(params, "do_remote_decode"):
             return None
         return {
@@ -92,19 +94,21 @@ def _is_on(params: Params, name: str) -> bool:
 
 
 NO_FAULTS = (
-    f"{INJECT} is for an emulated server that serves HTTP in one process: leave it out, or run"
+    f"{INJECT} needs an emulated server with one HTTP process: leave it out, or run"
     " `sundog emulate` with --api-processes 1."
 )
 
 
 class Headers(Protocol):
-    """The headers of a request, by name."""
+    """Headers of a request by name."""
 
     def get(self, key: str, /) -> str | None: ...
 
 
 def no_fault(headers: Headers) -> Fault | None:
-    """None, for a request that asks for no fault; raises ApiError where none can be injected."""
+    """Return None if the request asks for no fault; raise ApiError otherwise, since this server injects
+    none.
+    """
     if headers.get(INJECT) is not None:
         raise invalid(NO_FAULTS, INJECT)
     return None
@@ -112,7 +116,7 @@ def no_fault(headers: Headers) -> Fault | None:
 
 @dataclass(frozen=True, slots=True)
 class Emulation:
-    """An emulated engine as its server knows it."""
+    """Emulated engine with its lag, faults and transfers."""
 
     lag: Lag
     front_end: FrontEnd
@@ -120,13 +124,15 @@ class Emulation:
     transfers: Transfers | None = None
 
     def taken(self, began_s: float) -> None:
-        """The engine has a request whose headers had come at `began_s`, by `time.perf_counter`."""
+        """Record that the engine accepted a request whose headers arrived at `began_s`
+        (`time.perf_counter`).
+        """
         self.front_end.took((time.perf_counter() - began_s) * self.lag.time_scale)
 
     async def befall(self, headers: Headers) -> Fault | None:
-        """Let a request meet its fault, if it has one; raises ApiError for one that is refused.
+        """Return the fault that the request asks for, if any; raises ApiError for injected refusals.
 
-        What happens to its answer is left to the caller, which is given the fault.
+        The caller applies the fault to the answer.
         """
         if self.faults is None:
             return no_fault(headers)

@@ -1,9 +1,9 @@
-"""Every error leaves as {"error": {message, type, param, code}}, spelled as vLLM or as OpenAI does.
+"""Errors as {"error": {message, type, param, code}}, in vLLM's or OpenAI's form.
 
-vLLM's `code` is the status and its `type` the name of an exception; OpenAI's are words.
+In vLLM `code` is the status and `type` the name of an exception; in OpenAI's both are words.
 
-Law: a mistake of the caller is an `ApiError` with a 4xx status; any other exception is a bug: it goes to the
-log with its traceback, and the client gets a 500 without internals.
+Law: a mistake of the caller is an `ApiError` with a 4xx status; any other exception is a bug: its traceback
+is logged, and the client gets a 500 without internals.
 """
 
 import json
@@ -34,7 +34,7 @@ BROKEN = "The server could not finish this request; its log says why."
 
 @dataclass(slots=True)
 class ApiError(Exception):
-    """An answer other than 200; `code` is OpenAI's word for it."""
+    """Error answer to a request; `code` is the error's code in OpenAI's form."""
 
     status: int
     message: str
@@ -42,13 +42,13 @@ class ApiError(Exception):
     code: str | None = None
     headers: dict[str, str] = field(default_factory=dict)
     is_malformed: bool = False
-    """True if the body has another shape than its route's: a field is missing, or of another type."""
+    """Whether the body has the wrong shape: a field is missing, or has the wrong type."""
 
 
 NAMED_BY_CODE = {INVALID_INPUT: "InvalidUserInput", NO_RESPONSE: "invalid_request_error"}
-"""vLLM's `type` where the status does not say it."""
+"""vLLM's `type` for codes that do not follow from the status."""
 ErrorShape = Callable[[ApiError], dict[str, object]]
-"""The spelling of an error: a function that returns the JSON object that the client reads."""
+"""Function from an error to the JSON object for the client."""
 
 EXCEPTIONS = {
     400: "BadRequestError",
@@ -57,13 +57,13 @@ EXCEPTIONS = {
     501: "NotImplementedError",
     503: "ServiceUnavailableError",
 }
-"""vLLM's `type` by status; for others it is HTTP's own phrase."""
+"""vLLM's `type` by status; others have HTTP's own phrase."""
 
 
 def as_vllm(error: ApiError) -> dict[str, object]:
-    """`code` is the status; an unknown URL or method has HTTP's phrase alone, as a missing key has.
+    """Return vLLM's form: `code` is the status; unknown URLs, methods and missing keys have HTTP's phrase.
 
-    A malformed body has the phrase, too, and `param` is the place in it: body.messages.0.role.
+    A malformed body has the phrase, too, and `param` is the path of the field: body.messages.0.role.
     """
     if error.status == 401:
         return {"error": "Unauthorized"}
@@ -81,7 +81,7 @@ def _place(param: str | None) -> str:
 
 
 def as_openai(error: ApiError) -> dict[str, object]:
-    """`code` is a word, or null."""
+    """Return OpenAI's form: `code` is a word or null."""
     kind = "invalid_request_error" if error.status < 500 else "server_error"
     if error.status == 429:
         kind = "rate_limit_error"
@@ -89,7 +89,7 @@ def as_openai(error: ApiError) -> dict[str, object]:
 
 
 def as_anthropic(error: ApiError) -> dict[str, object]:
-    """Anthropic's, for its own routes."""
+    """Return the error in Anthropic's form, for the routes of its API."""
     kind = ANTHROPIC.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
     return {"type": "error", "error": {"type": kind, "message": error.message}}
 
@@ -106,12 +106,12 @@ SHAPES: dict[str, ErrorShape] = {"vllm": as_vllm, "openai": as_openai}
 
 
 def invalid(message: str, param: str | None, code: str | None = None) -> ApiError:
-    """400: the caller must change the request."""
+    """Return a 400: the caller must change the request."""
     return ApiError(400, message, param, code)
 
 
 def shown(value: object) -> str:
-    """A value from a body as JSON, short enough for a message; a large one is not written out."""
+    """Return a value from a body as short JSON for a message; a large one is not written out."""
     if isinstance(value, str):
         value = value[: SHOWN_CHARACTERS + 1]
     text = ""
@@ -123,7 +123,7 @@ def shown(value: object) -> str:
 
 
 def refusal(refused: Refused, prompt_field: str) -> ApiError:
-    """AsyncLLM's refusal as an answer; `prompt_field` is what this route calls the prompt."""
+    """Convert AsyncLLM's refusal to an error; `prompt_field` is this route's name of the prompt."""
     if refused.kind == "overloaded":
         headers = retry_after(refused.retry_after_s)
         return ApiError(429, refused.reason, param=refused.param, code="rate_limit_exceeded", headers=headers)
@@ -136,12 +136,12 @@ def refusal(refused: Refused, prompt_field: str) -> ApiError:
 
 
 def unavailable(message: str, retry_after_s: float | None) -> ApiError:
-    """503: no engine is up; `retry_after_s` None if none ever will be."""
+    """Return a 503: no engine is up; `retry_after_s` is None if none ever will be."""
     return ApiError(503, message, param=None, code="engine_unavailable", headers=retry_after(retry_after_s))
 
 
 def retry_after(seconds: float | None) -> dict[str, str]:
-    """The header that says when to come back, in whole seconds."""
+    """Return the Retry-After header, in whole seconds."""
     return {} if seconds is None else {"Retry-After": str(max(1, math.ceil(seconds)))}
 
 
@@ -200,7 +200,7 @@ requests_log = logging.getLogger("sundog.requests")
 
 
 def log_refusals(app: Quart) -> None:
-    """Log which client was turned away, with the status; the reason may quote a prompt, and is not logged."""
+    """Log the client and status of each refusal; not the reason, which may quote a prompt."""
 
     async def note(response: Response) -> Response:
         if request.method == "POST" and response.status_code >= 400:

@@ -1,4 +1,4 @@
-"""The front of a graph: HTTP in this process, or in several at one port (`runtime/doors`)."""
+"""Front of a graph: HTTP in this process, or in several at one port (`runtime/doors`)."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def spans_to(endpoint: str | None, model: str) -> "Iterator[Spans | None]":
-    """Spans that go to this collector, the last of them at the end; without one nothing is even imported."""
+    """Yield spans to this collector, flushed at the end; None without one, and nothing is imported."""
     if endpoint is None:
         yield None
         return
@@ -46,9 +46,9 @@ def spans_to(endpoint: str | None, model: str) -> "Iterator[Spans | None]":
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """The graph behind a front: AsyncLLM's address, what /metrics collects, the live page's events.
+    """Graph behind a front: AsyncLLM's address, metrics, and events of the live page.
 
-    `keys` say whom it lets in, None all; `stop` is set when the server is to end.
+    `keys` are the allowed clients, None for all; `stop` is set when the server shuts down.
     """
 
     llm: Ref[FromClients]
@@ -60,12 +60,12 @@ class Behind:
 
     @property
     def time_scale(self) -> float:
-        """Seconds of the run's clock in one of people's."""
+        """Seconds of the run's clock per real second."""
         return 1.0 if self.emulation is None else self.emulation.lag.time_scale
 
 
 class Front(Protocol):
-    """Serves HTTP until told to stop, and until what runs has ended or the grace is over.
+    """Server of HTTP until it is stopped, and until running requests end or the grace period is over.
 
     Reports its port. Raises ConfigError if it cannot listen.
     """
@@ -73,13 +73,13 @@ class Front(Protocol):
     async def serve(self, behind: Behind, *, task_status: trio.TaskStatus[int]) -> None: ...
 
     async def keys_changed(self) -> None:
-        """Let other clients in from now on."""
+        """Apply new keys from now on."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class OwnFront:
-    """The front that serves HTTP in this process."""
+    """Front that serves HTTP in this process."""
 
     served: ServedModel
     codec: TextCodec
@@ -110,11 +110,11 @@ class OwnFront:
         await serve_app(app, options, behind.stop, in_flight, scale=scale, task_status=task_status)
 
     async def keys_changed(self) -> None:
-        """Do nothing: the routes have the same object."""
+        """Do nothing: the routes share the same object."""
 
 
 class RemoteServer(Protocol):
-    """The server as a door sees it at the other end of its link."""
+    """Server as seen by a door at the other end of its link."""
 
     llm: LLM
     control: AnswerControl
@@ -124,24 +124,24 @@ class RemoteServer(Protocol):
     stop: trio.Event
 
     async def keys(self) -> ApiKeys | None:
-        """Return the keys of the clients that the server lets in; they change when it says so."""
+        """Return the keys of allowed clients, which change when the server reports it."""
         ...
 
     def open(self, control: AnswerControl) -> None:
-        """Have the server's orders done here."""
+        """Let the server control requests here."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """HTTP in one of several processes, in front of a graph that is elsewhere."""
+    """HTTP in one of several processes, in front of a graph in another."""
 
     served: ServedModel
     codec: TextCodec
     options: ServerOptions
 
     async def serve(self, remote: RemoteServer, *, task_status: trio.TaskStatus[int]) -> None:
-        """Like `Front.serve`. Responses are not kept: the next request may go to another door."""
+        """Serve like `Front.serve`, without storing responses: the next request may reach another door."""
         in_flight, options = AnswersInFlight(remote.llm), self.options
         keys = await remote.keys()
         with spans_to(options.otlp_traces_endpoint, self.served.name) as spans:
@@ -179,9 +179,9 @@ async def serve_app(
     scale: float = 1.0,
     task_status: trio.TaskStatus[int],
 ) -> None:
-    """Serve until `stop`; then turn new requests away while those that run finish.
+    """Serve until `stop`; then refuse new requests while running ones finish.
 
-    A second of people's is `scale` seconds of the run's clock.
+    A real second is `scale` seconds of the run's clock.
     """
 
     async def drain() -> None:

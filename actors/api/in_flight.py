@@ -1,4 +1,4 @@
-"""AsyncLLM as routes see it, the answers that are under way, and what operators do with them."""
+"""AsyncLLM as routes use it, unfinished answers, and operators' control of them."""
 
 import re
 from collections import OrderedDict
@@ -24,7 +24,7 @@ from sundog.actors.messages import (
 
 
 class LLM(Protocol):
-    """The interface of AsyncLLM for routes: answers, health, resets and drains are asked, cancels told."""
+    """Interface of AsyncLLM for routes."""
 
     @overload
     async def ask(self, message: Generate, /) -> Accepted | Refused: ...
@@ -48,34 +48,34 @@ class LLM(Protocol):
 
 
 MOST_OWNED = 10_000
-"""Requests whose keys are remembered: more than may be shown at a time, running, waiting and ended."""
+"""Number of requests to remember with their keys; larger than the number that the live page can show."""
 CHOICE = re.compile(r"^\d+_")
-"""The beginning of a choice's id, before that of its request."""
+"""Beginning of a choice's id, before that of its request."""
 RETRY_AFTER_S = 1.0
-"""The seconds after which to ask a stopping server again: by then whatever balances the load knows of it."""
+"""Seconds for Retry-After of a stopping server, by which time load balancers have noticed."""
 
 
 @dataclass(slots=True)
 class AnswersInFlight:
-    """Answers by the ids that their clients see, with the engine's requests that each is made of.
+    """Unfinished answers by the ids that their clients see, with the engine's requests for each.
 
-    While it is paused new ones wait at the gate, as they do in vLLM. It is the AnswerControl of its process.
+    While paused, new ones wait at the gate, as in vLLM. It is the AnswerControl of its process.
     """
 
     _llm: LLM
     _requests: dict[str, list[tuple[str, ...]]] = field(default_factory=dict)
     _may_pass: trio.Event | None = None
-    """The event that lets held requests pass; None while nothing is held up."""
+    """Event that lets held requests pass; None while not paused."""
     _is_empty: trio.Event = field(default_factory=trio.Event)
     num_held: int = 0
-    """The number of requests that wait at the gate."""
+    """Number of requests that wait at the gate."""
     is_closed: bool = False
-    """The server is about to end: what is under way finishes, and nothing new is begun."""
+    """Whether the server is shutting down: running requests finish, new ones are refused."""
     _owners: "OrderedDict[str, str]" = field(default_factory=OrderedDict)
-    """The key's digest of each of the latest requests that came with one."""
+    """Digest of the key of each of the latest requests that had one."""
 
     def begin(self, answer_id: str, request_ids: tuple[str, ...], owner: str | None = None) -> None:
-        """An answer is under way; two may have the id that their clients chose."""
+        """Add an unfinished answer; two may have the same id, chosen by their clients."""
         self._requests.setdefault(answer_id, []).append(request_ids)
         if owner is not None:
             self._owners.update(dict.fromkeys(request_ids, owner))
@@ -83,11 +83,11 @@ class AnswersInFlight:
                 self._owners.popitem(last=False)
 
     def is_of(self, owner: str, request_id: str) -> bool:
-        """Return True if a request, or the request that a choice belongs to, came with this key."""
+        """Return whether a request, or the request of a choice, was sent with this key."""
         return owner in (self._owners.get(request_id), self._owners.get(CHOICE.sub("", request_id)))
 
     def end(self, answer_id: str, request_ids: tuple[str, ...]) -> None:
-        """Note that an answer is over, or that its client has left."""
+        """Remove an answer that ended, or whose client left."""
         self._requests[answer_id].remove(request_ids)
         if not self._requests[answer_id]:
             del self._requests[answer_id]
@@ -99,7 +99,7 @@ class AnswersInFlight:
         return sum(map(len, self._requests.values()))
 
     async def abort(self, answer_ids: tuple[str, ...] | None) -> int:
-        """End these answers, or all, as if their clients had left; returns how many there were."""
+        """End these answers, or all, as if their clients had left; return their number."""
         chosen = dict.fromkeys(self._requests if answer_ids is None else answer_ids)
         aborted = [request_ids for name in chosen for request_ids in self._requests.get(name, ())]
         for request_ids in aborted:
@@ -108,7 +108,7 @@ class AnswersInFlight:
         return len(aborted)
 
     async def until_empty(self) -> None:
-        """Wait until none is under way."""
+        """Wait until no answer is unfinished."""
         while self._requests:
             await self._is_empty.wait()
 
@@ -117,23 +117,23 @@ class AnswersInFlight:
         return self._may_pass is not None
 
     async def hold(self) -> None:
-        """Hold up new ones; harmless when repeated."""
+        """Pause: make new requests wait; idempotent."""
         if self._may_pass is None:
             self._may_pass = trio.Event()
 
     async def release(self) -> None:
-        """Let all that are held up pass."""
+        """Resume: let all waiting requests pass."""
         if self._may_pass is not None:
             self._may_pass.set()
             self._may_pass = None
 
     async def close(self) -> None:
-        """Turn away new requests from now on, those too that are held up."""
+        """Refuse new requests from now on, including those at the gate."""
         self.is_closed = True
         await self.release()
 
     async def pass_gate(self) -> None:
-        """Wait while it is paused; raises a 503 once it is closed."""
+        """Wait while paused; raises 503 after `close`."""
         self.num_held += 1
         try:
             while self._may_pass is not None:
@@ -141,14 +141,14 @@ class AnswersInFlight:
         finally:
             self.num_held -= 1
         if self.is_closed:
-            raise unavailable("The server is about to stop: ask again, another may answer.", RETRY_AFTER_S)
+            raise unavailable("The server is shutting down: retry, another server may answer.", RETRY_AFTER_S)
 
 
 class AnswerControl(Protocol):
-    """Ends answers, holds new ones up, lets them pass again, waits, counts."""
+    """Control of answers: abort, pause, resume, wait, count."""
 
     async def abort(self, answer_ids: tuple[str, ...] | None) -> int:
-        """End these answers, or all; returns how many there were."""
+        """End these answers, or all; return their number."""
         ...
 
     async def hold(self) -> None: ...

@@ -1,10 +1,10 @@
-"""API keys: one for all (`--api-key`) or a file with one for each client (`--api-keys`).
+"""API keys: one for all (`--api-key`) or a file with one per client (`--api-keys`).
 
     [[key]]
     key = "sk-alice"      # or: sha256 = "…", so that the file holds no key
-    tenant = "alice"      # what policies see; a client cannot say another
+    tenant = "alice"      # for policies; a client cannot set another
     max_requests = 8      # answers at a time; more are refused with 429
-    priority = -1         # instead of what the client says
+    priority = -1         # overrides the client's
 
 Keys are compared by their digests, and are never logged.
 """
@@ -27,7 +27,7 @@ from sundog.actors.config import ConfigError
 
 
 class ApiKeys:
-    """The clients by the digests of their keys."""
+    """Clients by the digests of their keys."""
 
     def __init__(self, clients: Mapping[str, KeyHolder]) -> None:
         self._clients = dict(clients)
@@ -39,7 +39,7 @@ class ApiKeys:
 
     @classmethod
     def read(cls, path: Path) -> "ApiKeys":
-        """The keys of a file; raises ConfigError for what is not as it should be."""
+        """Read the keys of a file; raises ConfigError for invalid entries."""
         try:
             parsed = _File.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
         except OSError as error:
@@ -61,7 +61,7 @@ class ApiKeys:
         return cls(clients)
 
     def find(self, key: str) -> KeyHolder | None:
-        """Return the holder of a key; every guess takes the same time."""
+        """Return the holder of a key; a right and a wrong key take the same time."""
         given, found = _digest(key), None
         for digest, client in self._clients.items():
             if hmac.compare_digest(digest, given):
@@ -69,16 +69,16 @@ class ApiKeys:
         return found
 
     def replace(self, newer: "ApiKeys") -> None:
-        """Go on with other keys; whose key stays keeps the count of its answers, by its digest."""
+        """Replace the keys. A holder whose key is kept, by its digest, keeps its count of answers."""
         self._clients = newer._clients
 
     def to_json(self) -> bytes:
-        """Return JSON for another process that lets the same clients in; it has digests, and no key."""
+        """Return JSON with digests, not keys, for another process that allows the same clients."""
         return json.dumps({digest: asdict(client) for digest, client in self._clients.items()}).encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> "ApiKeys":
-        """Read back the keys that `to_json` has written."""
+        """Read the keys that `to_json` wrote."""
         return cls({digest: KeyHolder(**fields) for digest, fields in json.loads(data).items()})
 
 
@@ -107,20 +107,20 @@ LIVE = "/dashboard/events"
 OPEN = frozenset(("/health", "/ready", "/readyz", "/ping", "/version", "/metrics"))
 """Paths that probes and scrapers read without a key."""
 PAGES = frozenset(("/", "/dashboard", "/docs", "/openapi.json"))
-"""Pages that hold nothing of what clients ask; the live page asks its reader for the key."""
+"""Paths that need no key, since they show no clients' data; the live page asks its reader for one."""
 OPERATORS = "admin"
-"""The blueprint whose routes need the admin key instead."""
+"""Blueprint whose routes need the admin key instead."""
 
 
 def needs_key(path: str) -> bool:
-    """True unless the path is open: a new route needs the key until it is listed as open."""
+    """Return whether the path needs a key: all do unless listed as open."""
     return (path.rstrip("/") or "/") not in OPEN | PAGES
 
 
 def check_key(request: ApiRequest, keys: ApiKeys, admin_key: str | None = None) -> None:
-    """Note the client that asks; raises 401 unless a request that needs a key carries one.
+    """Store the request's client; raises 401 unless a request that needs a key has one.
 
-    The admin key opens the live page, too, and shows all of it.
+    The admin key also opens the live page, and shows all of it.
     """
     if not needs_key(request.path) or request.blueprint == OPERATORS:
         return

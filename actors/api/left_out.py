@@ -1,7 +1,7 @@
-"""The rule of the door: refuse what would change the answer, leave out what only another's server could do.
+"""Requests for another vendor's features: refuse what would change the answer, leave out the rest.
 
-What is left out is named, in a header of the answer and once in the log: tools that a vendor runs or that its
-models were trained on, their traces in a conversation, hints that its models know.
+Left out and named, in a header of the answer and once in the log: tools that a vendor runs or trained its
+models on, their traces in a conversation, hints for its models.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ MOST_NAMED = 16
 
 
 def noted(response: Response, left_out: Iterable[str], context: ApiContext) -> Response:
-    """The answer with the names of what was left out, such as `tools[1] (web_search)`; the first 16."""
+    """Add a header with the names of left-out parts, such as `tools[1] (web_search)`; the first 16."""
     if named := list(islice(left_out, MOST_NAMED)):
         response.headers[HEADER] = ", ".join(map(_in_ascii, named))
         for each in named:

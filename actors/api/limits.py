@@ -1,4 +1,4 @@
-"""Limits on how many answers the holder of a key has at a time."""
+"""Limits on the number of concurrent answers per API key."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -7,12 +7,14 @@ from typing import Protocol
 from sundog.actors.front.intake import Turnover
 
 MOST_IDLE = 1_000
-"""Clients that have nothing now, and whose turnover is still known."""
+"""Number of idle clients whose rate of answers is remembered."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyHolder:
-    """The holder of a key; its answers are counted under `limited_as`, or not at all if None."""
+    """Client that holds a key. Its answers count towards the limits of the key `limited_as`; None sets no
+    limits.
+    """
 
     limited_as: str | None = None
     tenant: str | None = None
@@ -21,11 +23,11 @@ class KeyHolder:
 
 
 Release = Callable[[], None]
-"""Gives back what was acquired; called once."""
+"""Function that gives back what was acquired; called once."""
 
 
 class LimitReached(Exception):
-    """A client has as many as it may; it can expect to be let in again in `room_in_s`."""
+    """Raised for a client at its limit; an answer of its own is expected to end in `room_in_s`."""
 
     def __init__(self, room_in_s: float) -> None:
         super().__init__(f"full for {room_in_s:g} s")
@@ -33,20 +35,20 @@ class LimitReached(Exception):
 
 
 class ConcurrencyLimits(Protocol):
-    """Counts for each client, in this process or for all HTTP processes of a server in one place."""
+    """Counts of each client's answers, in this process or for all HTTP processes of a server."""
 
     async def acquire(self, client: str, most: int | None) -> Release:
-        """Count one more for `client`, which may have `most` (None: any number). Raises LimitReached."""
+        """Count one more for `client`, whose limit is `most` (None: unlimited); raises LimitReached."""
         ...
 
 
 class LocalLimits:
-    """The counts of one process."""
+    """Counts of one process."""
 
     def __init__(self) -> None:
         self._active: dict[str, _Count] = {}
         self._idle: dict[str, _Count] = {}
-        """The clients that have nothing now, the longest idle first."""
+        """Clients without answers, the longest idle first."""
 
     async def acquire(self, client: str, most: int | None) -> Release:
         return self.acquire_now(client, most)

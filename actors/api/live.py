@@ -1,4 +1,4 @@
-"""The events of the live page: instants of the server, each made once for all that look."""
+"""Events of the live page: snapshots of the server, each made once for all readers."""
 
 import json
 import logging
@@ -22,20 +22,20 @@ FORECAST_EVERY_S = 1.0
 
 
 class LiveEvents(Protocol):
-    """The source of the live page's events; it says when pages are let go."""
+    """Source of the live page's events, which ends pages at shutdown."""
 
     draining: trio.Event
 
     async def event(self) -> bytes:
-        """The newest instant as a server-sent event."""
+        """Return the newest snapshot as a server-sent event."""
         ...
 
 
 @dataclass(slots=True)
 class Live:
-    """The page's state, refreshed at most every half second, forecasts once a second, in `nursery`.
+    """State of the page, refreshed at most every half second, forecasts once a second in `nursery`.
 
-    `facts` stay as they are. `draining` is set when the server is about to end: then pages are let go.
+    `facts` are constant. `draining` is set at shutdown: then pages are closed.
     """
 
     metrics: Metrics
@@ -46,16 +46,16 @@ class Live:
     draining: trio.Event = field(default_factory=trio.Event)
     accuracy: Accuracy = field(default_factory=Accuracy)
     posted: Counter[str] = field(default_factory=Counter)
-    """Requests over HTTP that are over, by their status: `2xx`, `4xx`, `5xx`."""
+    """Finished HTTP requests by status class: `2xx`, `4xx`, `5xx`."""
     _event: bytes = b""
     _made_s: float = float("-inf")
     _forecasts: dict[str, FirstToken] = field(default_factory=dict)
-    """The times, on the run's clock, at which requests are expected to have their first tokens."""
+    """Forecast times of first tokens by request, on the run's clock."""
     _forecast_s: float = float("-inf")
     _is_forecasting: bool = False
 
     async def event(self) -> bytes:
-        """The newest instant as a server-sent event; a forecast that is due is made meanwhile."""
+        """Return the newest snapshot as a server-sent event; compute a forecast that is due meanwhile."""
         if now_s() - self._made_s >= 0.9 * EVERY_S:
             self._made_s = now_s()
             if self.forecast is not None and now_s() - self._forecast_s >= FORECAST_EVERY_S:
@@ -75,7 +75,7 @@ class Live:
         return b"data: %s\n\n" % json.dumps(shown, separators=(",", ":"), default=str).encode()
 
     async def _look_ahead(self, forecast: Forecast) -> None:
-        """Forecast in a thread: hundreds of steps take a while."""
+        """Compute a forecast in a thread: hundreds of steps take a while."""
         if self._is_forecasting:
             return
         metrics, begin_s = self.metrics, now_s()
@@ -97,7 +97,7 @@ class Live:
                 found = await run_blocking(look_ahead, forecast, replica, seen, here, queued)
                 forecasts |= {name: each.less(-begin_s) for name, each in found.items()}
         except Exception:  # a user's policy runs there, and a page is no reason to fail
-            log.warning("the forecast failed, and there is none from now on", exc_info=True)
+            log.warning("the forecast failed and is switched off", exc_info=True)
             self.forecast, forecasts = None, {}
         finally:
             self._forecasts, self._is_forecasting = forecasts, False

@@ -1,8 +1,8 @@
-"""The OpenAPI document of the server: every route, with the bodies that its handlers check.
+"""OpenAPI document of the server: every route, with the bodies that its handlers check.
 
-The schemas are those of the very models that parse the bodies, so the document cannot say anything else.
-An optional field may be null, which means absent. Unknown fields are ignored; known ones that are not
-honoured are refused by name (`bodies/extras.py`) and do not appear.
+The schemas come from the models that parse the bodies, so that the document matches them. An optional field
+may be null, which means absent. Unknown fields are ignored; known but unsupported ones are refused by name
+(`bodies/extras.py`) and do not appear.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ JSON, EVENTS, TEXT = "application/json", "text/event-stream", "text/plain"
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A method of a path: what it is for, what it takes, and the types of content it answers with."""
+    """Method of a path: its summary, input, and content types of its answers."""
 
     method: str
     path: str
@@ -41,9 +41,9 @@ class Operation:
     answers: tuple[str, ...] = (JSON,)
     parameters: tuple[str, ...] = ()
     query: tuple[tuple[str, Json], ...] = ()
-    """Names after the path, with their schemas; one without a default must be there."""
+    """Query parameters with their schemas; those without a default are required."""
     is_admin: bool = False
-    """True if it needs the admin key."""
+    """Whether it needs the admin key."""
 
     @property
     def needs_key(self) -> bool:
@@ -68,36 +68,39 @@ OPERATIONS = (
         answers=(JSON, EVENTS),
     ),
     Operation(
-        "post", "/v1/completions", summary="Go on with texts.", body=CompletionBody, answers=(JSON, EVENTS)
+        "post", "/v1/completions", summary="Complete texts.", body=CompletionBody, answers=(JSON, EVENTS)
     ),
-    Operation("post", "/v1/embeddings", "The vectors of texts.", EmbeddingBody),
-    *(Operation("post", path, "How alike texts are, by their vectors.", ScoreBody) for path in SCORES),
-    *(Operation("post", path, "Documents by their likeness to a query.", RerankBody) for path in RERANKS),
+    Operation("post", "/v1/embeddings", "Embed texts.", EmbeddingBody),
+    *(
+        Operation("post", path, "Score the similarity of texts by their vectors.", ScoreBody)
+        for path in SCORES
+    ),
+    *(Operation("post", path, "Rank documents by similarity to a query.", RerankBody) for path in RERANKS),
     Operation(
         "post",
         "/v1/messages",
-        summary="Answer a conversation, in Anthropic's shape.",
+        summary="Answer a conversation (Anthropic's Messages API).",
         body=MessagesBody,
         answers=(JSON, EVENTS),
     ),
-    Operation("post", "/v1/messages/count_tokens", "How many tokens it has.", PromptBody),
+    Operation("post", "/v1/messages/count_tokens", "Count the tokens of a conversation.", PromptBody),
     Operation(
         "post",
         "/v1/responses",
-        summary="Answer, in the shape of OpenAI's responses.",
+        summary="Answer a conversation (OpenAI's Responses API).",
         body=ResponseBody,
         answers=(JSON, EVENTS),
     ),
-    Operation("post", "/v1/responses/input_tokens", "How many tokens its input has.", ResponseBody),
+    Operation("post", "/v1/responses/input_tokens", "Count the tokens of a response's input.", ResponseBody),
     Operation("get", "/v1/responses/{name}", "A response again.", parameters=("name",)),
     Operation("delete", "/v1/responses/{name}", "Forget a response.", parameters=("name",)),
-    Operation("post", "/v1/responses/{name}/cancel", "Go on with it no more.", parameters=("name",)),
-    Operation("get", "/v1/models", "The model, and its adapters."),
+    Operation("post", "/v1/responses/{name}/cancel", "Cancel a response.", parameters=("name",)),
+    Operation("get", "/v1/models", "List the model and its adapters."),
     Operation("get", "/v1/models/{name}", "One of them.", parameters=("name",)),
     Operation(
         "post",
         "/v1/load_lora_adapter",
-        summary="Load an adapter, if that is allowed.",
+        summary="Load an adapter, if the server allows it.",
         body=LoadAdapterBody,
         answers=(TEXT,),
     ),
@@ -108,50 +111,48 @@ OPERATIONS = (
         body=UnloadAdapterBody,
         answers=(TEXT,),
     ),
-    Operation("post", "/tokenize", "The tokens of a text or a conversation.", TokenizeBody),
-    Operation("post", "/detokenize", "The text of tokens.", DetokenizeBody),
+    Operation("post", "/tokenize", "Tokenize a text or a conversation.", TokenizeBody),
+    Operation("post", "/detokenize", "Detokenize token ids.", DetokenizeBody),
     Operation("get", "/tokenizer_info", "The tokenizer's configuration."),
-    Operation("get", "/", "What this is, and where to go on.", answers=(JSON, "text/html")),
-    Operation("get", "/health", "Whether requests are taken."),
-    Operation("get", "/ping", "The same, for load balancers."),
-    Operation("post", "/ping", "The same, for load balancers."),
-    Operation("get", "/ready", "Whether requests may be sent: not while the server drains."),
+    Operation("get", "/", "Welcome page with links.", answers=(JSON, "text/html")),
+    Operation("get", "/health", "Report whether the server accepts requests."),
+    Operation("get", "/ping", "Health check for load balancers."),
+    Operation("post", "/ping", "Health check for load balancers."),
+    Operation("get", "/ready", "Readiness: fails while the server drains."),
     Operation("get", "/readyz", "The same."),
-    Operation("get", "/is_sleeping", "Whether the model sleeps: it never does."),
-    Operation("get", "/load", "How many requests are being answered."),
+    Operation("get", "/is_sleeping", "Sleep state: always awake."),
+    Operation("get", "/load", "Number of unfinished requests."),
     Operation("get", "/metrics", "Metrics for Prometheus.", answers=(TEXT,)),
-    Operation("get", "/server_info", "The model, its engines, and how they compute a step."),
+    Operation("get", "/server_info", "Model, engines and backend of the server."),
     Operation("get", "/version", "The server's version."),
     Operation("post", "/reset_prefix_cache", "Forget cached prefixes.", query=RESETS, is_admin=True),
     Operation("post", "/abort_requests", "End answers.", AbortBody, is_admin=True),
-    Operation("post", "/pause", "Hold up new requests.", query=PAUSES, is_admin=True),
-    Operation("post", "/resume", "Let them pass again.", is_admin=True),
-    Operation("get", "/is_paused", "Whether they are held up.", is_admin=True),
-    Operation(
-        "post", "/drain", "Give an engine nothing new; answers when it is empty.", query=ENGINE, is_admin=True
-    ),
-    Operation("post", "/undrain", "Give it requests again.", query=ENGINE, is_admin=True),
+    Operation("post", "/pause", "Pause: queue new requests.", query=PAUSES, is_admin=True),
+    Operation("post", "/resume", "Resume after a pause.", is_admin=True),
+    Operation("get", "/is_paused", "Report whether the server is paused.", is_admin=True),
+    Operation("post", "/drain", "Drain an engine; answers when it is empty.", query=ENGINE, is_admin=True),
+    Operation("post", "/undrain", "Undo the drain of an engine.", query=ENGINE, is_admin=True),
     Operation("get", "/openapi.json", "This document."),
     Operation("get", "/dashboard", "The live page.", answers=("text/html",)),
-    Operation("get", LIVE, "What the live page shows, twice a second.", answers=(EVENTS,)),
-    Operation("get", "/docs", "This document for people.", answers=("text/html",)),
+    Operation("get", LIVE, "Events of the live page, twice a second.", answers=(EVENTS,)),
+    Operation("get", "/docs", "This document as a page.", answers=("text/html",)),
 )
 ERRORS = {
-    "400": "The request must be changed; `param` names the field.",
+    "400": "Invalid request; `param` names the field.",
     "401": "The key is missing or wrong.",
-    "403": "The server was started without an admin key: nobody may do this.",
-    "404": "There is no such model.",
+    "403": "The server was started without an admin key, so admin routes are closed.",
+    "404": "Unknown model.",
     "408": "The body took too long to arrive.",
     "413": "The body is too large.",
     "415": "The body is not JSON.",
-    "429": "Too many requests wait, or the policy refuses this one: `Retry-After` says when to come back.",
+    "429": "Too many requests wait, or the policy refuses this one: retry after `Retry-After` seconds.",
     "500": "This request failed.",
-    "503": "No engine is up: `Retry-After` says when one may be.",
+    "503": "No engine is up: retry after `Retry-After` seconds.",
 }
 
 
 def document(version: str, *, has_key: bool) -> Json:
-    """OpenAPI 3.1 for this server; `has_key` if clients need one."""
+    """Return OpenAPI 3.1 for this server; `has_key` if clients need one."""
     bodies = {operation.body for operation in OPERATIONS if operation.body is not None}
     ordered = sorted(bodies, key=lambda body: body.__name__)
     _, schemas = models_json_schema([(body, "validation") for body in ordered], ref_template=REF)

@@ -1,6 +1,6 @@
-"""The live page for the holder of one of several keys: names of its own requests and tenant alone.
+"""Live page for the holder of one of several keys: names of its own requests and tenant only.
 
-Numbers stay: a client sees that others wait and run, and how long; not who they are.
+Numbers stay: a client sees how many others wait and run, and how long, but not who they are.
 """
 
 import json
@@ -14,9 +14,9 @@ OTHER = "another client's"
 
 
 def with_own_rows(event: bytes, holder: KeyHolder, is_own: Callable[[str], bool]) -> bytes:
-    """Return an event of the live page with the ids, tenants and adapters of others' requests taken out.
+    """Return an event of the live page without ids, tenants and adapters of others' requests.
 
-    `is_own` says whether a request's id is the holder's.
+    `is_own` returns whether a request's id is the holder's.
     """
     shown: Json = json.loads(event.removeprefix(PREFIX))
     for rows in ("running", "waiting", "ended"):

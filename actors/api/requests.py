@@ -1,4 +1,4 @@
-"""Requests of the API: whose they are, and what is kept of their bodies."""
+"""Requests of the API: their client, and the bytes of their body."""
 
 import time
 from typing import cast
@@ -13,15 +13,15 @@ from sundog.actors.http.quart_app import HttpRequest
 
 
 class ApiRequest(HttpRequest):
-    """A request whose body is counted beside those of others."""
+    """Request whose body is counted with those of others."""
 
     client: KeyHolder | None = None
-    """The client whose key it carries, where keys are asked for."""
+    """Client of the request's key, if keys are required."""
     num_body_bytes = 0
     is_crowded_out = False
-    """True if there was no room for its body beside those of other requests."""
+    """Whether its body found no room beside those of other requests."""
     trace_headers: TraceHeaders = ()
-    """Headers of the span of this answer, where answers are traced."""
+    """Headers of the span of this answer, if answers are traced."""
 
     def __init__(self, bodies: BodiesUnderWay, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
@@ -33,11 +33,11 @@ class ApiRequest(HttpRequest):
 
     @property
     def owner(self) -> str | None:
-        """The digest of the key that it came with; None where keys do not tell clients apart."""
+        """Digest of its key; None if keys do not distinguish clients."""
         return None if self.client is None else self.client.limited_as
 
     def take(self, piece: bytes, *, is_last: bool) -> None:
-        """Keep a piece of the body, if there is room and the body is of use."""
+        """Keep a piece of the body, if there is room and the body is needed."""
         if self._keeps_body and piece and not self._bodies.add(self, len(piece)):
             self.is_crowded_out = True
             self._forget_body()
@@ -52,7 +52,7 @@ class ApiRequest(HttpRequest):
         self.body.clear()
 
     def abort(self) -> None:
-        """End the connection in the middle of the answer."""
+        """Close the connection in the middle of the answer."""
         self.is_cut = True
 
     async def read_body(self) -> bytes:
@@ -60,12 +60,12 @@ class ApiRequest(HttpRequest):
         return cast(bytes, await self.get_data(as_text=False))
 
     async def drop_body(self, within_s: float) -> None:
-        """Let the body arrive for a while: most clients read an answer only after they have sent it all."""
+        """Receive and drop the body for a while: most clients read an answer only after sending all of it."""
         self._forget_body()
         with trio.move_on_after(within_s):
             await self._has_whole_body.wait()
 
 
 def current_request() -> ApiRequest:
-    """Return the request that the running handler serves."""
+    """Return the request of the running handler."""
     return request._get_current_object()  # type: ignore[attr-defined, no-any-return]  # a proxy

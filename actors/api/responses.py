@@ -1,4 +1,4 @@
-"""Answers of Quart's: JSON with its keys in their order, texts, and streams that no timer cuts."""
+"""Responses of Quart: JSON with ordered keys, texts, and streams without a time limit."""
 
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -8,7 +8,7 @@ import trio
 from quart import Response
 
 STREAMED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-"""Headers that keep proxies from holding a stream back."""
+"""Headers that keep proxies from buffering a stream."""
 EVENTS = "text/event-stream; charset=utf-8"
 
 
@@ -26,27 +26,29 @@ def text_response(text: bytes, content_type: str) -> Response:
 
 
 def event_stream_response(events: AsyncGenerator[bytes, None]) -> Response:
-    """Return a streamed answer of events that are generated."""
+    """Return a streamed answer of generated events."""
     return Response(events, 200, STREAMED, content_type=EVENTS)
 
 
 class Feed(Protocol):
-    """A body that comes piece by piece, and whose writer never waits for its reader."""
+    """Body of an answer in pieces, whose writer never waits for its reader."""
 
     is_over: bool
-    """True once all of it has been taken."""
+    """Whether all of it has been taken."""
 
     def watch(self, on_unread: Callable[[], None]) -> None:
-        """Have this called whenever there is something to take; at once if there is."""
+        """Call `on_unread` whenever output becomes available; at once if some is."""
         ...
 
     def take(self) -> bytes:
-        """Return what is new; empty if nothing is. Never raises."""
+        """Return the new output; empty if there is none. Never raises."""
         ...
 
 
 def fed_response(feed: Feed) -> Response:
-    """Return a streamed answer whose body is a feed: what is new while a piece is written is the next one."""
+    """Return a streamed answer with the body `feed`. Output that arrives while one piece is written forms the
+    next.
+    """
     return event_stream_response(_pieces(feed))
 
 

@@ -1,4 +1,4 @@
-"""Serve the graph over HTTP: the same in the real world and in the emulated one."""
+"""Serving of a graph over HTTP, the same for real and emulated engines."""
 
 import logging
 import os
@@ -42,10 +42,10 @@ EXIT_CODE = 130
 
 
 class Stopping:
-    """The progress of a server's shutdown.
+    """Progress of a server's shutdown.
 
-    `drain` is set by the first signal, or by the program that runs the server; `cut` is
-    cancelled by the next one. Until `ready` is set nothing runs that could be drained.
+    `drain` is set by the first signal, or by the program that runs the server; `cut` is cancelled by the next
+    one. Until `ready` is set there is nothing to drain.
     """
 
     def __init__(self, drain: trio.Event) -> None:
@@ -56,9 +56,9 @@ class Stopping:
         self._by_force.daemon = True
 
     def hear(self) -> None:
-        """Take note of a signal."""
+        """Handle a signal."""
         if self.ready.is_set() and not self.drain.is_set():
-            log.info("stopping: running answers may finish; a second signal cuts them")
+            log.info("stopping: running requests may finish; a second signal ends them")
             self.drain.set()
         elif not self.cut.cancel_called:
             self.cut.cancel()
@@ -66,9 +66,9 @@ class Stopping:
 
     @contextmanager
     def until_cut(self) -> Iterator[None]:
-        """A block that a cut cancels; raises KeyboardInterrupt if one did.
+        """Run a block that a cut cancels; raises KeyboardInterrupt if one did.
 
-        If leaving takes longer than LEAVE_S, because a thread holds it up, the process is ended by force.
+        If leaving takes longer than LEAVE_S, because of a blocked thread, the process is ended by force.
         """
         try:
             with self.cut:
@@ -82,7 +82,7 @@ class Stopping:
 async def obey_signals(
     stopping: Stopping, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Pass every signal on until cancelled; after a cut further signals are ignored."""
+    """Handle signals until cancelled; after a cut further signals are ignored."""
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     try:
         with trio.open_signal_receiver(*SIGNALS) as signals:
@@ -98,7 +98,7 @@ if TYPE_CHECKING:
     from sundog.actors.api.exposition.spans import Spans
 
 Driver = Callable[[Ref[FromClients]], Awaitable[None]]
-"""A function that acts on the engines of a server for as long as it runs."""
+"""Function that acts on a server's engines while it runs."""
 
 
 async def serve_graph(
@@ -120,12 +120,12 @@ async def serve_graph(
     transfers: KvTransferTotals | None = None,
     driver: Driver | None = None,
 ) -> None:
-    """Serve until SIGTERM, SIGINT or `stop`; then finish what runs, and return.
+    """Serve until SIGTERM, SIGINT or `stop`; then finish running requests, and return.
 
-    `new_backend` makes a backend for each replica, and after each crash. A second signal cuts what runs
-    and raises KeyboardInterrupt; so does one before `on_ready` gets the URL. Without a `front` HTTP is served
-    here. The `links` move KV between pools, and count it in `transfers`; the `driver`
-    acts on the engines meanwhile. Raises ConfigError if it cannot.
+    `new_backend` makes a backend for each replica, and after each crash. A second signal ends running
+    requests and raises KeyboardInterrupt; so does one before `on_ready` gets the URL. Without a `front` HTTP
+    is served here. The `links` move KV between pools, and count it in `transfers`; the `driver` acts on the
+    engines meanwhile. Raises ConfigError if the server cannot start.
     """
     stopping = Stopping(trio.Event() if stop is None else stop)
     with stopping.until_cut(), spans_to(options.otlp_traces_endpoint, served.name) as spans:
@@ -171,7 +171,7 @@ async def serve_graph(
 
 
 async def _reload_keys(keys: ApiKeys | None, file: str | None, front: Front) -> None:
-    """Read the key file again at every SIGHUP; a file that cannot be read changes nothing."""
+    """Read the key file again at every SIGHUP; an unreadable file changes nothing."""
     if keys is None or file is None:
         return
     path = Path(file)
@@ -181,7 +181,7 @@ async def _reload_keys(keys: ApiKeys | None, file: str | None, front: Front) -> 
                 keys.replace(ApiKeys.read(path))
                 await front.keys_changed()
             except ConfigError as error:
-                log.warning("%s; the keys stay as they are", error)
+                log.warning("%s; the old keys remain in use", error)
             else:
                 log.info("the keys of %s are read again", path)
 

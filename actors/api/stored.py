@@ -1,7 +1,7 @@
-"""Responses that clients may come back to: each has an owner, and what is kept is counted in bytes.
+"""Stored responses, to which clients may refer later: each has an owner, and storage is limited in bytes.
 
-Law: the holder of a key sees, continues, cancels and deletes its own responses alone; the id of another's is
-answered as one that never was. Without keys, or with one key for all, there is one owner.
+Law: the holder of a key sees, continues, cancels and deletes its own responses only; the id of another's is
+answered like an unknown one. Without keys, or with one key for all, there is one owner.
 """
 
 from collections import OrderedDict
@@ -15,22 +15,22 @@ MOST_STORED = 1000
 MOST_BYTES = 2**28
 """Bytes of all stored responses."""
 MOST_BYTES_OF_A_KEY = 2**26
-"""Bytes of the stored responses of one key's holder; without keys `MOST_BYTES` holds."""
+"""Bytes of the stored responses of one key's holder; without keys `MOST_BYTES` applies."""
 BYTES_A_VALUE = 128
-"""Memory of a parsed value beyond its text, in bytes: an object, a list or a string."""
+"""Bytes of memory of a parsed value beyond its text: an object, a list or a string."""
 
 Owner = str | None
-"""The digest of a key; None where keys do not tell clients apart."""
+"""Digest of a key; None if keys do not distinguish clients."""
 
 
 def size_of(body: bytes) -> int:
-    """Return about how many bytes a body takes when it is parsed."""
+    """Estimate the bytes of memory of a parsed body."""
     return len(body) + BYTES_A_VALUE * (body.count(b'"') // 2 + body.count(b"[") + body.count(b"{"))
 
 
 @dataclass(slots=True)
 class StoredResponse:
-    """A response, the conversation up to its question, the id of the engine's request, the size in bytes."""
+    """Response with the conversation before it, the engine's request id, and its size in bytes."""
 
     response: ResponseObject
     conversation: list[Json]
@@ -39,15 +39,15 @@ class StoredResponse:
 
     @property
     def so_far(self) -> list[Json]:
-        """The conversation that a following response goes on from."""
+        """Conversation that a following response continues."""
         return [*self.conversation, *self.response.answer()]
 
 
 @dataclass(slots=True)
 class StoredResponses:
-    """The oldest of an owner is forgotten first; unless it `keeps` any, every response is.
+    """Stored responses; each owner's oldest is evicted first. Nothing is stored unless `keeps` is set.
 
-    `most_bytes` bounds those of all owners, `most_bytes_of_a_key` those of one.
+    `most_bytes` limits the total, `most_bytes_of_a_key` each owner's share.
     """
 
     keeps: bool = True
@@ -57,13 +57,15 @@ class StoredResponses:
     _num_bytes: dict[Owner, int] = field(default_factory=dict)
 
     def check_room(self, owner: Owner, num_bytes: int) -> None:
-        """Raises 413 for a conversation that is too large to be kept at all."""
+        """Raise 413 for a conversation that is too large to be stored."""
         if self.keeps and num_bytes > (most := self._most_bytes(owner)):
             what = f"The conversation takes {num_bytes} bytes; at most {most} are stored: send store = false."
             raise ApiError(413, what, "store")
 
     def keep(self, owner: Owner, name: str, stored: StoredResponse) -> None:
-        """Keep a response under its id; the owner's oldest, then the largest holder's, make room."""
+        """Store a response, evicting the owner's oldest first, then those of the owner with the most
+        bytes.
+        """
         if not self.keeps:
             return
         own = self._kept.setdefault(owner, OrderedDict())
@@ -77,23 +79,25 @@ class StoredResponses:
             self._forget(largest, next(iter(self._kept[largest])))
 
     def get(self, owner: Owner, name: str, param: str = "response_id") -> StoredResponse:
-        """Return a response of this owner; raises 404 for one that is not kept, or is another's."""
+        """Return a response of this owner; raises 404 for one that is unknown, or another's."""
         if not self.keeps:
-            why = "with --api-processes above 1 none is kept, send the whole conversation"
+            why = "with --api-processes above 1 none is stored, send the whole conversation"
             raise ApiError(404, f"There is no response {shown(name)}: {why}.", param, NO_RESPONSE)
         own = self._kept.get(owner)
         if own is None or (stored := own.get(name)) is None:
-            raise ApiError(404, f"There is no response {shown(name)}, or not any more.", param, NO_RESPONSE)
+            raise ApiError(
+                404, f"There is no response {shown(name)}; it may have expired.", param, NO_RESPONSE
+            )
         return stored
 
     def forget(self, owner: Owner, name: str) -> None:
-        """Forget a response; raises 404 like `get`."""
+        """Delete a response; raises 404 like `get`."""
         self.get(owner, name)
         self._forget(owner, name)
 
     @property
     def num_bytes(self) -> int:
-        """The bytes of all that are kept."""
+        """Bytes of all stored responses."""
         return sum(self._num_bytes.values())
 
     def _most_bytes(self, owner: Owner) -> int:

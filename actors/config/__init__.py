@@ -1,7 +1,8 @@
-"""The configuration of one deployment: the scheduler's limits, and what stands around them."""
+"""Configuration of one deployment: the scheduler's limits, and everything around the scheduler."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from sundog.actors.config.front_costs import NO_FRONT, FrontCosts
 from sundog.actors.config.hop_costs import NO_HOPS, HopCosts
 from sundog.actors.config.pools import EnginePool, check_pools
 from sundog.actors.config.speculative import SpeculativeConfig
@@ -9,6 +10,7 @@ from sundog.actors.core.config import ConfigError, SchedulerConfig
 from sundog.actors.core.policies import Fcfs, Policy, has_urgency
 from sundog.actors.core.predictors import LengthPredictor
 from sundog.actors.core.queue.policy import class_name, defines
+from sundog.actors.core.records import dataclass
 from sundog.actors.core.routers import RoundRobin, RouterPolicy
 from sundog.actors.core.routers.fleet_state import Role
 
@@ -17,16 +19,15 @@ __all__ = ["ConfigError", "EngineConfig", "SchedulerConfig"]
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """The configuration of a deployment: `replicas` equal engines behind one `router`.
+    """Configuration of a deployment: `replicas` equal engines behind one `router`.
 
     `scheduler.num_gpu_blocks` None leaves the size of the KV cache to the backend. With `max_waiting`
     unfinished requests further ones are refused (HTTP 429); None sets no limit. With `refuse_never_fit` a KV
-    cache too small for one request of the full context is no error: requests that could outgrow it are
-    refused one by one, where vLLM would queue them. `max_logprobs` bounds how many likeliest tokens
-    a request may ask to be listed beside each token; -1 is no bound. `lockstep` and `decode_runs` change what
-    a run costs and none of its results; the latter is for backends that only count tokens. The random numbers
-    of a policy follow from `seed`. With `debug` every invariant of the queues and the pool is verified
-    whenever an engine falls idle.
+    cache too small for one request of the full context is allowed: requests that could outgrow it are refused
+    one by one, where vLLM would queue them. `max_logprobs` limits how many likeliest tokens a request may
+    list per token; -1 is no limit. `lockstep` and `decode_runs` change the cost of a run and none of its
+    results; the latter is for backends that only count tokens. Policies' random numbers depend on `seed`.
+    With `debug` every invariant of the queues and the pool is checked whenever an engine becomes idle.
     """
 
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
@@ -34,7 +35,7 @@ class EngineConfig:
     replicas: int = 1
     router: RouterPolicy = field(default_factory=RoundRobin)
     router_replicas: int = 1
-    """Routers that requests go to in turn, each of which knows what it has sent itself."""
+    """Number of Routers, which receive requests in turn; each counts only the requests that it sent."""
     max_waiting: int | None = None
     prefix_caching_hash_algo: str = "sha256"
     refuse_never_fit: bool = False
@@ -45,13 +46,15 @@ class EngineConfig:
     debug: bool = False
     speculation: SpeculativeConfig | None = None
     hops: HopCosts = NO_HOPS
+    front: FrontCosts = NO_FRONT
     publishes_kv_events: bool = False
-    """True if engines say what tokens the blocks of their prefix caches hold, for others to know."""
+    """Whether engines report the tokens of the blocks in their prefix caches, for external readers."""
     predictor: LengthPredictor | None = None
-    """Guesses the lengths of answers that clients do not predict."""
+    """Predictor of answer lengths that clients do not predict."""
     pools: tuple[EnginePool, ...] = ()
-    """The engines by pool, where they are not equal; `replicas` are all of them, and `scheduler` has the
-    limits that hold for a whole request."""
+    """Engines by pool, if they are not equal; `replicas` counts all of them, and `scheduler` has the
+    limits of a whole request.
+    """
 
     def __post_init__(self) -> None:
         if self.replicas < 1:
@@ -63,13 +66,13 @@ class EngineConfig:
         if self.router_replicas > 1 and self.moves:
             raise ConfigError(
                 f"router_replicas is {self.router_replicas}, and {class_name(self.router)} moves requests,"
-                " which one router alone can: leave it at 1"
+                " which only a single router can: leave it at 1"
             )
         if self.max_logprobs < -1:
             raise ConfigError(f"max_logprobs is {self.max_logprobs}: give -1 for no bound, or at least 0")
         if self.scheduler.preempt_for_priority and not has_urgency(self.policy):
             raise ConfigError(
-                f"preempt_for_priority needs a policy that knows what is more urgent, and"
+                f"preempt_for_priority needs a policy that defines an urgency, and"
                 f" {class_name(self.policy)} does not: try priority, earliest-deadline,"
                 " shortest-remaining or mlfq"
             )
@@ -83,7 +86,7 @@ class EngineConfig:
 
     @property
     def roles(self) -> tuple[Role, ...]:
-        """The role of each replica."""
+        """Role of each replica."""
         whole: Role = "both"
         if not self.pools:
             return (whole,) * self.replicas
@@ -91,23 +94,23 @@ class EngineConfig:
 
     @property
     def has_host_memory(self) -> bool:
-        """True if any engine keeps KV blocks in its host's memory, too."""
+        """Whether any engine also keeps KV blocks in host memory."""
         schedulers = [self.scheduler, *(pool.scheduler for pool in self.pools)]
         return any(scheduler.host_memory is not None for scheduler in schedulers)
 
     @property
     def hands_over(self) -> bool:
-        """True if prompts are computed by some engines and answers by others."""
+        """Whether some engines compute prompts and other engines the answers."""
         return any(pool.role == "prefill" for pool in self.pools)
 
     @property
     def moves(self) -> bool:
-        """True if the router may move requests from one replica to another."""
+        """Whether the router may move requests between replicas."""
         return defines(self.router, "moves", RouterPolicy)
 
     @property
     def passes_on(self) -> bool:
-        """True if several engines may work on a request, one after another."""
+        """Whether several engines may work on a request, one after another."""
         return self.hands_over or self.moves
 
     def of_replica(self, replica: int) -> "EngineConfig":
@@ -118,10 +121,10 @@ class EngineConfig:
         return replace(self, scheduler=schedulers[replica])
 
     def with_blocks(self, num_blocks: int) -> SchedulerConfig:
-        """The scheduler's limits over a pool of `num_blocks`, the null block included.
+        """Return the scheduler's limits with a pool of `num_blocks`, including the null block.
 
-        Raises ConfigError if one request of the full length would not fit; with `refuse_never_fit`
-        the full length is what fits.
+        Raises ConfigError if one request of the full length would not fit; with `refuse_never_fit` the length
+        is reduced to what fits.
         """
         config = replace(self.scheduler, num_gpu_blocks=num_blocks)
         needed = -(-config.max_model_len // config.block_size) + 1

@@ -1,15 +1,15 @@
-"""Settings by which a server draws tokens where requests do not say: its model's generation_config.json.
+"""Sampling defaults of a server, from its model's generation_config.json.
 
-vLLM takes temperature, top_k and top_p from that file, and from `--override-generation-config` before it;
-what neither says is a temperature of 1 and no filter.
+vLLM reads temperature, top_k and top_p from that file, overridden by `--override-generation-config`;
+otherwise the temperature is 1 and no filter is applied.
 """
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from sundog.actors.core.config import ConfigError
 from sundog.actors.core.names import did_you_mean
+from sundog.actors.core.records import dataclass
 
 KEYS = ("temperature", "top_k", "top_p")
 EXAMPLE = '{"temperature": 0}, or {"top_k": 20, "top_p": 0.95}'
@@ -17,7 +17,7 @@ EXAMPLE = '{"temperature": 0}, or {"top_k": 20, "top_p": 0.95}'
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """The next token is the likeliest if `is_greedy`, else drawn, from fewer where a filter is on."""
+    """Sampling mode: greedy, or at random, from fewer tokens with a filter."""
 
     is_greedy: bool = False
     has_top_k: bool = False
@@ -28,7 +28,7 @@ GREEDY = Drawing(is_greedy=True)
 
 
 def drawing_of(given: Mapping[str, float]) -> Drawing:
-    """The way tokens are drawn by these settings; other keys are not looked at."""
+    """Return the sampling mode of these settings; other keys are ignored."""
     if given.get("temperature") == 0:
         return GREEDY
     top_k, top_p = (given.get(key) for key in KEYS[1:])
@@ -36,7 +36,7 @@ def drawing_of(given: Mapping[str, float]) -> Drawing:
 
 
 def settings_in(given: object, source: str) -> dict[str, float]:
-    """The settings in a generation_config.json; ConfigError names `source`."""
+    """Return the settings in a generation_config.json; ConfigError names `source`."""
     if not isinstance(given, dict):
         raise ConfigError(f"{source} is no JSON object; an example is {EXAMPLE}")
     for key in KEYS:
@@ -47,7 +47,7 @@ def settings_in(given: object, source: str) -> dict[str, float]:
 
 
 def parse_override(text: str) -> dict[str, float]:
-    """The settings of `--override-generation-config`; ConfigError names the key and what it may be."""
+    """Parse `--override-generation-config`; ConfigError names the key and its allowed values."""
     try:
         given = json.loads(text)
     except ValueError as error:

@@ -1,11 +1,13 @@
-"""The limits and timeouts of HTTP connections, and their certificates."""
+"""Limits, timeouts and certificates of HTTP connections."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Files as PEM. `cert_reqs` is what clients' certificates are: 0 not asked for, 1 checked, 2 required."""
+    """Certificate files in PEM. `cert_reqs`: clients' certificates are 0 not requested, 1 checked, 2
+    required.
+    """
 
     certfile: str
     keyfile: str | None = None
@@ -15,13 +17,13 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
-    """The limits and timeouts of connections.
+    """Limits and timeouts of connections.
 
-    `backlog` connections may wait to be accepted. A connection on which no whole head has come is kept for
-    `keep_alive_s` (5 s resets pooled clients), for a second at most if half of the descriptors are in use. A
-    client is dropped that takes nothing of what was sent for `stalled_client_s`, or the grace if that is
-    shorter, or whose TLS greeting takes longer than `greeting_s`. More than `max_head_bytes` or `max_headers`
-    are a 431. Pages of `allowed_origins` may call; `*` is all.
+    `backlog` connections may wait to be accepted. A connection without a complete request head is kept for
+    `keep_alive_s` (5 s would reset pooled clients), or for at most a second if half of the descriptors are in
+    use. A client is dropped if it reads nothing for `stalled_client_s`, or for the grace period if that is
+    shorter, or if its TLS handshake takes longer than `greeting_s`. More than `max_head_bytes` or
+    `max_headers` are a 431. Pages of `allowed_origins` may call; `*` is all.
     """
 
     backlog: int = 2048

@@ -1,7 +1,7 @@
-"""Failures that are injected where nothing would fail: what gateways must live with, on request.
+"""Injected failures of an emulated server, to test gateways.
 
-A fault is `429`, `503`, `slow=SECONDS` (before the first token), `cut=TOKENS` (the connection ends after
-that many) or `dead-engine`: by header for one request, by `--inject FAULT@RATE` for a part of all.
+A fault is `429`, `503`, `slow=SECONDS` (before the first token), `cut=TOKENS` (the connection ends after that
+many) or `dead-engine`: by header for one request, by `--inject FAULT@RATE` for a share of all.
 """
 
 from dataclasses import dataclass
@@ -9,33 +9,33 @@ from typing import Protocol
 
 INJECT = "X-Sundog-Inject"
 AMOUNTS = {"slow": 86_400.0, "cut": 2**27}
-"""Kinds that take an amount, and the most of it."""
+"""Kinds with an amount, and its maximum."""
 KINDS = ("429", "503", "slow", "cut", "dead-engine")
 KNOWN = "429, 503, slow=SECONDS, cut=TOKENS, dead-engine"
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault that befalls a request; `amount` is in seconds of the run's clock or in tokens."""
+    """Fault of a request; `amount` is in seconds of the run's clock or in tokens."""
 
     kind: str
     amount: float = 0.0
 
 
 class Faults(Protocol):
-    """The faults that befall the requests of a server."""
+    """Source of faults for a server's requests."""
 
     def next(self) -> Fault | None:
         """Return the fault of the next request that does not name its own."""
         ...
 
     def kill(self) -> None:
-        """Let an engine crash in its next step."""
+        """Make an engine crash in its next step."""
         ...
 
 
 def parse_fault(text: str) -> Fault:
-    """A fault as headers and options spell it; ValueError says what is known."""
+    """Parse a fault, as headers and options spell it; raises ValueError with the known faults."""
     kind, _, amount = text.strip().partition("=")
     if kind not in KINDS or bool(amount) != (kind in AMOUNTS):
         raise ValueError(f"give {KNOWN}")
@@ -51,7 +51,7 @@ def parse_fault(text: str) -> Fault:
 
 
 def parse_injection(text: str) -> tuple[Fault, float]:
-    """`FAULT@RATE`: a fault, and the part of requests that it befalls; raises ValueError."""
+    """Parse `FAULT@RATE`: a fault, and the share of requests that get it; raises ValueError."""
     spelled, at, rate = text.rpartition("@")
     if not at:
         raise ValueError(f"give FAULT@RATE, as in 503@0.01; a fault is one of {KNOWN}")

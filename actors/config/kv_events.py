@@ -1,4 +1,4 @@
-"""`--kv-events-config`: where KV events are published, under vLLM's names."""
+"""`--kv-events-config`: addresses to publish KV events at, under vLLM's names."""
 
 import json
 from collections.abc import Callable
@@ -11,11 +11,11 @@ TRANSPORTS = ("tcp://", "ipc://")
 
 @dataclass(frozen=True, slots=True)
 class KvEventsConfig:
-    """The addresses of KV events: an engine's number is added to TCP ports, and appended to IPC paths.
+    """Addresses of KV events; the engine's number is added to TCP ports and appended to IPC paths.
 
-    An address with `*`, and each of IPC, is bound, any other is connected to. Batches of the last
-    `buffer_steps` steps are sent again to readers at `replay_endpoint`; beyond `hwm` unsent ones a slow
-    subscriber misses some.
+    Addresses with `*`, and all IPC addresses, are bound; others are connected to. Batches of the last
+    `buffer_steps` steps can be replayed at `replay_endpoint`. A subscriber with more than `hwm` unsent
+    batches misses further ones.
     """
 
     enable_kv_cache_events: bool = False
@@ -33,18 +33,18 @@ class KvEventsConfig:
 
     @property
     def binds(self) -> bool:
-        """True if this end binds the address of its events, false if it connects to a subscriber's."""
+        """Whether this end binds the address of its events; otherwise it connects to a subscriber's."""
         return is_bound(self.endpoint)
 
     def of_rank(self, endpoint: str, rank: int) -> str:
-        """An engine's own address; port 0 takes a free one for each."""
+        """Return an engine's own address; port 0 takes a free one for each."""
         if endpoint.startswith("ipc://"):
             return f"{endpoint}_dp{rank}" if rank else endpoint
         host, _, port = endpoint.rpartition(":")
         return f"{host}:{int(port) + rank if int(port) else 0}"
 
     def check_ranks(self, last: int) -> None:
-        """Raise ValueError if the engine of this number has no port."""
+        """Raise ValueError if the engine of this number would have no valid port."""
         for name, endpoint in (("endpoint", self.endpoint), ("replay_endpoint", self.replay_endpoint)):
             if endpoint is None or endpoint.startswith("ipc://"):
                 continue
@@ -57,12 +57,12 @@ class KvEventsConfig:
 
 
 def is_bound(endpoint: str) -> bool:
-    """True for an address that a publisher binds, by vLLM's rule; it connects to any other."""
+    """Return whether a publisher binds this address, by vLLM's rule; it connects to others."""
     return "*" in endpoint or "::" in endpoint or endpoint.startswith("ipc://")
 
 
 def parse_kv_events_config(text: str) -> KvEventsConfig:
-    """The settings that a JSON object spells; ValueError says what is wrong with it."""
+    """Parse the settings in a JSON object; raises ValueError with the reason."""
     try:
         given = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""`--pooler-config`: how a model's states become vectors, under vLLM's names."""
+"""`--pooler-config`: how a model's hidden states become vectors, under vLLM's names."""
 
 import json
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class PoolingType(Enum):
-    """The states of a prompt that make its vector: the first, the last, or the mean of all."""
+    """Hidden states of a prompt that its vector is made of: the first, the last, or the mean of all."""
 
     CLS = "cls"
     MEAN = "mean"
@@ -15,7 +15,7 @@ class PoolingType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PoolerConfig:
-    """Settings that replace those of the model's files where given. `dimensions` cuts every vector."""
+    """Settings that override those of the model's files. `dimensions` shortens every vector."""
 
     pooling: PoolingType | None = None
     use_activation: bool | None = None
@@ -23,7 +23,7 @@ class PoolerConfig:
 
 
 def parse_pooler_config(text: str) -> PoolerConfig:
-    """The settings that a JSON object spells; ValueError says what is wrong with it."""
+    """Parse the settings in a JSON object; raises ValueError with the reason."""
     try:
         given = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -1,15 +1,15 @@
-"""Pools of engines in one fleet: what each is for, and the limits of its scheduler."""
+"""Pools of engines in one fleet: their roles, and the limits of their schedulers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sundog.actors.core.config import ConfigError, SchedulerConfig
+from sundog.actors.core.records import dataclass
 from sundog.actors.core.routers.fleet_state import Role
 
 
 @dataclass(frozen=True, slots=True)
 class EnginePool:
-    """Equal engines with one role. `both` do whole requests; `prefill` and `decode` share them."""
+    """Equal engines with one role: `both` compute whole requests, `prefill` prompts, `decode` answers."""
 
     role: Role
     replicas: int
@@ -17,7 +17,7 @@ class EnginePool:
 
 
 def check_pools(pools: Sequence[EnginePool]) -> None:
-    """Raises ConfigError for pools that cannot serve a request together."""
+    """Raise ConfigError for pools that cannot serve a request together."""
     roles = {pool.role for pool in pools}
     if roles not in ({"both"}, {"prefill", "decode"}):
         raise ConfigError(

@@ -1,11 +1,11 @@
-"""Sampling parameters that a model's makers recommend, for requests that do not give them."""
+"""Sampling defaults that a model's makers recommend."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingDefaults:
-    """Sampling parameters of requests that leave them out, under the names of their fields."""
+    """Sampling parameters of requests that leave them out, by field name."""
 
     temperature: float = 1.0
     top_k: int = 0
@@ -13,14 +13,14 @@ class SamplingDefaults:
     min_p: float = 0.0
     repetition_penalty: float = 1.0
     max_tokens: int | None = None
-    """The most tokens of an answer; None: to the end of the context."""
+    """Most tokens of an answer; None: up to the end of the context."""
 
 
 NEUTRAL = SamplingDefaults()
 
 
 def differing(defaults: SamplingDefaults) -> tuple[str, ...]:
-    """A line for people, if these are not the neutral ones."""
+    """Return a line for people if these defaults are not neutral."""
     pairs = [(name, getattr(defaults, name)) for name in SamplingDefaults.__slots__]
     told = [f"{name} {value}" for name, value in pairs if value != getattr(NEUTRAL, name)]
     if not told:

@@ -1,19 +1,19 @@
-"""`--speculative-config`: how drafts are made, under vLLM's names, read strictly.
+"""`--speculative-config`: how drafts are made, under vLLM's names, parsed strictly.
 
     {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4}
     {"model": "DRAFT", "num_speculative_tokens": 4}
 
-`acceptance` and `proposed` are for simulated GPUs alone: what a real model accepts is its own affair.
+`acceptance` and `proposed` are for simulated GPUs only; a real model determines both itself.
 """
 
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from sundog.actors.core.config import ConfigError
 from sundog.actors.core.names import did_you_mean
+from sundog.actors.core.records import dataclass
 
 METHODS = ("ngram", "draft_model")
 KEYS = (
@@ -28,16 +28,16 @@ KEYS = (
 MOST_TOKENS = 128
 EXAMPLE = '{"method": "ngram", "num_speculative_tokens": 4}'
 DEFAULT_LOOKUP = 5
-"""The bound of n-grams that vLLM takes where neither bound is given."""
+"""Bound of n-grams that vLLM uses if neither bound is given."""
 
 
 Rates = tuple[float, ...]
 
 
 class MeasuredRates(NamedTuple):
-    """The rates of a request's drafts, its decodes, and the tokens that they brought.
+    """Drafts of each position that were proposed and accepted, decodes, and the tokens that they produced.
 
-    Accepted drafts behind the end of its answer count among the tokens, as they do among the accepted ones.
+    Accepted drafts behind the end of an answer count as accepted and as produced.
     """
 
     proposed: Rates
@@ -48,13 +48,14 @@ class MeasuredRates(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SpeculativeConfig:
-    """The configuration of speculative decoding.
+    """Configuration of speculative decoding.
 
-    A draft is proposed for up to `num_tokens` positions. `model` is the draft model's folder (or name, where
-    it is simulated). N-grams of `lookup_min` to `lookup_max` tokens are looked up. `acceptance` is the chance
-    of a draft if those before it were accepted, or for each position the chance that the drafts up to there
-    are, or a record; `proposed` the same of being proposed at all. `measured` is what the record has of each
-    request: for each position, how often drafts up to there were proposed, and accepted, when it decoded.
+    Up to `num_tokens` drafts are proposed per step. `model` is the draft model's folder, or its name in a
+    simulation. Prompt lookup matches n-grams of `lookup_min` to `lookup_max` tokens. `acceptance` is one
+    probability (that a draft is accepted if all before it were), a list (for each position, the probability
+    that all drafts up to it are accepted), or a record's file. `proposed` is the same for the probability of
+    being proposed. `measured` holds a record's counts per request and position: proposed drafts, accepted
+    drafts.
     """
 
     method: str
@@ -68,12 +69,12 @@ class SpeculativeConfig:
 
     @property
     def num_lookahead_tokens(self) -> int:
-        """Slots beyond the tokens of a step that a draft model writes its keys to."""
+        """Number of KV slots that a draft model needs beyond the step's own tokens."""
         return self.num_tokens if self.method == "draft_model" else 0
 
 
 def parse_speculative_config(text: str) -> SpeculativeConfig:
-    """The configuration in a JSON object; ConfigError names the key and what it may be."""
+    """Parse the configuration in a JSON object; ConfigError names the key and its allowed values."""
     try:
         given: object = json.loads(text, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:

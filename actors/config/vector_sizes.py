@@ -1,14 +1,14 @@
-"""Bounds on the length of a model's vectors."""
+"""Allowed lengths of a model's vectors."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class VectorSizes:
-    """A model's vectors have `whole` numbers.
+    """Lengths of a model's vectors: `whole` numbers without a request for fewer.
 
-    With `may_shorten` the first numbers of a vector are a vector, too (Matryoshka): as many as `allowed`
-    says, any number if it is empty.
+    With `may_shorten` the first numbers of a vector are a valid vector, too (Matryoshka): one of the lengths
+    `allowed`, or any if that is empty.
     """
 
     whole: int
@@ -16,7 +16,9 @@ class VectorSizes:
     allowed: tuple[int, ...] = ()
 
     def why_not(self, dimensions: int) -> str | None:
-        """Return why no vector of this length is made, and which are; None if one is."""
+        """Return why vectors of this length are impossible, with the possible ones; None if they are
+        possible.
+        """
         if dimensions == self.whole:
             return None
         if not self.may_shorten:

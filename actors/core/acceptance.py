@@ -1,15 +1,15 @@
-"""Accepted and rejected drafts, counted as vLLM's `spec_decode` metrics count them.
+"""Counts of accepted and rejected draft tokens, as in vLLM's `spec_decode` metrics.
 
-vLLM counts what the sampler accepted, before an end token or a limit cuts the answer
-(`Scheduler.update_from_output`): drafts behind the end of an answer count as accepted, though nobody gets
-them. Rates would else depend on the lengths of answers.
+vLLM counts the drafts that the sampler accepted, before an end token or a limit cuts the answer
+(`Scheduler.update_from_output`): drafts behind the end of an answer count as accepted, though nobody receives
+them. Otherwise rates would depend on the lengths of answers.
 """
 
 from collections.abc import Sequence
 
 
 class Acceptance:
-    """The counts of drafts: `num_drafts` counts the requests with drafts of each step.
+    """Counts of draft tokens; `num_drafts` counts the requests with drafts in each step.
 
     vLLM's names are `spec_decode_num_drafts`, `…_num_draft_tokens`, `…_num_accepted_tokens` and
     `…_num_accepted_tokens_per_pos`.
@@ -29,7 +29,7 @@ class Acceptance:
         accepted: Sequence[tuple[str, int]],
         surplus: Sequence[tuple[str, int]] = (),
     ) -> None:
-        """Count the drafts that a step verified and accepted; `surplus` lie behind the ends of answers."""
+        """Count the drafts that a step verified and accepted; `surplus` were behind the ends of answers."""
         verified, positions, further = dict(drafts), self.accepted_per_position, dict(surplus)
         for name, kept in accepted:
             count = kept + further.get(name, 0)
@@ -42,7 +42,7 @@ class Acceptance:
                 positions[position] += 1
 
     def include(self, other: "Acceptance") -> None:
-        """Count what another has counted, too."""
+        """Add the counts of another record to these."""
         self.num_drafts += other.num_drafts
         self.num_draft_tokens += other.num_draft_tokens
         self.num_accepted_tokens += other.num_accepted_tokens
@@ -53,15 +53,15 @@ class Acceptance:
 
     @property
     def rate(self) -> float:
-        """The accepted share of all drafts."""
+        """Accepted share of all draft tokens."""
         return self.num_accepted_tokens / max(self.num_draft_tokens, 1)
 
     @property
     def mean_length(self) -> float:
-        """Tokens that a verification brings on average: the accepted ones and the one after them."""
+        """Mean number of tokens per verification: the accepted drafts and the token after them."""
         return 1 + self.num_accepted_tokens / max(self.num_drafts, 1)
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """The share of drafts, for each position, that were accepted up to this position."""
+        """Share of drafts accepted up to and including each position."""
         return tuple(count / max(self.num_drafts, 1) for count in self.accepted_per_position)

@@ -1,8 +1,8 @@
-"""The controller of a fleet's size: what follows from a scaler's answers, as Kubernetes' HPA decides it.
+"""Controller of a fleet's size: windows and limits on a scaler's recommendations, as in Kubernetes' HPA.
 
-Every answer is kept as the scaler gave it, and the windows are over these answers: what was decided plays no
-part in them. (Kubernetes records raw recommendations: a window over what was held could never fall.) Then
-the scaling policies bound the change, and the fewest and the most replicas the outcome.
+The windows are over the scaler's own answers, not over the decisions made from them. (Kubernetes records raw
+recommendations too: a window over its own decisions could never fall.) Then the scaling policies limit the
+change, and the fewest and the most replicas limit the result.
 """
 
 from collections import deque
@@ -12,17 +12,17 @@ from sundog.actors.core.scalers import FirstItems, ScaledFleet, Scaler
 
 
 class Extreme:
-    """The greatest value of the last `window_s` seconds. O(1) a value, in the mean"""
+    """Maximum of the values of the last `window_s` seconds; O(1) per value, amortised."""
 
     __slots__ = ("_falling", "_window_s")
 
     def __init__(self, window_s: float) -> None:
         self._window_s = window_s
         self._falling: deque[tuple[float, int]] = deque()
-        """The values that may become the greatest, each above those after it."""
+        """Values that may become the maximum, in falling order."""
 
     def of(self, time_s: float, value: int) -> int:
-        """Add a value, and return the greatest of the window, which has its begin and its end."""
+        """Add a value and return the maximum of the window, which includes both of its ends."""
         falling = self._falling
         while falling and falling[-1][1] <= value:
             falling.pop()
@@ -33,7 +33,7 @@ class Extreme:
 
 
 class Changed:
-    """How many replicas were added and removed in the last `period_s` seconds."""
+    """Numbers of replicas added and removed in the last `period_s` seconds."""
 
     __slots__ = ("_changes", "_period_s", "num_added", "num_removed")
 
@@ -43,13 +43,13 @@ class Changed:
         self.num_added = self.num_removed = 0
 
     def note(self, time_s: float, change: int) -> None:
-        """Note a change of the fleet."""
+        """Record a change of the fleet."""
         self._changes.append((time_s, change))
         self.num_added += max(change, 0)
         self.num_removed += max(-change, 0)
 
     def forget(self, time_s: float) -> None:
-        """Forget what is a whole period ago."""
+        """Forget changes of `period_s` seconds ago or earlier."""
         while self._changes and self._changes[0][0] <= time_s - self._period_s:
             _, change = self._changes.popleft()
             self.num_added -= max(change, 0)
@@ -57,10 +57,10 @@ class Changed:
 
 
 class Controller:
-    """Decides how many replicas a fleet has from now on, each time that it is shown the fleet.
+    """Controller that sets the number of replicas each time it is called with the fleet's state.
 
-    Laws: once the scaler answers no more than the fewest, the decision is the fewest at the first question
-    after `down_s`, unless a scaling policy slows it down; a question costs O(1).
+    Laws: once the scaler recommends the fewest replicas or less, the fleet has the fewest at the first call
+    after `down_s`, unless a scaling policy slows it; a call costs O(1).
     """
 
     def __init__(self, scaler: Scaler, fewest: int, most: int) -> None:
@@ -71,11 +71,11 @@ class Controller:
 
     @property
     def asked(self) -> FirstItems[tuple[float, int]]:
-        """The scaler's answers so far, with their times."""
+        """Recommendations of the scaler so far, with their times."""
         return FirstItems(self._asked)
 
     def decide(self, fleet: ScaledFleet) -> int:
-        """Ask the scaler, and return the number of replicas that there are to be."""
+        """Call the scaler and return the new number of replicas."""
         now_s, count = fleet.now_s, fleet.num_replicas
         answer = self.scaler.want(fleet)
         self._asked.append((now_s, answer))
@@ -98,7 +98,7 @@ class Controller:
 
 
 def _limit(changed: Changed, now_s: float, count: int, pods: float, percent: float, sign: int) -> float:
-    """Return how far a fleet may change in a direction, by its most permissive policy."""
+    """Return the largest change that the policies allow in one direction: that of the most permissive one."""
     if pods == percent == inf:
         return sign * inf
     changed.forget(now_s)

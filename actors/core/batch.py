@@ -1,34 +1,34 @@
-"""A step on the wire: the Scheduler's batch and the backend's result, both as differences.
+"""Wire format of a step: the Scheduler's batch and the backend's result, both as differences.
 
 Both ends maintain the decoding set by the same rule, so that a step in which only lengths change needs no
-words. A request whose `Chunk` samples has caught up with its known tokens and joins the decoding set. From
-the next step on it computes one token and samples one in every step, unless the batch lists it in `idle`
-(for this step only), `preempted` or `finished` (it leaves the set and is forgotten).
+fields. A request whose `Chunk` samples has caught up with its known tokens and joins the decoding set. From
+the next step on it computes one token and samples one in every step, unless the batch lists it in `idle` (for
+this step only), `preempted` or `finished` (it leaves the set and is forgotten).
 
 With speculative decoding the runner keeps drafts of the next tokens of decoding requests and reports how
 many. `drafts` of a batch is how many of them the request computes in addition to its own token. Drafts that
-equal the model's choice are accepted. The first that differs is replaced, and both runner and scheduler
-count the tokens from there on as not computed.
+equal the model's choice are accepted. The first that differs is replaced, and both runner and scheduler count
+the tokens from there on as not computed.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from sundog.actors.core.params.logprobs import PromptLogprobs, TokenLogprobs
 from sundog.actors.core.params.sampling import Adapter, Sampling
+from sundog.actors.core.records import dataclass
 from sundog.actors.core.request import Submit
 
 
 @dataclass(slots=True)
 class Admission:
-    """A request that begins to run in this step, or resumes after a preemption.
+    """Request that begins to run in this step, or resumes after a preemption.
 
     `token_ids` are all known tokens: the prompt, and after a preemption the outputs so far; None if tokens
     are only counted. `num_tokens` is their number, and `num_prompt_tokens` the prompt's part of it. The first
     `num_computed_tokens` are already in `block_ids` (a prefix hit), of which `num_host_tokens` were loaded
-    from the host's memory. `block_ids` is the block table: slot `t` of the request is offset `t % block_size`
-    of block `block_ids[t // block_size]`. `adapter` None is the base model.
+    from host memory. `block_ids` is the block table: slot `t` of the request is offset `t % block_size` of
+    block `block_ids[t // block_size]`. `adapter` None is the base model.
     """
 
     request_id: str
@@ -90,8 +90,12 @@ class Batch:
     @property
     def num_tokens(self) -> int:
         """Number of tokens that the (first) step computes, including drafts."""
-        num_tokens = self.num_decodes + self.num_draft_tokens
-        return num_tokens + sum([chunk.num_tokens for chunk in self.chunks]) if self.chunks else num_tokens
+        num_tokens = self.num_decodes
+        if self.drafts:
+            num_tokens += self.num_draft_tokens
+        for chunk in self.chunks:
+            num_tokens += chunk.num_tokens
+        return num_tokens
 
     def answered_by(self, answer: "StepResult") -> "Batch":
         return self
@@ -147,8 +151,8 @@ Lack = Literal[
 """Reasons not to admit a request.
 
 A step that preempts admits no request ("preemption"). The policy may give the next request a `quota` of 0.
-`prefill_schedule_interval` may hold prompts back for the sake of decodes. "KV load": blocks are on their way
-from the host's memory. "unknown": a log that was read does not say.
+`prefill_schedule_interval` may hold prompts back to protect decodes. "KV load": blocks are being loaded from
+host memory. "unknown": the log has no reason.
 """
 FinishReason = Literal["stop", "length", "abort", "error", "refused", "repetition", "handed"]
 """Reasons for the end of a request; after `handed` another engine continues it."""
@@ -163,11 +167,11 @@ class Blocked(NamedTuple):
 
 @dataclass(slots=True)
 class Finish:
-    """A request that ended.
+    """End of a request.
 
-    `stop_reason` is the stop token. `error` says what went wrong, or why the policy refused the request; then
-    it may come again after `retry_after_s`. One that is handed over leaves what is computed of it in
-    `block_ids`; `moves` is what goes on elsewhere of one that was told to.
+    `stop_reason` is the stop token. `error` is the reason of a failure, or of the policy's refusal, which the
+    client may retry after `retry_after_s`. A handed-over request leaves its computed tokens in `block_ids`;
+    `moves` is the request to submit to the other engine.
     """
 
     request_id: str

@@ -1,9 +1,9 @@
-"""A policy beside a scheduler that is not ours: what it sees there, its queue, and when it is asked.
+"""Adapter that runs a Sundog policy beside a foreign scheduler, such as vLLM's.
 
-The foreign scheduler has its own requests and its own blocks, and plans its own steps. Here each of its
-requests has a record of ours, so that the policy is handed what it is handed at home. `sundog export` puts
-this into vLLM's scheduler. Law: asked at the same moments about the same state, a policy answers as it does
-in Sundog's own.
+The foreign scheduler has its own requests and blocks, and plans its own steps. Here each of its requests has
+a Sundog record, so that the policy gets the same arguments as in Sundog. `sundog export` puts this into
+vLLM's scheduler. Law: called at the same moments with the same state, a policy decides as in Sundog's own
+scheduler.
 """
 
 from collections.abc import Collection, Mapping
@@ -22,21 +22,21 @@ from sundog.actors.core.step.progress import MAX_EMPTY_STEPS, cannot_go_on
 
 
 class Foreign(Protocol):
-    """The foreign scheduler's own record of a request."""
+    """Record of a request in the foreign scheduler."""
 
     @property
     def num_tokens(self) -> int:
-        """The number of its known tokens."""
+        """Number of known tokens."""
         ...
 
     @property
     def num_computed_tokens(self) -> int:
-        """The number of computed tokens, those of planned steps included."""
+        """Number of computed tokens, including those of planned steps."""
         ...
 
 
 class ForeignCounts(Lockstep):
-    """A lockstep without members: every count is the foreign scheduler's."""
+    """Lockstep without members: every count comes from the foreign scheduler."""
 
     __slots__ = ("foreign", "last_s")
 
@@ -44,44 +44,44 @@ class ForeignCounts(Lockstep):
         super().__init__(block_size, token_weights)
         self.foreign: dict[str, Foreign] = {}
         self.last_s: dict[str, float] = {}
-        """The time at which each request was given its latest token."""
+        """Time of each request's latest token, in seconds."""
 
     def last_token_s(self, request: Request) -> float | None:
-        """Return the time at which the request was given its latest token; None before its first."""
+        """Return the time of the request's latest token, in seconds; None before its first."""
         return self.last_s.get(request.request_id)
 
     def num_tokens(self, request: Request) -> int:
-        """Known tokens of any request."""
+        """Return the number of known tokens of any request."""
         foreign = self.foreign.get(request.request_id)
         return request.num_tokens if foreign is None else foreign.num_tokens
 
     def num_computed(self, request: Request) -> int:
-        """Return the number of computed tokens of the request, those of planned steps included."""
+        """Return the request's computed tokens, including those of planned steps."""
         foreign = self.foreign.get(request.request_id)
         return request.num_computed_tokens if foreign is None else foreign.num_computed_tokens
 
 
 class PassingQueue(WaitingQueue):
-    """A queue whose head may be admitted after it was passed over."""
+    """Queue whose head may be admitted after it was passed over."""
 
     __slots__ = ()
 
     @property
     def has_next(self) -> bool:
-        """True if a request waits that is not passed over; no policy is asked for this."""
-        return len(self._places) > len(self._passed)
+        """Whether a request waits that is not passed over; does not call the policy."""
+        return len(self.places) > len(self._passed)
 
     def leave(self, request: Request) -> None:
-        """Remove the request, if it waits, passed over or not."""
+        """Remove the request, passed over or not, if it waits."""
         self._passed.pop(request.request_id, None)
         self.discard(request)
 
 
 class CarriedPolicy:
-    """The requests of a foreign scheduler as `policy` sees them, and its answers.
+    """A foreign scheduler's requests in the form that `policy` needs, and the policy's decisions.
 
-    The scheduler tells of each step when it begins and ends, and of each request when it arrives, begins to
-    run, is preempted, was given tokens, and ends.
+    The scheduler reports the begin and end of each step, and each request that arrives, begins to run, is
+    preempted, gets tokens, or ends.
     """
 
     def __init__(self, policy: Policy, limits: SchedulerConfig, blocks: Blocks, seed: int = 0) -> None:
@@ -109,22 +109,22 @@ class CarriedPolicy:
         self._is_told_preempted = defines(policy, "preempted")
         self._is_told_finished = defines(policy, "finished")
         self.measures_steps = isinstance(policy, GuardedPolicy)
-        """True if the policy may ask when tokens came and how long steps take, as a user's policy may."""
+        """Whether the policy may read token times and step durations, as a user's policy may."""
         self._has_keys = gives_keys(policy)
         self._admissions = 0
         self._num_empty_steps = 0
         self.quotas: dict[str, int] = {}
-        """The quotas of running requests for the step that is planned."""
+        """Quotas of running requests for the step being planned."""
         self._without_token: dict[str, None] = {}
-        """Requests that were given no token yet."""
         self._preempted: dict[str, None] = {}
-        """The requests that wait again after a preemption."""
 
     # --- steps -----------------------------------------------------------------------------------
 
     @property
     def follows_tokens(self) -> bool:
-        """True if it must learn which requests got tokens: one after a preemption may change a key."""
+        """Whether tokens must be counted after each step, because a token after a preemption may change a
+        key.
+        """
         return (
             self.measures_steps
             or self.counts.service is not None
@@ -132,12 +132,12 @@ class CarriedPolicy:
         )
 
     def begin_step(self, now_s: float) -> None:
-        """A step is about to be planned."""
+        """Begin to plan a step."""
         self.view.advance(now_s)
         self.waiting.rerank()
 
     def planned(self, num_tokens: int) -> None:
-        """A step was planned; where too many in a row compute nothing, a user's policy has failed."""
+        """Record a planned step; a user's policy fails after too many steps in a row without tokens."""
         self.counts.planned += 1
         self._num_empty_steps = 0 if num_tokens or not self.requests else self._num_empty_steps + 1
         if self._num_empty_steps > MAX_EMPTY_STEPS and isinstance(self.policy, GuardedPolicy):
@@ -149,9 +149,9 @@ class CarriedPolicy:
         return cannot_go_on(self.requests, self.counts, self._blocks, self.limits.max_model_len)
 
     def end_step(self, now_s: float, given: Mapping[str, int]) -> None:
-        """The oldest step has ended, and has given requests numbers of tokens: their counts are up to date.
+        """End the oldest step, which gave requests these numbers of tokens; their counts are up to date.
 
-        No loop in Python, unless the policy counts service or is told of tokens.
+        Costs no loop in Python, unless the policy counts service or handles tokens.
         """
         self.view.advance(now_s)
         counts, requests = self.counts, self.requests
@@ -190,7 +190,7 @@ class CarriedPolicy:
         return None
 
     def admit(self, name: str) -> None:
-        """A waiting request runs from the step on that is being planned, last in the list."""
+        """Move a waiting request to the end of the running ones, from the step being planned."""
         request = self.requests[name]
         self.waiting.note_rank(request)
         self.waiting.leave(request)
@@ -209,7 +209,7 @@ class CarriedPolicy:
         self.waiting.take_ranks()
 
     def preempt(self, name: str) -> None:
-        """A running request has lost its blocks and waits again."""
+        """Queue a running request again after it lost its blocks."""
         request = self.running.pop(name)
         request.status = Status.PREEMPTED
         request.num_preemptions += 1
@@ -219,7 +219,7 @@ class CarriedPolicy:
         self.waiting.put_back(request)
 
     def finish(self, name: str) -> None:
-        """A request has ended, whatever its state."""
+        """Remove a request that ended in any state."""
         request = self.requests[name]
         if self._is_told_finished:
             self.policy.finished(request, self.view)
@@ -235,7 +235,9 @@ class CarriedPolicy:
     # --- questions -------------------------------------------------------------------------------
 
     def ask_quotas(self, prefills: Collection[str]) -> None:
-        """Ask for quotas of running requests before a step is planned; of decodes if the policy pauses."""
+        """Call `quota` for running requests before a step is planned, including decodes if the policy
+        `pauses`.
+        """
         running = self.running
         asked = list(running.values()) if self.policy.pauses else [running[name] for name in prefills]
         answers = zip(asked, ask_each(self.policy, "quota", asked, self.view), strict=True)
@@ -243,7 +245,7 @@ class CarriedPolicy:
         self.quotas = {name: quota for name, quota in quotas if quota == 0 or name in prefills}
 
     def within_quota(self, name: str, num_tokens: int, num_wanted: int) -> int:
-        """The tokens that a request may compute of `num_tokens`; it would want `num_wanted`, if it waits."""
+        """Return how many of `num_tokens` a request may compute; `num_wanted` is its demand if it waits."""
         if name in self.running:
             quota: int | None = self.quotas.get(name)
         elif num_wanted > 1 or self.policy.pauses:
@@ -253,5 +255,5 @@ class CarriedPolicy:
         return num_tokens if quota is None else min(num_tokens, quota)
 
     def victim(self) -> str:
-        """The running request to preempt, as blocks have run out."""
+        """Return the running request to preempt, since blocks ran out."""
         return self.policy.victim(self.running, self.view).request_id

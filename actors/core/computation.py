@@ -1,13 +1,14 @@
-"""The way in which an engine computes its steps, for people to read."""
+"""Description of how an engine computes its steps, for people."""
 
-from dataclasses import dataclass
+from sundog.actors.core.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Computation:
-    """The way in which a backend computes a step, in words; `why_not_whole` if not by one compiled call.
+    """How a backend computes a step, in words; `why_not_whole` is set if a step is not one compiled call.
 
-    `instructions` are the processor's that multiply; `faster` names an option with which answers come sooner.
+    `instructions` are the processor's multiply instructions in use; `faster` names an option that would speed
+    up answers.
     """
 
     dtype: str

@@ -1,17 +1,17 @@
-"""The configuration of the scheduler and the block pool: vLLM's names, checked and frozen."""
+"""Configuration of the scheduler and the block pool: vLLM's names, checked and frozen."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 from sundog.actors.core.config_error import ConfigError as ConfigError
 from sundog.actors.core.engine_version import DECISIONS, Decided, Decisions
+from sundog.actors.core.records import dataclass
 
 VICTIMS = ("policy", "least-recompute")
 
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """The host's memory for KV blocks of one engine, and the seconds that one takes from there and back."""
+    """Host memory for KV blocks of one engine, and the seconds to copy one block each way."""
 
     num_blocks: int
     load_s: float
@@ -22,32 +22,32 @@ class HostMemory:
 class SchedulerConfig:
     """Limits and switches of one scheduler; every default is vLLM V1's.
 
-    `num_gpu_blocks` includes the null block 0, so `num_gpu_blocks - 1` blocks are usable; None, until the
-    backend has said how many fit (`EngineConfig.with_blocks`).
-    `watermark` is a fraction of `num_gpu_blocks`; a threshold of 0 switches it off.
+    `num_gpu_blocks` includes the null block 0, so `num_gpu_blocks - 1` blocks are usable; None until the
+    backend has reported how many fit (`EngineConfig.with_blocks`). `watermark` is a fraction of
+    `num_gpu_blocks`; a threshold of 0 switches it off.
 
-    Three that vLLM does not have are off by default. Up to `max_overtakes` times in one wait,
-    requests behind one that lacks KV blocks may be admitted before it. With `preempt_for_priority`
-    a waiting request may take the place of running ones that are strictly less urgent. `victim`
-    `least-recompute` preempts, when blocks run out, the request that loses the fewest computed tokens.
+    Three options that vLLM lacks are off by default. `max_overtakes`: how often in one wait later requests
+    may be admitted before a request that lacks KV blocks. `preempt_for_priority`: a waiting request may
+    preempt running ones that are strictly less urgent. `victim` `least-recompute`: when blocks run out,
+    preempt the request that loses the fewest computed tokens.
 
-    `leaves_uncomputed` keeps a fault of vLLM's, to compare logs with: blocks given to a victim in
-    the very step that preempts it stay in the prefix cache, though their tokens are never computed.
+    `leaves_uncomputed` keeps a fault of vLLM's, to compare logs with: blocks given to a victim in the very
+    step that preempts it stay in the prefix cache, though their tokens are never computed.
 
-    With speculative decoding a decoding request computes up to `num_speculative_tokens` drafts a step beside
+    With speculative decoding a decoding request computes up to `num_speculative_tokens` drafts a step besides
     its own token, and holds slots for `num_lookahead_tokens` more, which a draft model fills.
 
     With `pipeline_parallel_size` stages that many batches run at once, each at another stage, and one more is
-    planned ahead under async scheduling. A request has one token on its way at a time: it is left out of the
-    steps until that is back, or, planned ahead, until it will be.
+    planned ahead under async scheduling. A request has one token in flight at a time: later steps leave it
+    out until the token is back or, planned ahead, until it will be.
 
     With a `prefill_schedule_interval` above 1 prompts are computed only in one of so many steps while
-    requests decode (`step/cadence.py`); vLLM 0.32 takes it and does not go by it.
+    requests decode (`step/cadence.py`); vLLM 0.32 accepts the option and ignores it.
 
-    With `host_memory` blocks are kept there, too (`blocks/host_tier.py`).
+    With `host_memory` blocks are copied there, too (`blocks/host_tier.py`).
 
-    With linear attention the engine `keeps_states`: a prefix is found only up to a block at whose end a state
-    was kept, and chunks of prompts end there (`step/states.py`), as by vLLM's `mamba_cache_mode` `align`.
+    With linear attention the engine `keeps_states`: a prefix is found only up to a block after which a state
+    was kept, and chunks of prompts end there (`step/demand.py`), as in vLLM's `mamba_cache_mode` `align`.
     """
 
     max_num_seqs: int = 256
@@ -146,24 +146,24 @@ class SchedulerConfig:
 
     @property
     def decisions(self) -> Decisions:
-        """The decisions in which the engine version differs from others."""
+        """Decisions in which this engine version differs from others."""
         return DECISIONS[self.engine_version]
 
     @property
     def max_num_running(self) -> int:
-        """The largest number of requests that run at once."""
+        """Largest number of requests that run at once."""
         return self.max_num_active_seqs or self.max_num_seqs
 
     @property
     def max_concurrent_batches(self) -> int:
-        """The largest number of planned steps whose results have not come back."""
+        """Largest number of planned steps whose results are not back."""
         return self.pipeline_parallel_size + self.async_scheduling
 
 
 def _check_host_memory(memory: HostMemory, caches: bool) -> None:
     if memory.num_blocks < 1:
-        raise ConfigError("kv_offloading_size: not one KV block fits into so little host memory; give more")
+        raise ConfigError("kv_offloading_size is less than one KV block: give more")
     if not caches:
         raise ConfigError(
-            "kv_offloading_size: what the host's memory holds is found by its prefix; leave prefix caching on"
+            "kv_offloading_size needs prefix caching, by which blocks in host memory are found: leave it on"
         )

@@ -1,6 +1,6 @@
-"""The error of a setting that cannot work.
+"""Error of a setting that cannot work.
 
-This module is never compiled: mypyc would take the plain classes derived from a compiled one for others.
+Never compiled: mypyc would treat plain subclasses of a compiled class as unrelated.
 """
 
 

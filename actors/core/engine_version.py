@@ -1,29 +1,30 @@
 """Versions of vLLM that can be predicted, and the differences between them.
 
-What a version decides otherwise than the one before is one claim of `Decisions`; how each was compared with
-vLLM itself, `docs/vllm.md` says.
+Each difference is one field of `Decisions`; docs/vllm.md describes how each was compared with vLLM itself.
 """
 
-from dataclasses import dataclass
 from typing import Final, Literal
 
 from sundog.actors.core.config_error import ConfigError
+from sundog.actors.core.records import dataclass
 
 NEWEST = "0.33"
-"""The version whose behaviour is predicted by default."""
+"""Version whose behaviour is predicted by default."""
 OLDEST = (0, 8)
-"""The first vLLM whose default is the engine that is predicted (V1)."""
+"""First version of vLLM with the V1 engine as default."""
 ASYNC_SINCE = (0, 14)
-"""The first vLLM that schedules asynchronously unless told not to."""
+"""First version of vLLM that schedules asynchronously by default."""
 ASYNC_STAGES_SINCE = (0, 32)
-"""The first vLLM known to do so with stages of layers: its older model runner cannot."""
+"""First version of vLLM known to schedule pipeline stages asynchronously; the older model runner cannot."""
 
 KV_BALANCED_SINCE = (0, 27)
-"""The first vLLM whose balancer of data-parallel ranks looks at their KV cache."""
+"""First version of vLLM whose balancer of data-parallel ranks uses their KV cache usage."""
 
 
 def parse_version(text: str) -> tuple[int, int]:
-    """Major and minor of `0.19`, `v0.19.1` or `0.19.0rc1`; ConfigError for what is none or too old."""
+    """Return major and minor of `0.19`, `v0.19.1` or `0.19.0rc1`; ConfigError for other text or too old a
+    version.
+    """
     parts = text.strip().removeprefix("v").split(".")
     if len(parts) >= 2 and parts[0].isdecimal() and parts[1].isdecimal():
         version = int(parts[0]), int(parts[1])
@@ -37,23 +38,23 @@ def parse_version(text: str) -> tuple[int, int]:
 
 
 def is_async(version: str, num_stages: int = 1) -> bool:
-    """Return True if this version plans a step while the one before it runs, by default."""
+    """Return whether this version plans a step while the previous one runs, by default."""
     return parse_version(version) >= (ASYNC_SINCE if num_stages == 1 else ASYNC_STAGES_SINCE)
 
 
 Decided = Literal["0.32", "0.33"]
-"""A version whose decisions are known; those of any other are the ones of the nearest."""
+"""Version whose decisions were compared; other versions decide like the nearest one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """The scheduling decisions in which versions of vLLM differ.
+    """Scheduling decisions in which versions of vLLM differ.
 
-    `goes_on_after_own_preemption`: the running requests behind one that had to preempt itself are scheduled
-    in the same step. `registers_drafted`: the blocks that accepted drafts fill join the prefix cache with the
-    result of their step; else when the next step is planned. `passes_over_unschedulable`: a waiting request
-    that may compute no token now keeps nobody behind it waiting. `holds_prefills`: an engine of its own goes
-    by `prefill_schedule_interval`, which is for ranks that go in step otherwise.
+    `goes_on_after_own_preemption`: after a request preempted itself, the running requests behind it are still
+    scheduled in the same step. `registers_drafted`: blocks filled by accepted drafts enter the prefix cache
+    with the result of their step, rather than when the next step is planned. `passes_over_unschedulable`: a
+    waiting request that may compute no token now does not block those behind it. `holds_prefills`: a single
+    engine honours `prefill_schedule_interval`, not only data-parallel ranks.
     """
 
     goes_on_after_own_preemption: bool
@@ -84,10 +85,10 @@ def decisions_of(version: str) -> Decided:
 
 
 def weighs_kv(version: str) -> bool:
-    """Return True if this version balances data-parallel ranks by their KV cache, too."""
+    """Return whether this version also balances data-parallel ranks by KV cache usage."""
     return parse_version(version) >= KV_BALANCED_SINCE
 
 
 def is_newer(version: str) -> bool:
-    """Return True if this version is newer than any that Sundog knows."""
+    """Return whether this version is newer than any that Sundog has rules for."""
     return parse_version(version) > parse_version(NEWEST)

@@ -1,6 +1,6 @@
-"""What a client chose, as it stands in the log: short, and without control characters.
+"""Shortening of clients' text for the log, without control characters.
 
-Law: no line of the log grows with what a client sends.
+Law: the length of a log line does not depend on what a client sends.
 """
 
 MOST_LOGGED = 256
@@ -8,6 +8,6 @@ MOST_LOGGED = 256
 
 
 def logged(text: str) -> str:
-    """Return the first 256 characters, escaped if they would steer the terminal that shows the log."""
+    """Return the first 256 characters, with control characters escaped."""
     short = text if len(text) <= MOST_LOGGED else f"{text[:MOST_LOGGED]}…"
     return short if short.isprintable() else repr(short)

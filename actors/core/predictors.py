@@ -1,14 +1,13 @@
-"""Predictors of the lengths of answers, called once for each request, before the engine.
+"""Predictors of the lengths of answers, called once per request before it reaches the engine.
 
 Law: a prediction orders requests and ends none. A predictor is a frozen object with a pure function.
 """
-
-from dataclasses import dataclass
 
 from sundog.actors.core.chance import drawn
 from sundog.actors.core.params.fields import INT64_MAX
 from sundog.actors.core.policies.answers import WrongAnswer, exact, printed
 from sundog.actors.core.policies.guard import ANY, Guard
+from sundog.actors.core.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,7 @@ class LengthPredictor:
 
 
 class GuardedPredictor(Guard[LengthPredictor], LengthPredictor):
-    """A user's predictor; when it fails where it has a fallback, requests go on without predictions."""
+    """Guard of a user's predictor; after a failure with a fallback, requests continue without predictions."""
 
     word = "predictor"
 

@@ -1,21 +1,21 @@
 """Requests, as they arrive and as the scheduler stores them."""
 
 import enum
-from dataclasses import dataclass
 from typing import Final
 
 from sundog.actors.core.params.sampling import DEFAULTS, Adapter, Sampling
+from sundog.actors.core.records import dataclass
 
 TraceHeaders = tuple[tuple[str, str], ...]
-"""W3C's `traceparent` and `tracestate` of the span that a request belongs to; empty where none is."""
+"""W3C's `traceparent` and `tracestate` of the request's span; empty without one."""
 
 
 @dataclass(slots=True)
 class Begun:
-    """The state that a request brings from another engine.
+    """State of a request that began on another engine.
 
-    It has `num_output_tokens`, which are `token_ids` (None if they are only counted). `has_run` is whether it
-    had been admitted there.
+    `num_output_tokens` counts its outputs so far, `token_ids` are they (None if tokens are only counted).
+    `has_run`: it had been admitted there.
     """
 
     num_output_tokens: int
@@ -51,6 +51,7 @@ class Submit:
         has_remote_kv: Whether another server computed the prompt. Its last token is computed again here, to
             sample the first output token.
         retry_after_s: Seconds after which the client of a refused request may try again.
+        reached_s: Time at which the request left the API processes of a simulated server; None until then.
 
     Example:
         >>> import sundog
@@ -81,6 +82,7 @@ class Submit:
     retry_after_s: float | None = None
     hands_over: bool = False
     begun: Begun | None = None
+    reached_s: float | None = None
 
 
 NO_TOKENS: Final = frozenset[int]()
@@ -113,6 +115,7 @@ class Request:
         "block_keys",
         "decodes_on_wire",
         "dropped_through",
+        "first_grow",
         "first_token_s",
         "in_lockstep",
         "joined",
@@ -121,7 +124,6 @@ class Request:
         "length_limit",
         "next_decode_step",
         "next_fill",
-        "next_grow",
         "num_computed_tokens",
         "num_drafts",
         "num_in_flight",
@@ -154,59 +156,59 @@ class Request:
         self.num_tokens = submit.num_prompt_tokens
         self.first_token_s: float | None = None
         self.last_token_s: float | None = None
-        """The time of its latest token; of an earlier one if `in_lockstep`: ask `Lockstep.last_token_s`."""
+        """Time of its latest token in seconds; stale while `in_lockstep`: use `Lockstep.last_token_s`."""
         if submit.begun is not None:
             self._go_on(submit.begun)
         self.num_computed_tokens = 0
         self.num_in_flight = 0
-        """Tokens that steps will have sampled whose results have not come back."""
+        """Tokens to be sampled by steps whose results are not back."""
         self.num_drafts = 0
-        """Guesses of its next tokens that the runner keeps: what the next step may verify."""
+        """Drafts of its next tokens that the runner keeps: the most that the next step can verify."""
         self.num_tokens_planned = 0
-        """The tokens known when it was last planned, for speculation; their full blocks are registered."""
+        """Known tokens when it was last planned, for speculation; their full blocks are registered."""
         num_tokens = submit.num_prompt_tokens
         self.length_limit = max(num_tokens + 1, min(max_model_len, num_tokens + submit.max_tokens))
-        """A prompt that fills the context samples once all the same."""
+        """Number of tokens at which it must end; a prompt that fills the context still samples one."""
         self.stop_tokens = _stop_tokens(submit)
         self.num_preemptions = 0
         self.waiting_since = 0
-        """The step that was planned next when it last began to wait."""
+        """Number of the next step when it last began to wait."""
         self.num_overtakes = 0
-        """The number of times, in this wait, that another was admitted before it because it did not fit."""
+        """Times, in this wait, that a later request was admitted before it because it did not fit."""
         self.admission_step = 0
         self.num_tokens_at_admission = 0
         self.order = 0
-        """The number of its latest admission; running requests are listed in this order."""
+        """Number of its latest admission, by which running requests are ordered."""
         self.block_ids: list[int] = []
         self.block_keys: list[object] = list(submit.block_hashes or ())
         self.num_offloaded_blocks = 0
-        """The number of its first blocks that need not be copied to the host's memory (again)."""
+        """Number of its first blocks that need not be copied to host memory (again)."""
         self.num_loaded_tokens = 0
-        """Tokens whose blocks were copied from there for its present, or coming, admission."""
+        """Tokens whose blocks were loaded from host memory for the current, or coming, admission."""
         self.shared_prefix_tokens = 0
-        """The tokens of its prefix in blocks that were found, if the last of them lacks a state; else 0."""
+        """Tokens of its found prefix if the last of its blocks lacks a linear-attention state; else 0."""
         self.num_registered_blocks = 0
         self.num_known_blocks = 0
-        """The number of its first blocks that may have a key in the pool, or other readers, while it runs."""
+        """Number of its first blocks that may have a key in the pool, or other holders, while it runs."""
         self.num_named_blocks = 0
-        """The number of its first blocks with keys that others may look up; the rest are its own."""
+        """Number of its first blocks whose keys others may look up; the keys of the rest are its own."""
         self.decodes_on_wire = False
-        """True if the runner counts it in its decoding set (see `core/batch.py`)."""
+        """Whether the runner counts it in its decoding set (see `core/batch.py`)."""
         self.in_lockstep = False
         self.shown: object | None = None
-        """The view that a user's policy has of it (`policies/shown.py`), once it was asked about it."""
+        """View of it for a user's policy (`policies/shown.py`), made at the first call."""
         self.joined = 0
         self.last_step = 0
-        """The step, in a pipeline, in which it was scheduled last."""
+        """Number of the step, in a pipeline, in which it was last scheduled."""
         self.dropped_through = 0
-        """The step, in a pipeline, through which what is in flight for it is thrown away."""
+        """Number of the last step, in a pipeline, whose results for it are discarded."""
         self.next_decode_step = 0
-        """The first step, in a pipeline planned ahead, that may compute the token that it samples next."""
-        self.next_grow = 0
+        """First step, in a pipeline planned ahead, that may compute the token it samples next."""
+        self.first_grow = 0
         self.next_fill = 0
 
     def _go_on(self, begun: Begun) -> None:
-        """Restore the tokens and times that the request had on its previous engine."""
+        """Restore the tokens and times that the request had on the engine where it began."""
         self.num_tokens += begun.num_output_tokens
         if self.token_ids is not None and begun.token_ids is not None:
             self.token_ids += begun.token_ids

@@ -1,25 +1,26 @@
-"""Scalers: how many replicas a fleet should have, asked again and again; frozen objects of pure functions.
+"""Scalers: the number of replicas of a fleet, called periodically; frozen objects of pure functions.
 
-Two are formulas that clusters run: Kubernetes' HorizontalPodAutoscaler (its algorithm and tolerance as
-documented in "Horizontal Pod Autoscaling", Kubernetes 1.34), and KEDA, which hands a metric of the type
-AverageValue to the same controller and adds nothing above one replica. What follows from an answer, by the
-HPA's windows and policies, is the controller's part (`autoscaling.py`).
+Two are formulas used in clusters: Kubernetes' HorizontalPodAutoscaler (algorithm and tolerance as in
+"Horizontal Pod Autoscaling", Kubernetes 1.34), and KEDA, which feeds a metric of the type AverageValue to the
+same controller and adds nothing above one replica. The controller (`autoscaling.py`) applies the HPA's
+windows and policies to the answers.
 """
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from math import ceil, inf
 from typing import Any, TypeVar, overload
 
-from sundog.actors.core.policies.guard import ANY, PolicyError
+from sundog.actors.core.policies.answers import WrongAnswer
+from sundog.actors.core.policies.guard import ANY, Guard
+from sundog.actors.core.records import dataclass
 
 T = TypeVar("T")
 
 
 class FirstItems(Sequence[T]):
-    """The first items of a list that only grows, as a sequence. O(1) to make"""
+    """Sequence of the first items of a list that only grows. O(1) to make"""
 
     __slots__ = ("_items", "_length")
 
@@ -73,7 +74,7 @@ class ScaledFleet:
     num_running: int
     num_waiting: int
     busy: float
-    """Share of the time that replicas in `num_up` computed; 0 before one of them was up."""
+    """Fraction of the time in which the `num_up` replicas computed; 0 before the first was up."""
     arrivals: int
     ttfts_s: Sequence[float]
     history: Sequence[int]
@@ -107,9 +108,9 @@ class Scaler:
     """
 
     up_s: float = 0.0
-    """Window for growing, in seconds: the smallest answer in it counts."""
+    """Window for growing, in seconds: the smallest recommendation in it counts."""
     down_s: float = 0.0
-    """Window for shrinking, in seconds: the largest answer in it counts."""
+    """Window for shrinking, in seconds: the largest recommendation in it counts."""
     up_pods: float = inf
     up_percent: float = inf
     up_period_s: float = 15.0
@@ -133,7 +134,7 @@ def check_behaviour(scaler: Scaler) -> None:
     """Check the attributes of a scaler.
 
     Raises:
-        ValueError: An attribute is no number, or out of its bounds.
+        ValueError: An attribute is not a number, or out of its bounds.
     """
     for name in ("up_s", "down_s", "up_pods", "up_percent", "down_pods", "down_percent"):
         value: Any = getattr(scaler, name)
@@ -153,7 +154,7 @@ def _above_zero(name: str, value: float) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Stabilised(Scaler):
-    """A scaler whose fleet shrinks as the HPA's does, by the most that was wanted in 300 s."""
+    """Scaler that shrinks as slowly as the HPA: to the largest recommendation of the last 300 s."""
 
     up_s: float = 0.0
     down_s: float = 300.0
@@ -170,7 +171,7 @@ class Stabilised(Scaler):
 
 @dataclass(frozen=True, kw_only=True)
 class Keda(Stabilised):
-    """KEDA by the queue: unfinished requests over `target` for each replica, rounded up.
+    """KEDA by queue length: unfinished requests divided by `target` per replica, rounded up.
 
     The HPA does nothing if `target` times the replicas is within `tolerance` of the requests.
     """
@@ -191,10 +192,10 @@ class Keda(Stabilised):
 
 @dataclass(frozen=True, kw_only=True)
 class Hpa(Stabilised):
-    """The HPA by utilisation: replicas that serve times their mean busy share over `target`, rounded up.
+    """HPA by utilisation: serving replicas times their mean busy share over `target`, rounded up.
 
-    Within `tolerance` nothing changes. If more are wanted while some start, these count as idle: if that
-    turns the direction or comes within the tolerance, nothing changes either.
+    Within `tolerance` nothing changes. To scale up while some replicas start, those count as idle: if that
+    reverses the direction or comes within the tolerance, nothing changes either.
     """
 
     target: float = 0.7
@@ -216,9 +217,11 @@ class Hpa(Stabilised):
 
 @dataclass(frozen=True, kw_only=True)
 class Attainment(Stabilised):
-    """Scale by the objective: up if fewer than `share` of first tokens came within `ttft_s`, down if idle.
+    """Scale by the TTFT objective: up if fewer than `share` of first tokens came within `ttft_s`, down if
+    idle.
 
-    A fleet that is busy for less than `idle` of the time shrinks to the replicas that would be busy so much.
+    A fleet that is busy for less than `idle` of the time shrinks to the number of replicas that would be busy
+    for that share.
     """
 
     ttft_s: float = 0.5
@@ -242,7 +245,7 @@ class Attainment(Stabilised):
 
 @dataclass(frozen=True, kw_only=True)
 class ArrivalTrend(Stabilised):
-    """Scale by the arrivals expected when an order takes effect, on a line through the last `window` counts.
+    """Scale for the arrivals expected when new replicas serve, by a line through the last `window` counts.
 
     A replica serves `per_s` requests a second. Once nothing arrives, nothing is expected.
     """
@@ -276,26 +279,26 @@ SCALERS: dict[str, Callable[..., Scaler]] = {
     "attainment": Attainment,
     "forecast": ArrivalTrend,
 }
-"""The scalers that can be asked for by name."""
+"""Scalers by name."""
 
 
-class GuardedScaler(Scaler):
-    """A user's scaler, called `name`; what it does wrong is one error."""
+class GuardedScaler(Guard[Scaler], Scaler):
+    """Guard of a user's scaler."""
 
-    def __init__(self, inner: Scaler, name: str) -> None:
-        self.inner, self.name = inner, name
-        self.up_s, self.down_s = inner.up_s, inner.down_s
-        self.up_pods, self.up_percent, self.up_period_s = inner.up_pods, inner.up_percent, inner.up_period_s
-        self.down_pods, self.down_percent = inner.down_pods, inner.down_percent
-        self.down_period_s = inner.down_period_s
+    word = "scaler"
+
+    def _use(self, inner: Scaler) -> None:
+        self.inner = inner
+        for name, value in vars(Scaler).items():
+            if isinstance(value, float):
+                setattr(self, name, getattr(inner, name))
 
     def want(self, fleet: ScaledFleet) -> int:
         try:
             wanted = operator.index(self.inner.want(fleet))
+            if wanted < 0:
+                raise WrongAnswer(f"returned {wanted}: it must be at least 0")
+            return wanted
         except ANY as error:
-            raise PolicyError(
-                f"scaler {self.name}: want raised {type(error).__name__}: {error}, at {fleet.now_s:.3f} s"
-            ) from error
-        if wanted < 0:
-            raise PolicyError(f"scaler {self.name}: want returned {wanted}: it must be at least 0")
-        return wanted
+            self._failed("want", f"the fleet at {fleet.now_s:.3f} s", error)
+        return self.inner.want(fleet)

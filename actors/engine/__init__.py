@@ -1,4 +1,4 @@
-"""The actors of a replica: Scheduler, KVCacheManager, Executor and Runners, which start and end together.
+"""Actors of a replica: Scheduler, KVCacheManager, Executor and Runners, which start and end together.
 
-`backend.py` is the seam to the worlds: whatever has `load` and `execute` computes the steps of a Runner.
+`backend.py` is the interface to the worlds: a Runner executes steps on any object with `load` and `execute`.
 """

@@ -1,4 +1,4 @@
-"""The seam between the graph and a world: what a Runner runs, or a whole core that runs elsewhere."""
+"""Interfaces of backends, which compute an engine's steps, and of engine cores in other processes."""
 
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Never, Protocol, runtime_checkable
@@ -20,40 +20,40 @@ from sundog.actors.messages import (
 
 
 class Backend(Protocol):
-    """The computing part of an engine: torch in `runtime/`, a cost model in `sim/`.
+    """Computing part of an engine: torch in `runtime/`, a cost model in `sim/`.
 
-    A backend that can be asked for runs of many steps is a `DoesRuns`, too, and answers with a Reply.
+    A backend that can execute many decode steps at once is also a `DoesRuns`, and answers with a Reply.
     """
 
     def load(self) -> Coroutine[object, object, Capacity]:
-        """Make the model and its KV cache ready."""
+        """Load the model and allocate its KV cache."""
         ...
 
     def execute(self, batch: Batch) -> Coroutine[object, object, StepResult] | Reply[StepResult]:
-        """Fold the batch into the backend's state and do its step(s), after all earlier ones.
+        """Apply the batch to the backend's state and compute its step(s), after all earlier ones.
 
-        Returns a coroutine, which the Runner awaits before it hands over the next batch, or a
-        Reply with a StepResult, for a backend that keeps its own time and its own queue.
+        Returns a coroutine, which the Runner awaits before it passes the next batch, or a Reply with a
+        StepResult, for a backend with its own time and its own queue.
         """
         ...
 
     async def close(self) -> None:
-        """Release all that `load` took."""
+        """Release everything that `load` took."""
         ...
 
 
 @runtime_checkable
 class DoesRuns(Protocol):
-    """The interface of a Backend that may be asked for runs of many steps."""
+    """Backend that can execute a batch of many decode steps."""
 
     def interrupt(self) -> None:
-        """End the run under way at the next step boundary."""
+        """End the current run of decode steps at the next step boundary."""
         ...
 
 
 @runtime_checkable
 class WatchesActors(Protocol):
-    """The interface of a Backend that watches whether the core that it is in goes on."""
+    """Backend that watches whether the actors of its core make progress."""
 
     def watch(self, actors: Sequence[Actor[Never]]) -> None:
         """Watch these actors, which have started."""
@@ -62,63 +62,67 @@ class WatchesActors(Protocol):
 
 @runtime_checkable
 class PricesSteps(Protocol):
-    """The interface of a Backend whose time is modelled: `StepTimes`."""
+    """Backend with modelled time, a source of `StepTimes`."""
 
     def step_s(self, prefill_tokens: int, decodes: int, context_tokens: int) -> float:
-        """Seconds of a step that computes a chunk of a prompt, and decodes that read a context in all."""
+        """Return the seconds of a step with these prompt tokens and decodes over this total context."""
         ...
 
 
 @runtime_checkable
 class LoadsAdapters(Protocol):
-    """The interface of a Backend whose LoRA adapters may come and go while it runs."""
+    """Backend whose LoRA adapters can be loaded and unloaded while it runs."""
 
     async def change_adapters(self, change: ChangeAdapters) -> Done | Refused:
-        """Load adapters, or let them go, between two steps."""
+        """Load or unload adapters between two steps."""
         ...
 
 
 @runtime_checkable
 class DiesUnnoticed(Protocol):
-    """The interface of a Backend that may be dead for a while before its engine crashes."""
+    """Backend that may be dead for a while before its engine is reported as crashed."""
 
     @property
     def missed(self) -> Collection[str]:
-        """The requests in batches that came after its death: it took in none of them."""
+        """Requests in batches that arrived after the backend's death and were ignored."""
         ...
 
 
 @runtime_checkable
 class CompilesGrammars(Protocol):
-    """The interface of a Backend whose requests may have grammars, which take long to compile."""
+    """Backend for requests with grammars, which take long to compile."""
 
     def hold_grammar(self, constraint: Constraint) -> int | None:
-        """Keep it until it is let go, and return its bytes; None if it is not compiled. On the event loop."""
+        """Hold a compiled grammar until it is released and return its bytes; None if it is not compiled. Runs
+        on the event loop.
+        """
         ...
 
     def let_go_grammar(self, constraint: Constraint) -> None:
-        """It need not be kept any more, for one who held it."""
+        """Release a grammar on behalf of one holder."""
         ...
 
     def compile_grammar(self, constraint: Constraint) -> None:
-        """Compile and keep it; blocks. One that cannot be compiled fails its request at its first token."""
+        """Compile and store a grammar; blocks the thread. If it cannot be compiled, its request fails at the
+        first token.
+        """
         ...
 
 
 class Listener(Protocol):
-    """The interface of what hears of every step: an actor, or one that is reached elsewhere."""
+    """Receiver of every step's output: an actor here or in another process."""
 
     def ref(self, sender: str, *, counted: bool = True) -> Ref[StepOutput | PolicyFailed]:
-        """Return its address for `sender`."""
+        """Return the listener's address for `sender`."""
         ...
 
 
 @runtime_checkable
 class RemoteCore(Protocol):
-    """A core in another process: scheduler, KV cache, executor and runners, with a backend of their own."""
+    """Core in another process: scheduler, KV cache, executor and runners, with its own backend."""
 
     async def run_core(self, listeners: Sequence[Listener], on_up: Callable[[EngineRefs], None]) -> None:
-        """Run it to its end, as `run_engine_core` runs one here; whatever ends it early is raised."""
+        """Run the core to its end, as `run_engine_core` does here; raise whatever ends it early."""
         ...
 
     def reports(self) -> Sequence[ActorReport]:
@@ -127,4 +131,4 @@ class RemoteCore(Protocol):
 
 
 Engine = Backend | RemoteCore
-"""The engine of a replica: a backend in this process, or a whole core that runs elsewhere."""
+"""Engine of a replica: a backend in this process, or a whole core in another."""

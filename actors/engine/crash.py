@@ -1,4 +1,4 @@
-"""The reason why an engine core crashed, in one line or one block, from everything that was raised."""
+"""Reason of an engine core's crash, in one line or one block, from all raised exceptions."""
 
 import traceback
 from collections.abc import Iterator
@@ -10,19 +10,19 @@ MOST_CHARACTERS = 300
 
 
 def root_cause(error: BaseException) -> BaseException:
-    """The error that caused the others: actors that waited for the dead one only say that it died."""
+    """Return the error that caused the others: actors that waited for a dead one report only its death."""
     leaves = list(_leaves(error))
     return next((leaf for leaf in leaves if not isinstance(leaf, ActorDied)), leaves[0])
 
 
 def summary(error: BaseException) -> str:
-    """The cause in one line."""
+    """Return the cause of a crash in one line."""
     words = " ".join(str(error).split())
     return f"{type(error).__name__}: {_cut(words)}" if words else type(error).__name__
 
 
 def block(error: BaseException) -> str:
-    """Return where the cause was raised, innermost last, and what its actor was doing."""
+    """Return where the cause was raised, innermost call last, and what its actor was doing."""
     frames = traceback.extract_tb(error.__traceback__)[-MOST_FRAMES:]
     lines = [f"{frame.filename}:{frame.lineno} in {frame.name}" for frame in frames]
     lines += [_cut(note) for note in getattr(error, "__notes__", ())]

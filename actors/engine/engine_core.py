@@ -1,10 +1,9 @@
-"""The EngineCore: the nursery in which one replica's four actors start and end together."""
+"""EngineCore: the nursery in which one replica's four actors start and end together."""
 
 import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Never
 
@@ -17,6 +16,7 @@ from sundog.actors.core.blocks.kv_events import KvChanges
 from sundog.actors.core.policies import Policy
 from sundog.actors.core.policies.guard import GuardedPolicy, PolicyError, guarded
 from sundog.actors.core.queue.step_times import MeasuredSteps, StepTimes
+from sundog.actors.core.records import dataclass
 from sundog.actors.core.step.state import SchedulerState
 from sundog.actors.engine.backend import (
     Backend,
@@ -30,6 +30,7 @@ from sundog.actors.engine.backend import (
 )
 from sundog.actors.engine.compiler import Compiler
 from sundog.actors.engine.executor import Executor, Runner
+from sundog.actors.engine.front_queue import FrontQueue, HeadStart
 from sundog.actors.engine.grammars_ahead import GrammarsAhead
 from sundog.actors.engine.kv_cache_manager import KVCacheManager
 from sundog.actors.engine.reports import Roster, report
@@ -56,13 +57,13 @@ from sundog.actors.messages import (
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """The Hop tells itself that a message has come across."""
+    """Message of a Hop to itself: a delayed message is due."""
 
     message: Submit | Abort
 
 
 class Hop(Actor[ToEngine | Arrived]):
-    """Passes on what it is told, later."""
+    """Actor that forwards messages after a delay."""
 
     def __init__(
         self, name: str, costs: HopCosts, scheduler: Ref[ToEngine], *, tap: Tap | None = None
@@ -111,7 +112,7 @@ class Hop(Actor[ToEngine | Arrived]):
 log = logging.getLogger("sundog.engine")
 
 CLOSE_S = 10.0
-"""The time, in seconds, in which a backend must release what it holds after the core was cut or crashed."""
+"""Seconds in which a backend must release its resources after the core was stopped or crashed."""
 
 
 async def run_engine(
@@ -121,10 +122,14 @@ async def run_engine(
     fallback: Policy | None,
     tap: Tap | None,
     roster: Roster,
+    head_start: HeadStart | None,
     engine: Engine,
     on_up: Callable[[EngineRefs], None],
 ) -> None:
-    """Run a replica's core to its end, here or wherever its `engine` is, and in the roster meanwhile."""
+    """Run a replica's core to its end, here or where its `engine` is, registered in the roster meanwhile.
+
+    `head_start` has the time that requests have spent before they reach the configured API processes.
+    """
     place = f"engine-{replica}"
     started: list[Actor[Never]] = []
 
@@ -139,7 +144,9 @@ async def run_engine(
             roster.enter(place, engine.reports)
             await engine.run_core(listeners, on_up)
         else:
-            await run_engine_core(replica, config, listeners, fallback, tap, [engine], on_up, on_actors)
+            await run_engine_core(
+                replica, config, listeners, fallback, tap, [engine], on_up, on_actors, head_start=head_start
+            )
     finally:
         roster.leave(place)
 
@@ -155,16 +162,27 @@ async def run_engine_core(
     on_actors: Callable[[Sequence[Actor[Never]]], None] = lambda actors: None,
     elsewhere: Sequence[Ref[ToRunner]] = (),
     taken_in: Ref[TakenIn] | None = None,
+    head_start: HeadStart | None = None,
 ) -> None:
-    """Run a core to its end, and release everything that `backends`, one per rank, took.
+    """Run a core to its end, and release everything that its `backends`, one per rank, allocated.
 
-    Further ranks have their Runners `elsewhere`. When a user's policy fails, the `fallback` takes over; None:
-    the core crashes. `on_actors` is told of the actors as they start: those that load first. `taken_in` is
-    told of each request before a batch with it is executed.
+    Runners of further ranks are `elsewhere`. After a failure of a user's policy the `fallback` takes over;
+    with None the core crashes. `on_actors` gets the actors as they start, the loading ones first. `taken_in`
+    gets each request before a batch with it is executed.
     """
     try:
         await _run_actors(
-            replica, config, listeners, fallback, tap, backends, on_up, on_actors, elsewhere, taken_in
+            replica,
+            config,
+            listeners,
+            fallback,
+            tap,
+            backends,
+            on_up,
+            on_actors,
+            elsewhere,
+            taken_in,
+            head_start,
         )
     finally:
         with trio.move_on_after(CLOSE_S, shield=True):
@@ -183,8 +201,9 @@ async def _run_actors(
     on_actors: Callable[[Sequence[Actor[Never]]], None],
     elsewhere: Sequence[Ref[ToRunner]],
     taken_in: Ref[TakenIn] | None,
+    head_start: HeadStart | None,
 ) -> None:
-    """Start from the leaves, report the addresses, and end when all actors have.
+    """Start the actors from the leaves, report their addresses, and end when all of them have.
 
     Raises ConfigError if the KV cache cannot hold one full request.
     """
@@ -204,7 +223,12 @@ async def _run_actors(
         capacity = await executor_ref.ask(Load())
         scheduler_config = config.with_blocks(capacity.num_blocks)
         manager = _kv_cache_manager(replica, config, scheduler_config, tap)
-        refs_of_listeners = [listener.ref(scheduler_name, counted=False) for listener in listeners]
+        front = None
+        # Engines that only decode are sent requests by others, which have read them.
+        if config.front.delays_requests and config.roles[replica] != "decode":
+            front = FrontQueue(f"front-queue-{replica}", config.front, head_start, tap=tap)
+        told = [*listeners, front] if front is not None and front.follows_steps else listeners
+        refs_of_listeners = [listener.ref(scheduler_name, counted=False) for listener in told]
         compilers = [each for each in backends[:1] if isinstance(each, CompilesGrammars)]  # rank 0 samples
         grammars = None
         for each in compilers:
@@ -240,6 +264,10 @@ async def _run_actors(
             hop = Hop(f"hop-{replica}", config.hops, entrance, tap=tap)
             entrance = hop.ref("router")
             await start(hop)
+        if front is not None:
+            front.connect(entrance)
+            entrance = front.ref("router")
+            await start(front)
         on_actors([scheduler, manager])
         on_up(EngineRefs(entrance, manager_ref, capacity, partial(_running, state, backends)))
 

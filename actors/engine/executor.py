@@ -42,7 +42,7 @@ class Runner(Actor[ToRunner]):
         return None
 
     async def _change_adapters(self, change: ChangeAdapters) -> Done | Refused:
-        """A backend that computes nothing has nothing to load."""
+        """Load adapters into the backend; do nothing if it computes nothing."""
         loads = self._backend
         return await loads.change_adapters(change) if isinstance(loads, LoadsAdapters) else Done()
 
@@ -52,11 +52,11 @@ class Runner(Actor[ToRunner]):
 
 
 class RankDied(ActorDied):
-    """A rank ended and will not answer."""
+    """Raised if a rank has ended and will not answer."""
 
 
 class RanksDisagree(Exception):
-    """A rank did other steps than rank 0: its state differs from the others'."""
+    """Raised if a rank did other steps than rank 0: its state differs from the others'."""
 
 
 class AllRanks:
@@ -98,20 +98,24 @@ class AllRanks:
 
 
 class Executor(Actor[ToRunner]):
-    """The actor that keeps ranks in step: each batch goes to all, and rank 0's result is returned.
+    """Actor that sends each batch to all ranks and returns rank 0's result.
 
-    It does not block on the results, so that it can handle an Interrupt meanwhile. If a rank dies, or does
+    It does not block on the results, so it can handle an Interrupt meanwhile. If a rank dies, or returns
     other steps than rank 0, the reply is an error that names it.
     """
 
     def __init__(self, name: str, runners: Sequence[Ref[ToRunner]], *, tap: Tap | None = None) -> None:
         super().__init__(name, capacity=4, tap=tap)
         self._runners = tuple(runners)
+        self._only = runners[0] if len(runners) == 1 else None
+        """Single runner, without other ranks to compare with."""
 
     def handle(self, message: ToRunner) -> Handled:
         match message:
             case Batch():
-                return answer(message, self._execute(message))
+                if self._only is None:
+                    return answer(message, self._execute(message))
+                self.pass_on(self._only, message)
             case Interrupt():
                 self._interrupt(message)
             case Load():
@@ -123,8 +127,6 @@ class Executor(Actor[ToRunner]):
         return None
 
     def _execute(self, batch: Batch) -> Reply[StepResult]:
-        if len(self._runners) == 1:  # no other rank to agree with: every step of most engines
-            return self._runners[0].request(batch)
         replies = [runner.request(batch) for runner in self._runners]
         return AllRanks(batch.step, [runner.receiver for runner in self._runners], replies).reply
 

@@ -1,9 +1,9 @@
-"""Grammars of the requests of an engine: compiled before a request enters the queue, and held until it ends.
+"""Grammars of an engine's requests: compiled before a request enters the queue, and held until it ends.
 
-Law: no step compiles a grammar. A request enters once its grammar is compiled and there is room for it beside
-the grammars that other requests hold; it holds it until it ends, however often it is preempted, so that the
-cache of grammars cannot lose it. Requests that share a grammar hold one. Who waits for room does so in order;
-who waits for the compiler takes turns by tenant, so that one with many new grammars delays another's by one.
+Law: no step compiles a grammar. A request enters once its grammar is compiled and fits beside the grammars
+that other requests hold; it holds the grammar until it ends, also while preempted, so that the cache cannot
+evict it. Requests with the same grammar share it. Requests that wait for room do so in order; the compiler
+serves tenants in turn, so that a tenant with many new grammars delays another's by one.
 """
 
 from collections import deque
@@ -18,7 +18,7 @@ from sundog.actors.kernel.actor import Ref, Reply
 from sundog.actors.messages import Submit
 
 MOST_HELD_BYTES = 2**30
-"""Memory of the grammars that the requests of an engine hold; a single one always has room."""
+"""Maximum bytes of grammars that the requests of an engine hold; a single grammar always has room."""
 
 
 class GrammarsAhead:
@@ -42,18 +42,18 @@ class GrammarsAhead:
         self._backend = backend
         self._waiting: dict[Constraint, list[Submit | PullDue]] = {}
         self._full: deque[Constraint] = deque()
-        """The one of the waiting that is compiled, and has no room."""
+        """Compiled grammars of waiting requests without room."""
         self._held: dict[str, Constraint] = {}
-        """The grammar of each request that has one, in the queue or running."""
+        """Grammar of each queued or running request that has one."""
         self._holders: dict[Constraint, tuple[int, int]] = {}
-        """How many requests hold each grammar, and its bytes."""
+        """Number of requests that hold each grammar, and its bytes."""
         self._held_bytes = 0
         self._asked: list[Reply[Compiled]] = []
         self._to_compile = ClientTurns[Constraint]()
         self._is_compiling = False
 
     def __len__(self) -> int:
-        """Return how many requests wait."""
+        """Return the number of waiting requests."""
         return sum([len(waiting) for waiting in self._waiting.values()])
 
     @property
@@ -61,12 +61,12 @@ class GrammarsAhead:
         return self._compiler.receiver
 
     def take_asked(self) -> list[Reply[Compiled]]:
-        """Return the answers to come of what was asked of the Compiler since the last call."""
+        """Return the pending replies of the Compiler that were requested since the last call."""
         asked, self._asked = self._asked, []
         return asked
 
     def waits(self, due: Submit | PullDue) -> bool:
-        """Hold the grammar of a request that has one; True if the request has to wait for that."""
+        """Hold the request's grammar, if it has one; return whether the request must wait for it."""
         submit = _submit_of(due)
         constraint = submit.sampling.constraint
         if constraint is None:
@@ -81,13 +81,15 @@ class GrammarsAhead:
         return True
 
     def compiled(self, constraint: Constraint) -> list[Submit | PullDue]:
-        """Return the requests that need not wait any more for a grammar that is compiled."""
+        """Return the requests that waited for this grammar, which is now compiled, and have room."""
         self._is_compiling = False
         self._full.append(constraint)
         return self._admit()
 
     def let_go(self, request_ids: Iterable[str]) -> list[Submit | PullDue]:
-        """Free what these requests hold, which have ended here; return those that have room now."""
+        """Release the grammars of requests that ended on this engine; return waiting requests for which there
+        is now room.
+        """
         has_room = False
         for name in request_ids:
             if (constraint := self._held.pop(name, None)) is None:
@@ -101,7 +103,7 @@ class GrammarsAhead:
         return self._admit() if has_room and self._full else []
 
     def release(self, request_ids: Sequence[str]) -> list[Submit | PullDue]:
-        """Return those of these requests that wait, and need not: they are aborted or withdrawn."""
+        """Remove requests, which were aborted or withdrawn, from those that wait; return the removed ones."""
         released: list[Submit | PullDue] = []
         for constraint, waiting in self._waiting.items():
             gone = [due for due in waiting if _submit_of(due).request_id in request_ids]
@@ -111,14 +113,14 @@ class GrammarsAhead:
         return released
 
     def close(self) -> None:
-        """Free everything, and hang up on the Compiler."""
+        """Release everything, and close the Compiler's address."""
         for constraint in [*self._holders]:
             self._free(constraint)
         self._held.clear()
         self._compiler.close()
 
     def _hold(self, request_id: str, constraint: Constraint) -> bool | None:
-        """Hold a grammar for one more request: False if there is no room, None if it is not compiled."""
+        """Hold a grammar for one more request; False if there is no room, None if it is not compiled."""
         if request_id in self._held:
             return True
         count, num_bytes = self._holders.get(constraint, (0, 0))
@@ -138,7 +140,7 @@ class GrammarsAhead:
         return True
 
     def _admit(self) -> list[Submit | PullDue]:
-        """Return the requests for whose compiled grammar there is room, and go on compiling."""
+        """Return the requests for whose compiled grammar there is now room, and continue compiling."""
         admitted: list[Submit | PullDue] = []
         while self._full:
             constraint = self._full[0]
@@ -161,9 +163,9 @@ class GrammarsAhead:
         self._compile_next()
 
     def _compile_next(self) -> None:
-        """Ask for the next grammar, unless one is being compiled or waits for room, which would be lost.
+        """Request the next grammar, unless one is being compiled or waits for room: it would be evicted.
 
-        Those that nobody waits for any more are left out.
+        Grammars for which no request waits any more are skipped.
         """
         while not (self._is_compiling or self._full) and (constraint := self._to_compile.take()) is not None:
             if self._waiting[constraint]:

@@ -1,13 +1,14 @@
-"""Messages that have reached a Scheduler and have not taken effect yet, in order of arrival.
+"""Messages that reached a Scheduler and have not taken effect, in order of arrival.
 
-Law: before a plan everything takes effect. Before an update only aborts do, and with them the arrival of the
-requests that they end, so that each of these is reported like any other; the rest waits for the plan. After
-an update requests are handed over that are to go on elsewhere, if the order came before the step's end.
+Law: before a plan all of them take effect. Before an update only aborts take effect, after the arrivals of
+the requests they abort, so that these are reported like any other; the rest waits for the plan. After an
+update, requests that will continue elsewhere are handed over, if that was ordered before the end of the step.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from sundog.actors.core.records import dataclass
 from sundog.actors.core.step.state import SchedulerState
 from sundog.actors.kernel.actor import Reply
 from sundog.actors.messages import (
@@ -30,7 +31,7 @@ from sundog.actors.messages import (
 
 
 class Tracer(Protocol):
-    """A listener to each decision at the moment it is taken; it changes nothing."""
+    """Listener to each decision when it is made; it must not change anything."""
 
     def planned(self, batch: Batch, blocked: Blocked | None) -> None: ...
 
@@ -42,28 +43,29 @@ class Tracer(Protocol):
 
 
 class Reset(NamedTuple):
-    """A reset of the prefix cache that is due, and where its answer goes."""
+    """Pending reset of the prefix cache, with its reply."""
 
     message: ResetPrefixCache
     reply: Reply[Done | Refused]
 
 
 class Hold(NamedTuple):
-    """An order to freeze or go on that is due, and where its answer goes."""
+    """Pending order to freeze or resume, with its reply."""
 
     message: Freeze
     reply: Reply[Done | Refused]
 
 
-class PullDue(NamedTuple):
-    """A request that is to be fetched, and where the answer goes once it has room."""
+@dataclass(slots=True)
+class PullDue:
+    """Request that is to be fetched, and the reply for when it has blocks."""
 
     message: Pull
     reply: Reply[Reserved | Refused]
 
 
 class LoadDone(NamedTuple):
-    """The blocks of a request have come from the host's memory."""
+    """Completion of a request's load from host memory."""
 
     request_id: str
 
@@ -72,71 +74,71 @@ Due = Submit | Abort | Reset | Hold | PullDue | KvFetched | Withdraw | LoadDone
 
 
 class Inbox:
-    """Messages for one scheduler's state."""
+    """Unapplied messages for one scheduler's state."""
 
-    __slots__ = ("_messages", "_pulls", "_state", "_tracer", "held", "is_frozen", "leaving")
+    __slots__ = ("_pulls", "_state", "_tracer", "held", "is_frozen", "leaving", "messages")
 
     def __init__(self, state: SchedulerState, tracer: Tracer | None) -> None:
         self._state = state
         self._tracer = tracer
-        self._messages: list[Due] = []
+        self.messages: list[Due] = []
         self.is_frozen = False
-        """True while no step may begin."""
+        """Whether no step may begin."""
         self.held: list[Reply[Done | Refused]] = []
-        """Answers that are due when no step runs any more."""
+        """Replies to send once no step is in flight."""
         self.leaving: list[tuple[HandOver, float]] = []
-        """Orders to hand over a request, and when each came."""
+        """Orders to hand over a request, with the time of each."""
         self._pulls: dict[str, Reply[Reserved | Refused]] = {}
-        """Answers that are due when a request has room to be fetched into."""
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._messages
+        """Replies that are due when a request has room to be fetched into."""
 
     @property
     def num_new(self) -> int:
-        """Requests that no plan has seen yet."""
-        messages = self._messages
-        return sum([isinstance(message, Submit) for message in messages]) if messages else 0
+        """Number of arrived requests that no plan has considered yet."""
+        num_new = 0
+        for message in self.messages:
+            if isinstance(message, Submit):
+                num_new += 1
+        return num_new
 
     def put(self, message: Due) -> None:
-        self._messages.append(message)
+        self.messages.append(message)
 
     def take_all(self) -> list[Finish]:
-        """Apply everything, before a plan; returns the requests that were refused or aborted."""
+        """Apply everything before a plan; return the requests that were refused or aborted."""
         finished: list[Finish] = []
-        for message in self._messages:
-            if isinstance(message, Submit):
-                self._arrive(message, finished)
-            elif isinstance(message, Abort):
-                finished += self._abort(message)
-            elif isinstance(message, Reset):
-                self._reset(message)
-            elif isinstance(message, PullDue):
-                self._state.pull(message.message.submit)
-                self._pulls[message.message.submit.request_id] = message.reply
-            elif isinstance(message, KvFetched):
-                self._state.fetched(message.request_ids)
-            elif isinstance(message, LoadDone):
-                self._state.loaded(message.request_id)
-            elif isinstance(message, Withdraw):
-                self._withdraw(message)
-            else:
-                self.is_frozen = message.message.is_frozen
-                self.held.append(message.reply)
-        self._messages.clear()
+        for message in self.messages:
+            match message:
+                case Submit():
+                    self._arrive(message, finished)
+                case KvFetched():
+                    self._state.fetched(message.request_ids)
+                case PullDue():
+                    self._state.pull(message.message.submit)
+                    self._pulls[message.message.submit.request_id] = message.reply
+                case Abort():
+                    finished += self._abort(message)
+                case Reset():
+                    self._reset(message)
+                case LoadDone():
+                    self._state.loaded(message.request_id)
+                case Withdraw():
+                    self._withdraw(message)
+                case Hold():
+                    self.is_frozen = message.message.is_frozen
+                    self.held.append(message.reply)
+        self.messages.clear()
         return finished
 
     def take_aborts(self) -> list[Finish]:
-        """Apply aborts alone, before an update; returns requests aborted in the queue or before it."""
-        messages, self._messages = self._messages, []
+        """Apply aborts alone before an update; return the requests aborted in the queue or before it."""
+        messages, self.messages = self.messages, []
         finished: list[Finish] = []
         for message in messages:
             if isinstance(message, Abort):
                 self._add_those_of(message)
                 finished += self._abort(message)
             else:
-                self._messages.append(message)
+                self.messages.append(message)
         return finished
 
     def _arrive(self, submit: Submit, finished: list[Finish]) -> None:
@@ -148,12 +150,12 @@ class Inbox:
 
     def _add_those_of(self, abort: Abort) -> None:
         kept: list[Due] = []
-        for message in self._messages:
+        for message in self.messages:
             if isinstance(message, Submit) and message.request_id in abort.request_ids:
                 self._state.add(message)
             else:
                 kept.append(message)
-        self._messages = kept
+        self.messages = kept
 
     def _abort(self, abort: Abort) -> list[Finish]:
         finished = self._state.abort(abort.request_ids, abort.reason)
@@ -162,10 +164,10 @@ class Inbox:
         return finished
 
     def hand_over(self, start_s: float, end_s: float) -> list[Finish]:
-        """Hand over the requests that can be, at the end of a step; returns how they end here.
+        """Hand over requests at the end of a step; return their ends on this engine.
 
-        An order that came as the step ended waits for the next one, unless this one was planned then, too:
-        so it does not matter whether the step was one of a run.
+        An order that came at the very end of the step waits for the next one, unless this one was also
+        planned then: so the result does not depend on whether the step was part of a decode run.
         """
         finished, leaving = list[Finish](), self.leaving
         self.leaving = []
@@ -187,9 +189,10 @@ class Inbox:
                 pull.set(Reserved(()))
 
     def reserve(self, is_blocked: bool) -> list[str]:
-        """Give blocks to requests that are to be fetched, and say so, unless others wait here for them.
+        """Allocate blocks for requests to be fetched, and reply; do nothing while requests here wait for
+        blocks.
 
-        Returns those that are not to be fetched any more.
+        Returns the requests whose fetch was cancelled.
         """
         state, gone = self._state, list[str]()
         for name in state.handovers.take_back():
@@ -204,7 +207,7 @@ class Inbox:
         return gone
 
     def tell_held(self) -> None:
-        """Answer the messages that wait for the last step to end."""
+        """Send the replies that were delayed until the last step has ended."""
         for reply in self.held:
             reply.set(Done())
         self.held.clear()

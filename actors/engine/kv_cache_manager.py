@@ -1,4 +1,4 @@
-"""The KVCacheManager: owns the block pool and its prefix cache, and lends them to one Scheduler.
+"""KVCacheManager: owns the block pool and its prefix cache, and lends them to one Scheduler.
 
 Bookkeeping takes no modelled time, so the Scheduler calls the lent pool directly, and only between two
 awaits. Requests of other actors come here as messages. Those that change the pool are passed on to the
@@ -13,7 +13,7 @@ from sundog.actors.messages import Done, Refused, ResetPrefixCache
 
 
 class KVCacheManager(Actor[ResetPrefixCache]):
-    """The owner of one engine's KV cache."""
+    """Owner of one engine's KV cache."""
 
     def __init__(
         self,
@@ -31,14 +31,14 @@ class KVCacheManager(Actor[ResetPrefixCache]):
         self._scheduler: Ref[ResetPrefixCache] | None = None
 
     def lend(self) -> KVCache:
-        """The KV cache, lent to the one Scheduler that may call it."""
+        """Return the KV cache, lent to the one Scheduler that may call it."""
         if self._is_lent:
             raise RuntimeError(f"{self.name} has lent its pool already: it has one Scheduler")
         self._is_lent = True
         return self._kv
 
     def connect(self, scheduler: Ref[ResetPrefixCache]) -> None:
-        """Learn which Scheduler has borrowed the pool, before the KVCacheManager starts."""
+        """Set the Scheduler that borrows the pool, before the KVCacheManager starts."""
         self._scheduler = scheduler
 
     def handle(self, message: ResetPrefixCache) -> Handled:

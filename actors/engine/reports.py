@@ -1,19 +1,19 @@
-"""Reports of what actors are doing: to find why an engine does not go on, and for the live page."""
+"""Reports of what actors are doing, to diagnose a stalled engine, and for the live page."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Never
 
+from sundog.actors.core.records import dataclass
 from sundog.actors.kernel.actor import Actor
 from sundog.actors.kernel.clock import now_s
 
 
 @dataclass(frozen=True, slots=True)
 class ActorReport:
-    """An actor at one moment: `doing` is the message it handles, None between messages.
+    """State of an actor at one moment: `doing` is the message it handles, None between messages.
 
-    It has handled it, or been without one, for `for_s`. Up to `at_s`, on the clock of its process, it has
-    handled `num_handled` messages, and had `most_waiting` unread at the most.
+    That state has lasted `for_s`. Up to `at_s`, on the clock of its process, it has handled `num_handled`
+    messages, with at most `most_waiting` unread at a time.
     """
 
     actor: str
@@ -31,23 +31,23 @@ class ActorReport:
 
 
 def report(actors: Sequence[Actor[Never]], at_s: float | None = None) -> tuple[ActorReport, ...]:
-    """Return a report of each actor as of now; a thread that has no clock of the run gives `at_s`."""
+    """Return a report of each actor now; a thread without the run's clock passes `at_s`."""
     at_s = now_s() if at_s is None else at_s
     return tuple(_report(actor, at_s) for actor in actors)
 
 
 class Roster:
-    """The functions that report what actors do: those of a graph's front, and of each core that runs."""
+    """Report functions of all actors: those of a graph's front, and of each running core."""
 
     def __init__(self) -> None:
         self._asked: dict[str, Callable[[], Sequence[ActorReport]]] = {}
 
     def enter(self, place: str, asked: Callable[[], Sequence[ActorReport]]) -> None:
-        """Ask `asked` from now on for reports of the actors of this place."""
+        """Register the report function of a place's actors."""
         self._asked[place] = asked
 
     def leave(self, place: str) -> None:
-        """Forget a place, whose actors have ended; harmless when repeated."""
+        """Remove a place whose actors have ended; idempotent."""
         self._asked.pop(place, None)
 
     def reports(self) -> list[tuple[str, ActorReport]]:

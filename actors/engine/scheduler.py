@@ -24,13 +24,14 @@ behind it, which sees every message.
 """
 
 import enum
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Final
 
 from sundog.actors.core.batch import Blocked
 from sundog.actors.core.policies.guard import GuardedPolicy
 from sundog.actors.core.queue.step_times import MeasuredSteps
+from sundog.actors.core.records import dataclass
 from sundog.actors.core.step.commit import extend
 from sundog.actors.core.step.plan import plan
 from sundog.actors.core.step.progress import Progress
@@ -40,7 +41,7 @@ from sundog.actors.engine.compiler import Compiled
 from sundog.actors.engine.grammars_ahead import GrammarsAhead
 from sundog.actors.engine.inbox import Due, Hold, Inbox, LoadDone, PullDue, Reset, Tracer
 from sundog.actors.kernel.actor import Actor, Handled, Ref, Reply, Tap, answer
-from sundog.actors.kernel.clock import Event
+from sundog.actors.kernel.clock import ARRIVAL, NOW_S, STEP_BEGIN
 from sundog.actors.kernel.owner import MessageTimer
 from sundog.actors.messages import (
     Abort,
@@ -73,15 +74,23 @@ class Phase(enum.Enum):
     INTERRUPTED = "interrupted"
 
 
+IDLE: Final = Phase.IDLE
+BEGINNING: Final = Phase.BEGINNING
+EXECUTING: Final = Phase.EXECUTING
+RUN: Final = Phase.RUN
+INTERRUPTED: Final = Phase.INTERRUPTED
+
+
 @dataclass(slots=True)
 class Planned:
-    """A step whose result is pending.
+    """Step whose result is pending.
 
-    `num_taken_blocks` is what its plan (of a decode run, that of the first step) took from the pool, less
-    what preemptions gave back. The two other numbers are as of the end of the plan.
+    `num_taken_blocks` is the number of blocks that its plan (of a decode run, that of the first step) took
+    from the pool, less those that preemptions returned. The two other numbers are as of the end of the plan.
     """
 
     batch: Batch
+    num_tokens: int
     blocked: Blocked | None
     num_taken_blocks: int
     num_free_blocks: int
@@ -90,7 +99,7 @@ class Planned:
 
 
 class BeginStep:
-    """The Scheduler tells itself to begin a step.
+    """Message of the Scheduler to itself: begin a step.
 
     It is an event of its own, so that everything that arrives in an instant is in the step of that instant.
     """
@@ -123,13 +132,15 @@ class Scheduler(Actor[ToScheduler]):
         tracer: Tracer | None = None,
         tap: Tap | None = None,
     ) -> None:
-        """`taken_in` is told which requests are in a batch, where the process may die of it."""
+        """Create the actor; `taken_in` gets the requests of each batch before it runs, in case the batch
+        kills the process.
+        """
         super().__init__(name, tap=tap)
         self._taken_in = taken_in
-        self.phase = Phase.IDLE
+        self.phase = IDLE
         self._replica = replica
         self._state = state
-        self._executor = executor
+        self._executor, self._executor_name = executor, executor.receiver
         self._listeners = tuple(listeners)
         self._grammars = grammars
         self._checks_when_idle = checks_when_idle
@@ -138,9 +149,9 @@ class Scheduler(Actor[ToScheduler]):
         """Measured step times, if a user's policy may need them and no model has them."""
         self._tracer = tracer
         self._depth = state.config.max_concurrent_batches
-        self._steps: deque[Planned] = deque()
+        self._steps: list[Planned] = []
         """Steps in flight, the oldest first; at most `_depth`."""
-        self._results: deque[StepResult] = deque()
+        self._results: list[StepResult] = []
         """Results that arrived while a step was beginning."""
         self._inbox = Inbox(state, tracer)
         self._aborted: list[Finish] = []
@@ -155,13 +166,13 @@ class Scheduler(Actor[ToScheduler]):
 
     @property
     def idle(self) -> bool:
-        return self.phase is Phase.IDLE and not self._grammars
+        return self.phase is IDLE and not self._grammars
 
     def handle(self, message: ToScheduler) -> Handled:
         match message:
             case StepResult():
                 self._results.append(message)
-                if self.phase is not Phase.BEGINNING:
+                if self.phase is not BEGINNING:
                     self._end_step()
             case BeginStep():
                 self._begin_step()
@@ -197,19 +208,19 @@ class Scheduler(Actor[ToScheduler]):
 
     @property
     def _has_work(self) -> bool:
-        """Whether there is something to plan and planning is allowed."""
+        """Whether there is something to plan, and planning is not suspended."""
         state = self._state
         return bool(state.requests or state.finished_ids) and not self._inbox.is_frozen
 
     def _take(self, message: Due) -> None:
-        """Store a message until it takes effect; it ends a decode run."""
+        """Store a message until it takes effect; end a decode run, if one is executed."""
         if self._grammars is not None and self._waits(self._grammars, message):
             return
         self._inbox.put(message)
         self._hurry()
 
     def _waits(self, grammars: GrammarsAhead, message: Due) -> bool:
-        """Return whether a message waits for a grammar to compile; other requests go on meanwhile."""
+        """Return whether a message has to wait for a grammar to be compiled; others are handled meanwhile."""
         if isinstance(message, Abort | Withdraw):
             for due in grammars.release(message.request_ids):
                 self._inbox.put(due)
@@ -233,54 +244,57 @@ class Scheduler(Actor[ToScheduler]):
         self._hurry()
 
     def _let_go(self, grammars: GrammarsAhead, request_ids: Sequence[str]) -> None:
-        """Free the grammars of requests that ended, and queue requests that waited for room."""
+        """Release the grammars of requests that ended, and queue requests that waited for room."""
         for due in grammars.let_go(request_ids):
             self._inbox.put(due)
         self._expect_grammars(grammars)
 
     def _hurry(self) -> None:
-        if self.phase is Phase.IDLE:
+        if self.phase is IDLE:
             self._begin_soon()
-        elif self.phase is Phase.RUN:
+        elif self.phase is RUN:
             self._interrupt()
 
     def _begin_soon(self) -> None:
-        self.phase = Phase.BEGINNING
-        clock = self.clock
-        clock.enter(clock.now_s(), Event.STEP_BEGIN, self.name, self._begin_timer)
+        self.phase = BEGINNING
+        clock = self._clock or self.clock
+        clock.enter(NOW_S, STEP_BEGIN, self.name, self._begin_timer)
 
     def _interrupt(self) -> None:
-        self.phase, self._interrupted_s = Phase.INTERRUPTED, self.clock.now_s()
+        self.phase, self._interrupted_s = INTERRUPTED, (self._clock or self.clock).now_s()
         self._executor.tell(Interrupt(self._steps[0].batch.step))
 
     # --- a step begins ---------------------------------------------------------------------------
 
     def _begin_step(self) -> None:
-        """Plan a step and send it, if there is work."""
-        self._state.view.advance(self.clock.now_s())
+        state, inbox = self._state, self._inbox
+        state.view.now_s = (self._clock or self.clock).now_s()
         if self._steps and self._steps[0].batch.max_steps > 1:
-            self.phase = Phase.RUN
+            self.phase = RUN
+            # The run ended at this very instant: take its result in before anything is planned.
             if self._results:
                 return self._end_step()
-            if self._inbox.is_empty and not (self._inbox.leaving or self._somebody_ended):
+            if not (inbox.messages or inbox.leaving or self._somebody_ended):
                 return
             self._interrupt()
-        self._aborted += self._inbox.take_all()
+        if inbox.messages:
+            self._aborted += inbox.take_all()
         # Who ended is told of it when the step ends: in a run, steps too late.
-        pulls = self._state.handovers.pulls
-        may_run = not (self._aborted or pulls or self._inbox.leaving)
+        pulls = state.handovers.pulls
+        may_run = not (self._aborted or pulls or inbox.leaving)
         num_tokens = self._plan(may_run=may_run) if self._has_work else 0
+        # After planning: requests that are fetched from other engines take blocks that this step left.
         if pulls:
-            gone = self._inbox.reserve(bool(self._steps and self._steps[-1].blocked))
+            gone = inbox.reserve(bool(self._steps and self._steps[-1].blocked))
             if gone and self._grammars is not None:
                 self._let_go(self._grammars, gone)
-        if self._inbox.held and not self._steps:
-            self._inbox.tell_held()
+        if inbox.held and not self._steps:
+            inbox.tell_held()
         # As in vLLM, stages are filled up with steps that compute nothing.
-        goes_on = num_tokens or (self._state.is_pipelined and self._has_work)
+        goes_on = num_tokens or (state.is_pipelined and self._has_work)
         if self._steps and (len(self._steps) == self._depth or not goes_on):
             is_run = self._depth == 1 and self._steps[0].batch.max_steps > 1
-            self.phase = Phase.RUN if is_run else Phase.EXECUTING
+            self.phase = RUN if is_run else EXECUTING
             if self._results:
                 self._end_step()
         elif self._steps or self._has_work:
@@ -295,86 +309,64 @@ class Scheduler(Actor[ToScheduler]):
         batch, blocked = plan(state, may_run=may_run)
         num_tokens = batch.num_tokens
         self._progress.planned(state, batch)
-        num_free, num_waiting = pool.num_free, len(state.waiting)
+        num_free, waiting = pool.num_free, state.waiting.places
         self._steps.append(
             Planned(
                 batch,
+                num_tokens,
                 blocked,
                 num_taken_blocks=num_before - num_free,
                 num_free_blocks=num_free,
-                num_waiting=num_waiting,
-                start_s=self.clock.now_s(),
+                num_waiting=len(waiting) if waiting else 0,
+                start_s=(self._clock or self.clock).now_s(),
             )
         )
         if self._tracer is not None:
             self._tracer.planned(batch, blocked)
         if (host := state.kv.host) is not None and host.begun:
             for name, end_s in host.begun:
-                self.schedule(max(end_s, self.clock.now_s()), Event.ARRIVAL, LoadDone(name))
+                self.schedule(max(end_s, self.clock.now_s()), ARRIVAL, LoadDone(name))
             host.begun.clear()
         if self._taken_in is not None and (batch.admitted or batch.preempted):
             admitted = tuple([each.request_id for each in batch.admitted])
             self._taken_in.tell(TakenIn(admitted, batch.preempted))
         result = self._executor.request(batch)
-        self.expect(result, self._executor.receiver)
+        self.expect(result, self._executor_name)
         return num_tokens
 
     # --- a step ends -----------------------------------------------------------------------------
 
     def _end_step(self) -> None:
         """Apply the result of the oldest step, send it to the listeners, and continue."""
-        state, result = self._state, self._results.popleft()
+        state, result = self._state, self._results.pop(0)
         # A run that a failing engine cuts ends in the past: what came later waits for the step that is lost.
-        is_heard = self.phase is not Phase.INTERRUPTED or result.end_times_s[-1] >= self._interrupted_s
-        num_steps = len(result.end_times_s)
+        end_s, num_steps = result.end_times_s[-1], len(result.end_times_s)
+        is_heard = self.phase is not INTERRUPTED or end_s >= self._interrupted_s
         if num_steps > 1:
             extend(state, num_steps - 1, result.end_times_s[-2])
-        if self._depth > 1 and self.phase is not Phase.EXECUTING:
+        if self._depth > 1 and self.phase is not EXECUTING:
             # Planned as it would have been when the run's last step began.
             if num_steps > 1:
-                state.view.advance(result.end_times_s[-2])
+                state.view.now_s = result.end_times_s[-2]
             self._plan(may_run=False)
-        planned = self._steps.popleft()
+        planned = self._steps.pop(0)
         num_free = state.kv.pool.num_free
         num_ahead_blocks = sum([ahead.num_taken_blocks for ahead in self._steps]) if self._steps else 0
-        if is_heard and not self._inbox.is_empty:
+        if is_heard and self._inbox.messages:
             self._aborted += self._inbox.take_aborts()
-        state.view.advance(result.end_times_s[-1])
+        state.view.now_s = end_s
         if state.speculates or state.lockstep.in_flight[0].dropped:
             result = _what_counts(state, result)
         ended = update(state, result)
         if is_heard and self._inbox.leaving:
-            ended = ended + self._inbox.hand_over(planned.start_s, result.end_times_s[-1])
-        finished = self._aborted + ended
+            ended = ended + self._inbox.hand_over(planned.start_s, end_s)
+        finished = self._aborted + ended if self._aborted else ended
         self._aborted = []
         self._somebody_ended = bool(finished)
         if self._tracer is not None:
             self._tracer.updated(result, ended)
-        output = StepOutput(
-            replica=self._replica,
-            batch=planned.batch,
-            start_s=max(planned.start_s, self._last_end_s),
-            end_times_s=result.end_times_s,
-            tokens=result.tokens,
-            finished=tuple(finished),
-            num_running=len(state.running),
-            num_waiting=len(state.waiting) + self._inbox.num_new + len(self._grammars or ()),
-            num_free_blocks=state.kv.pool.num_free,
-            blocked=planned.blocked,
-            num_free_blocks_planned=planned.num_free_blocks,
-            num_taken_blocks=planned.num_taken_blocks,
-            num_free_blocks_held=num_free + num_ahead_blocks,
-            num_freed_blocks=state.kv.pool.num_free - num_free,
-            num_waiting_planned=planned.num_waiting,
-            logprobs=result.logprobs,
-            prompt_logprobs=result.prompt_logprobs,
-            accepted=result.accepted,
-            surplus=result.surplus,
-            ranks=state.waiting.take_ranks(),
-            kv_events=state.kv.take_events(planned.batch, bool(finished)),
-            vectors=result.vectors,
-        )
-        self._last_end_s = result.end_times_s[-1]
+        output = self._output(planned, result, finished, num_free, num_ahead_blocks)
+        self._last_end_s = end_s
         if self._measured is not None:
             _measure(self._measured, output)
         if not (state.is_pipelined and output.says_nothing):
@@ -384,15 +376,59 @@ class Scheduler(Actor[ToScheduler]):
             self._progress.give_up(state, planned.blocked)
         self._go_on(planned, finished)
 
+    def _output(
+        self,
+        planned: Planned,
+        result: StepResult,
+        finished: Sequence[Finish],
+        num_free_blocks: int,
+        num_ahead_blocks: int,
+    ) -> StepOutput:
+        """Return the outcome of a step.
+
+        `num_free_blocks` were free before it, and `num_ahead_blocks` belong to steps planned ahead.
+        """
+        state = self._state
+        num_waiting = len(state.waiting.places) if state.waiting.places else 0
+        if self._inbox.messages:
+            num_waiting += self._inbox.num_new
+        if self._grammars is not None:
+            num_waiting += len(self._grammars)
+        num_free_now, changes, start_s = state.kv.pool.num_free, state.kv.pool.changes, planned.start_s
+        return StepOutput(
+            replica=self._replica,
+            batch=planned.batch,
+            start_s=start_s if start_s > self._last_end_s else self._last_end_s,
+            end_times_s=result.end_times_s,
+            tokens=result.tokens,
+            finished=tuple(finished) if finished else (),
+            num_running=len(state.running),
+            num_waiting=num_waiting,
+            num_free_blocks=num_free_now,
+            blocked=planned.blocked,
+            num_free_blocks_planned=planned.num_free_blocks,
+            num_taken_blocks=planned.num_taken_blocks,
+            num_free_blocks_held=num_free_blocks + num_ahead_blocks,
+            num_freed_blocks=num_free_now - num_free_blocks,
+            num_waiting_planned=planned.num_waiting,
+            logprobs=result.logprobs,
+            prompt_logprobs=result.prompt_logprobs,
+            accepted=result.accepted,
+            surplus=result.surplus,
+            ranks=state.waiting.take_ranks() if state.waiting.ranks else (),
+            kv_events=None if changes is None else state.kv.take_events(planned.batch, bool(finished)),
+            vectors=result.vectors,
+        )
+
     def _go_on(self, planned: Planned, finished: Sequence[Finish]) -> None:
         """Begin the next step, or wait for what it needs."""
         if self._grammars is not None:
             self._let_go(self._grammars, [each.request_id for each in finished])
-        if self._steps or self._has_work or self._inbox.held or not self._inbox.is_empty:
+        if self._steps or self._has_work or self._inbox.held or self._inbox.messages:
             if not (self._state.handovers.is_used and self._waits_for_blocks(planned)):
                 self._begin_soon()
             elif self._steps:
-                self.phase = Phase.EXECUTING
+                self.phase = EXECUTING
                 if self._results:
                     self._end_step()
             else:
@@ -401,23 +437,27 @@ class Scheduler(Actor[ToScheduler]):
             self._fall_idle()
 
     def _waits_for_blocks(self, planned: Planned) -> bool:
-        """Return whether only a message can help: all requests lack blocks held for, or by, other engines."""
+        """Return whether only a message can end the wait, because blocks are held for, or by, other
+        engines.
+        """
         state = self._state
-        if not state.requests:
+        if planned.num_tokens or not state.requests:
             return False
-        if any(step.batch.num_tokens for step in (planned, *self._steps)):
+        if self._steps and any([step.num_tokens for step in self._steps]):
             return False
-        goes_on = state.has_fetched or not self._inbox.is_empty or self._inbox.held
+        goes_on = state.has_fetched or self._inbox.messages or self._inbox.held
         return state.handovers.has_blocks and not goes_on
 
     def _fall_idle(self) -> None:
-        self.phase = Phase.IDLE
+        self.phase = IDLE
         if self._checks_when_idle:
             self._state.check()
 
 
 def _what_counts(state: SchedulerState, result: StepResult) -> StepResult:
-    """Return the result without tokens behind an end, and without those of requests that have left."""
+    """Return the result without tokens behind the end of a request, and without those of requests that have
+    left.
+    """
     dropped = state.lockstep.in_flight[0].dropped
     if state.speculates:
         result = cut(state, result)
@@ -428,7 +468,7 @@ def _what_counts(state: SchedulerState, result: StepResult) -> StepResult:
 
 
 def _measure(measured: MeasuredSteps, output: StepOutput) -> None:
-    """Record how long the first step took, if it computed tokens."""
+    """Record the duration of the first step, if it computed tokens."""
     if num_tokens := output.batch.num_tokens:
         num_decodes = output.batch.num_decodes
         measured.seen(num_tokens - num_decodes, num_decodes, output.end_times_s[0] - output.start_s)

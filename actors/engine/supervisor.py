@@ -1,16 +1,17 @@
-"""The EngineSupervisor: starts a replica's engine core, and starts it again after a crash.
+"""EngineSupervisor: starts a replica's engine core, and restarts it after a crash.
 
-Laws: nothing of a crashed core is left when the Router hears of the crash, so no message from it can follow.
-A new core has a new backend and an empty state. A core that cannot be started the first time ends the run,
-whatever the table of fates says.
+Laws: nothing of a crashed core is left when the Router is told of the crash, so no message from it can
+follow. A new core has a new backend and an empty state. A core whose first start fails ends the run, whatever
+the table of fates says.
 """
 
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import trio
 
+from sundog.actors.core.records import dataclass
 from sundog.actors.engine.backend import Engine
 from sundog.actors.engine.crash import block, root_cause, summary
 from sundog.actors.fates import SIMULATED, Fate, Fates
@@ -22,17 +23,16 @@ log = logging.getLogger("sundog.engine")
 
 OnUp = Callable[[EngineRefs], None]
 RunCore = Callable[[Engine, OnUp], Awaitable[None]]
-"""Runs a core on its engine until it ends, and says when it is ready."""
+"""Function that runs a core on its engine to its end, and reports when it is ready."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """The delays before an engine core is started again.
+    """Delays before an engine core is restarted.
 
-    The first wait is `first_s`, each further one twice as long, at most `longest_s`. A core that
-    was ready for `stable_s`, or has ended a request, begins at the first. After `most_crashes` there is
-    no further start: what fails that often is not cured by another try, and an operator who watches /health
-    can act.
+    The first delay is `first_s`, each further one twice as long, at most `longest_s`. A core that was ready
+    for `stable_s`, or has ended a request, starts again at the first. After `most_crashes` there is no
+    further restart: another try would not help, and an operator who watches /health can act.
     """
 
     first_s: float = 0.1
@@ -41,7 +41,7 @@ class Backoff:
     most_crashes: int = 10
 
     def wait_s(self, num_crashes: int) -> float | None:
-        """Return the seconds to wait after the `num_crashes`-th crash in succession; None: no start."""
+        """Return the seconds to wait after the `num_crashes`-th crash in a row; None: no restart."""
         if num_crashes >= self.most_crashes:
             return None
         return min(self.first_s * 2.0 ** (num_crashes - 1), self.longest_s)
@@ -49,16 +49,16 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class Supervision:
-    """The way in which a graph meets failures: a column of the table of fates, and what a restart needs.
+    """How a graph treats failures: a column of the table of fates, and the means for a restart.
 
-    `new_backend` makes a replica's next backend, for an engine that is restarted.
+    `new_backend` makes the backend of a restarted engine.
     """
 
     fates: Fates = SIMULATED
     new_backend: Callable[[int], Engine] | None = None
     backoff: Backoff = field(default_factory=Backoff)
     log_level: int = logging.ERROR
-    """The level at which crashes are logged."""
+    """Level at which crashes are logged."""
 
     def __post_init__(self) -> None:
         if self.fates.engine is Fate.RESTARTED and self.new_backend is None:
@@ -66,7 +66,7 @@ class Supervision:
 
 
 class EngineSupervisor:
-    """Runs one replica's engine core, and tells the Router when it is lost and when it is back."""
+    """Actor that runs one replica's engine core, and reports to the Router when it is down and up again."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class EngineSupervisor:
         router: Ref[EngineDown | EngineUp],
         has_served: Callable[[int], bool],
     ) -> None:
-        """`has_served` says of a replica that is up whether it has ended a request since it came up."""
+        """`has_served` returns whether a replica has ended a request since it came up."""
         self._has_served = has_served
         self._replica = replica
         self._supervision = supervision
@@ -84,7 +84,7 @@ class EngineSupervisor:
         self._router = router
         self._scope = trio.CancelScope()
         self._engine: EngineRefs | None = None
-        """The core that is up."""
+        """Core that is up."""
         self._up_s = self._started_s = 0.0
         self._num_crashes = 0
         self._has_been_up = self._is_stopping = False
@@ -92,7 +92,9 @@ class EngineSupervisor:
     async def run(
         self, backend: Engine, *, task_status: trio.TaskStatus[EngineRefs] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Run until the core ends because all have hung up, until it is dead for good, or until `stop`."""
+        """Run until the core ends because all senders have closed, is permanently down, or `stop` is
+        called.
+        """
         with self._scope:
             wait_s: float | None = await self._run_once(backend, task_status.started)
             while wait_s is not None:
@@ -104,7 +106,7 @@ class EngineSupervisor:
                 )
 
     def stop(self) -> None:
-        """The engine is needed no more: let it end, and start no other."""
+        """Let the engine end without a restart."""
         self._is_stopping = True
         if self._engine is None:
             self._scope.cancel()
@@ -112,7 +114,7 @@ class EngineSupervisor:
             self._engine.close()
 
     async def _run_once(self, backend: Engine, report: OnUp) -> float | None:
-        """Run a core to its end; return the seconds until a restart, None for no restart."""
+        """Run a core to its end; return the seconds until it is restarted, or None for no restart."""
 
         def up(engine: EngineRefs) -> None:
             self._engine, self._up_s, self._has_been_up = engine, now_s(), True

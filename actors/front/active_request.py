@@ -1,8 +1,8 @@
-"""An accepted request from its first token to its last, and the choices of a prompt.
+"""Accepted request from its first token to its last, and the choices of a prompt.
 
-The `n` choices of a prompt are `n` requests of the engine's, which end, fail and are cancelled as one answer.
+The `n` choices of a prompt are `n` requests of the engine, which end, fail and are cancelled as one answer.
 All go to one replica in one step, where the first computes the prompt's full blocks and the others find them
-in the prefix cache: each computes again the rest of the prompt alone, from one token to a whole block.
+in the prefix cache: each recomputes only the rest of the prompt, from one token to a whole block.
 """
 
 import logging
@@ -19,14 +19,14 @@ from sundog.actors.messages import Admission, Finish, PromptLogprobs, Submit, To
 log = logging.getLogger("sundog.front")
 
 MOST_LOSSES = 3
-"""A request that was lost with this many engines is given to no other: it may be what kills them."""
+"""Number of lost engines after which a request is not resubmitted: it may be what crashes them."""
 LOST = "the engine failed while it answered this request; the server's log says why"
 REPEATED = Finish("", "repetition", "repetition_detected")
 UNDECODABLE = "a token could not be turned into text; the server's log says why"
 
 
 def last_delta(finish: Finish) -> Delta:
-    """The last delta of a request that ends without a token."""
+    """Return the last delta of a request that ends without a token."""
     return Delta(
         finish_reason=finish.reason,
         stop_reason=finish.stop_reason,
@@ -36,7 +36,7 @@ def last_delta(finish: Finish) -> Delta:
 
 
 class ActiveRequest:
-    """An accepted request, its stream and its decoder."""
+    """Accepted request with its stream and its decoder."""
 
     def __init__(self, submit: Submit, stream: DeltaStream, decoder: TokenDecoder | None) -> None:
         self.submit = submit
@@ -46,48 +46,52 @@ class ActiveRequest:
         self.stop_strings = StopStrings(sampling.stop, sampling.include_stop_str_in_output)
         self._text_is_shown_at_once = not sampling.stop and sampling.repetition is None
         self.num_fed = 0
-        """The number of its tokens so far, if it has stop strings or may repeat itself too often."""
+        """Number of tokens received so far, counted only with stop strings or a repetition rule."""
         self.last_tokens: list[int] = []
-        """The tokens that are looked at for repetitions."""
+        """Last tokens, checked for repetitions."""
         self.num_cached_tokens = 0
         self.is_admitted = False
-        """True once its engine has begun: until then, news of its id is of an earlier request's."""
+        """Whether its engine has begun it; before that, messages with its id concern an earlier request."""
         self.has_begun = False
-        """True once its reader has been given a token, or its engine was lost with a batch that it was in."""
+        """Whether its reader has received a token, or its engine was lost with a batch that contained it."""
         self.num_losses = 0
-        """The number of engines that were lost with it."""
+        """Number of engines lost with it."""
         wants = sampling.prompt_logprobs is not None
         self.prompt_logprobs: list[TokenLogprobs | None] = [None] if wants else []
-        """The log probabilities so far, by position; its first delta brings them all to its reader."""
+        """Log probabilities so far, by position; the first delta carries them all."""
 
     @property
     def may_begin_anew(self) -> bool:
-        """True if it may go to another engine: its reader would not notice, and it is not to blame."""
+        """Whether the request may be resubmitted to another engine: its reader would not notice, and it is
+        not suspected of crashes.
+        """
         return not self.has_begun and self.num_losses < MOST_LOSSES
 
     def lost_with_engine(self, *, in_batch: bool) -> None:
-        """Note that its engine is gone; no other is given what was in a batch: that may be what kills."""
+        """Record the loss of its engine; a request that was in a batch is not resubmitted, since it may be
+        the cause.
+        """
         self.num_losses += 1
         self.has_begun = self.has_begun or in_batch
 
     def admitted(self, admission: Admission) -> None:
-        """Note that its engine has begun with it; after a preemption it resumes, and nothing is new."""
+        """Record its admission by the engine; a readmission after a preemption changes nothing."""
         if not admission.resumed:
             self.num_cached_tokens = admission.num_computed_tokens
             self.is_admitted = True
 
     def handed_over(self) -> None:
-        """Note that its prompt is computed, and that the next engine will give its first token."""
+        """Record that its prompt is computed and the next engine will produce its first token."""
         self.is_admitted = self.has_begun = False
 
     def take_prompt_logprobs(self, part: PromptLogprobs) -> None:
-        """Keep a part of them; what comes again after a preemption takes the place of what came before."""
+        """Store a part of the prompt's log probabilities; recomputed ones replace earlier ones."""
         self.prompt_logprobs[part.start :] = part.tokens
 
     def decode(
         self, token: int, time_s: float, finish: Finish | None, logprobs: TokenLogprobs | None = None
     ) -> Delta:
-        """The delta that one token adds; with a finish reason if the request ends by it."""
+        """Return the delta of one token, with a finish reason if the request ends."""
         begins, self.has_begun = not self.has_begun, True
         try:
             if finish is None and self._text_is_shown_at_once:  # nearly every token
@@ -149,17 +153,17 @@ class ActiveRequest:
 
 
 def choice_ids(request_id: str, n: int) -> tuple[str, ...]:
-    """The ids of a request's choices: its own if there is one."""
+    """Return the ids of a request's choices: its own if there is one."""
     return (request_id,) if n == 1 else tuple([f"{index}_{request_id}" for index in range(n)])
 
 
 def ids_of(request_id: str, n: int) -> tuple[str, ...]:
-    """Return all ids that a request takes: its own, and those of several choices."""
+    """Return all ids that a request uses: its own, and those of several choices."""
     return (request_id,) if n == 1 else (request_id, *choice_ids(request_id, n))
 
 
 def choices_of(submit: Submit, n: int) -> tuple[Submit, ...]:
-    """`submit` once for each choice: the seed of a choice is the first one's plus its index."""
+    """Return `submit` once per choice; a choice's seed is the first one's plus its index."""
     if n == 1:
         return (submit,)
     seed = submit.sampling.seed
@@ -174,7 +178,7 @@ def choices_of(submit: Submit, n: int) -> tuple[Submit, ...]:
 
 
 class Families:
-    """The choices of each request with several that have not ended."""
+    """Unfinished choices of each request that has several."""
 
     def __init__(self) -> None:
         self._unfinished: dict[str, list[str]] = {}
@@ -184,21 +188,20 @@ class Families:
         return request_id in self._unfinished
 
     def begin(self, request_id: str, choice_ids: list[str]) -> None:
-        """Note a request's choices; one alone is no family."""
-        if len(choice_ids) > 1:
-            self._unfinished[request_id] = choice_ids
-            self._parent_of.update(dict.fromkeys(choice_ids, request_id))
+        """Record the choices of a request that has several."""
+        self._unfinished[request_id] = choice_ids
+        self._parent_of.update(dict.fromkeys(choice_ids, request_id))
 
     def unfinished(self, request_id: str) -> tuple[str, ...]:
-        """The choices of a request, or itself if it has one."""
+        """Return the unfinished choices of a request, or the request itself if it has one."""
         return tuple(self._unfinished.get(request_id, (request_id,)))
 
     def siblings(self, choice_id: str) -> tuple[str, ...]:
-        """Return the unfinished choices of the same prompt, or itself alone."""
+        """Return the unfinished choices of the same prompt, or the choice itself."""
         return self.unfinished(self._parent_of.get(choice_id, choice_id))
 
     def end(self, choice_id: str) -> None:
-        """Forget a choice, and its request with the last one."""
+        """Remove a choice, and its request with the last one."""
         parent = self._parent_of.pop(choice_id, None)
         if parent is not None:
             self._unfinished[parent].remove(choice_id)

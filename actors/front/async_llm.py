@@ -16,7 +16,7 @@ from sundog.actors.front.active_request import LOST, ActiveRequest, Families, id
 from sundog.actors.front.health import ReplicaHealth
 from sundog.actors.front.intake import SHORT, Intake, Readings, Started
 from sundog.actors.kernel.actor import Actor, Handled, Ref, Reply, Tap, answer
-from sundog.actors.kernel.stream import Delta
+from sundog.actors.kernel.stream import Delta, DeltaStream
 from sundog.actors.messages import (
     Abort,
     Accepted,
@@ -77,7 +77,9 @@ class AsyncLLM(Actor[FrontMessage]):
         self._leaving: set[str] = set()
         """Requests that ended for their readers and not yet for an engine; their ids are still in use."""
         self._without_engine: dict[str, ActiveRequest] = {}
-        """Requests that lost their engine before their readers received anything, waiting for another."""
+        """Requests that lost their engine before their readers received anything; another engine will get
+        them.
+        """
         self._families, self._num_accepted = Families(), 0
         self._may_refuse = defines(config.policy, "refuse") or defines(config.router, "refuse", RouterPolicy)
 
@@ -122,10 +124,13 @@ class AsyncLLM(Actor[FrontMessage]):
         if refused := self._replicas.refusal() or self._intake.overload(num_unfinished, generate.n):
             return refused
         name = generate.request_id or self._new_id()
-        if any([self._is_in_use(each) for each in ids_of(name, generate.n)]):
+        ids = (name,) if generate.n == 1 else ids_of(name, generate.n)
+        if self._is_in_use(name) if generate.n == 1 else any(map(self._is_in_use, ids)):
             return Refused(f"request id {name!r} is in use", param="request_id")
         if (num_characters := self._intake.effort(generate)) <= SHORT:
-            return self._accept(name, self._intake.submit(generate, name, self.clock.now_s()))
+            return self._accept(
+                name, self._intake.submit(generate, name, (self._clock or self.clock).now_s())
+            )
         accepted, started = self._readings.begin(generate, name, num_characters)
         self._expect_read(started)
         return accepted
@@ -149,11 +154,16 @@ class AsyncLLM(Actor[FrontMessage]):
         accepted = [request.submit for request in requests]
         for request in requests:
             self._requests[request.submit.request_id] = request
-        self._families.begin(name, [submit.request_id for submit in accepted])
-        self._router.tell(accepted[0] if len(accepted) == 1 else Siblings(tuple(accepted)))
+        stream, tokens = requests[0].stream, accepted[0].prompt_token_ids
+        if len(accepted) == 1:
+            streams: tuple[DeltaStream, ...] = (stream,)
+            self._router.tell(accepted[0])
+        else:
+            streams = tuple([each.stream for each in requests])
+            self._families.begin(name, [submit.request_id for submit in accepted])
+            self._router.tell(Siblings(tuple(accepted)))
         for submit in accepted:
             self._tell(submit)
-        streams, tokens = tuple([each.stream for each in requests]), accepted[0].prompt_token_ids
         return Accepted(
             name,
             accepted[0].num_prompt_tokens,
@@ -166,11 +176,11 @@ class AsyncLLM(Actor[FrontMessage]):
         return key in self._requests or key in self._leaving or key in self._readings or key in self._families
 
     def _active(self, names: Iterable[str]) -> list[ActiveRequest]:
-        """Return those of the requests whose readers wait for more."""
+        """Return the requests among these whose readers wait for more."""
         return [self._requests[name] for name in names if name in self._requests]
 
     def _new_id(self) -> str:
-        """Return the next id that no client has chosen."""
+        """Return the next id that no client has chosen itself."""
         while self._is_in_use(name := f"request-{self._num_accepted}"):
             self._num_accepted += 1
         return name
@@ -201,7 +211,7 @@ class AsyncLLM(Actor[FrontMessage]):
         self._lost(undelivered.request_ids)
 
     def _lost(self, request_ids: Iterable[str]) -> None:
-        """End requests that lost their engine, or find them another one."""
+        """End requests that were lost with their engine, or submit them to another one."""
         if gone := self._forget_leaving(request_ids):
             self._tell(Unserved(gone, "abort"))
         for request in self._active(request_ids):
@@ -214,9 +224,9 @@ class AsyncLLM(Actor[FrontMessage]):
         self._rescue()
 
     def _rescue(self) -> None:
-        """Submit requests that wait for an engine; end them if none will be up again.
+        """Submit requests that wait for an engine; end them if no engine will be up again.
 
-        While all engines that are up are drained, they wait for an undrain.
+        If all engines that are up are drained, requests wait until one is undrained.
         """
         if not self._without_engine:
             return
@@ -274,7 +284,7 @@ class AsyncLLM(Actor[FrontMessage]):
             self._end(request, last_delta(finishes[request.submit.request_id]))
 
     def _begun(self, output: StepOutput) -> None:
-        """Record which requests were admitted and, if tokens are only counted, have a first token."""
+        """Record which requests were admitted and, if tokens are only counted, which have a first token."""
         for admission in output.batch.admitted:
             if (request := self._requests.get(admission.request_id)) is not None:
                 request.admitted(admission)
@@ -283,7 +293,7 @@ class AsyncLLM(Actor[FrontMessage]):
                 request.has_begun = True
 
     def _token(self, request: ActiveRequest, delta: Delta, finish: Finish | None) -> None:
-        """Stream a token, which may complete a stop string or be the last."""
+        """Stream a token, which may complete a stop string or be the last one."""
         if delta.finish_reason is None:
             request.stream.put(delta)
         elif finish is None:

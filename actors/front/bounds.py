@@ -1,7 +1,7 @@
-"""The bounds of a request's fields, however it came in.
+"""Bounds of a request's fields, for every way it can arrive.
 
-A value outside its bounds would break something further down: a tensor of 64-bit integers, an order of
-requests, a record. It is refused by the name of its field.
+A value out of bounds would break something downstream: a tensor of 64-bit integers, an order of requests, a
+record. It is refused with the name of its field.
 """
 
 import math
@@ -13,24 +13,31 @@ from sundog.actors.core.params.sampling import Sampling
 from sundog.actors.messages import Generate, Refused
 
 MAX_CHOICES: Final = 128
-"""The most choices that one prompt may be asked for: OpenAI's own limit."""
+"""Most choices of one prompt: OpenAI's own limit."""
 
 
 def out_of_bounds(
     generate: Generate, vocabulary_size: int | None, max_logprobs: int = -1, known: Sampling | None = None
 ) -> Refused | None:
-    """Return why the request cannot be taken, if one of its fields is out of bounds.
+    """Return the refusal of a request with a field out of bounds, if any.
 
-    -1 for `max_logprobs` is no bound. The very parameters that are `known` to be in bounds are not looked at.
+    -1 for `max_logprobs` is no limit. Sampling parameters that are the same object as `known` are not checked
+    again.
     """
-    refused = (
-        _integer("n", generate.n, 1, MAX_CHOICES)
-        or _integer("priority", generate.priority, INT64_MIN, INT64_MAX)
-        or _integer("predicted_tokens", generate.predicted_tokens, 0, INT64_MAX)
-        or _seconds("slo_ttft_s", generate.slo_ttft_s)
-        or _seconds("slo_tpot_s", generate.slo_tpot_s)
-        or _seconds("slo_e2e_s", generate.slo_e2e_s)
-    )
+    refused = None
+    if generate.n != 1 or generate.priority or generate.predicted_tokens is not None:
+        refused = (
+            _integer("n", generate.n, 1, MAX_CHOICES)
+            or _integer("priority", generate.priority, INT64_MIN, INT64_MAX)
+            or _integer("predicted_tokens", generate.predicted_tokens, 0, INT64_MAX)
+        )
+    if not (generate.slo_ttft_s is generate.slo_tpot_s is generate.slo_e2e_s is None):
+        refused = (
+            refused
+            or _seconds("slo_ttft_s", generate.slo_ttft_s)
+            or _seconds("slo_tpot_s", generate.slo_tpot_s)
+            or _seconds("slo_e2e_s", generate.slo_e2e_s)
+        )
     if refused is None and generate.sampling is not known:
         refused = _all_sampling(generate.sampling, vocabulary_size, max_logprobs)
     return refused or _last_seed(generate)

@@ -1,10 +1,11 @@
-"""The model's tokenizer as AsyncLLM needs it: text to tokens and back, known ids, the marks of reasoning."""
+"""Interface of the model's tokenizer for AsyncLLM: encoding, decoding, known ids, reasoning marks."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from sundog.actors.core.params.sampling import Constraint, Sampling
+from sundog.actors.core.records import dataclass
 from sundog.actors.messages import PLAIN_READING, ChatMessage, Reading
 
 BEGIN, END, CALL = "<think>", "</think>", "<tool_call>"
@@ -12,7 +13,7 @@ BEGIN, END, CALL = "<think>", "</think>", "<tool_call>"
 
 @dataclass(frozen=True, slots=True)
 class ThoughtMarks:
-    """The tokens that begin and end reasoning; `call`, where it is one token, begins a call."""
+    """Tokens that begin and end reasoning; `call`, if it is one token, begins a tool call."""
 
     begin: int
     end: int
@@ -20,20 +21,22 @@ class ThoughtMarks:
 
     @classmethod
     def of(cls, encode: Callable[[str], list[int]]) -> "ThoughtMarks | None":
-        """Return the marks of a tokenizer; None if they are not one token each."""
+        """Return the marks of a tokenizer; None if they are not single tokens."""
         begin, end, call = encode(BEGIN), encode(END), encode(CALL)
         if not (len(begin) == len(end) == 1 and begin != end):
             return None
         return cls(begin[0], end[0], call[0] if len(call) == 1 else None)
 
     def awaited(self, prompt: Sequence[int]) -> int | None:
-        """The token that ends reasoning, or None if the prompt has ended it: as vLLM, by its last mark."""
+        """Return the token that will end reasoning; None if the prompt already ends it: by its last mark,
+        as in vLLM.
+        """
         marks = (token for token in reversed(prompt) if token in (self.begin, self.end))
         return None if next(marks, self.begin) == self.end else self.end
 
 
 def with_thought(sampling: Sampling, marks: ThoughtMarks, prompt: Sequence[int]) -> Sampling:
-    """The sampling parameters with what they need to know of reasoning, if they need anything."""
+    """Return the sampling parameters with the reasoning marks they need, if any."""
     if sampling.constraint is not None:
         sampling = replace(sampling, constraint_after=marks.awaited(prompt))
     if sampling.thinking_token_budget is not None:
@@ -42,15 +45,15 @@ def with_thought(sampling: Sampling, marks: ThoughtMarks, prompt: Sequence[int])
 
 
 class TokenDecoder(Protocol):
-    """Turns one request's tokens into text, one after another."""
+    """Decoder of one request's tokens into text, one after another."""
 
     def step(self, token_id: int) -> str:
-        """The text that this token completes; empty in the middle of a character."""
+        """Return the text that this token completes; empty in the middle of a character."""
         ...
 
 
 class TooManyTokens(Exception):
-    """A prompt has at least `num_tokens` tokens, which is more than `most_tokens`."""
+    """The prompt has at least `num_tokens` tokens, more than `most_tokens`."""
 
     def __init__(self, num_tokens: int) -> None:
         super().__init__(f"at least {num_tokens} tokens")
@@ -58,9 +61,9 @@ class TooManyTokens(Exception):
 
 
 class TextCodec(Protocol):
-    """Text to tokens and back, from any thread.
+    """Encoder and decoder of text, usable from any thread.
 
-    A prompt of more than `most_tokens` tokens is TooManyTokens, which may be certain before tokenising.
+    A prompt of more than `most_tokens` tokens raises TooManyTokens, before tokenizing if that is certain.
     """
 
     def encode(
@@ -68,7 +71,7 @@ class TextCodec(Protocol):
     ) -> list[int]: ...
 
     def encode_plain(self, text: str) -> list[int]:
-        """The tokens of a piece of text alone, without what the tokenizer puts around a prompt."""
+        """Return the tokens of a piece of text, without those that the tokenizer adds to a prompt."""
         ...
 
     def encode_chat(
@@ -77,7 +80,7 @@ class TextCodec(Protocol):
         most_tokens: int | None = None,
         reading: Reading = PLAIN_READING,
     ) -> list[int]:
-        """Tokens of a conversation; raises ValueError if the model has no chat template for it."""
+        """Return the tokens of a conversation; raises ValueError if the model has no chat template."""
         ...
 
     def decoder(
@@ -86,45 +89,45 @@ class TextCodec(Protocol):
         skip_special_tokens: bool = True,
         spaces_between_special_tokens: bool = True,
     ) -> TokenDecoder:
-        """Return what turns the tokens after `prompt_ids` into text."""
+        """Return a decoder for the tokens after `prompt_ids`."""
         ...
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """The text of all tokens at once."""
+        """Return the text of all tokens at once."""
         ...
 
     def token_name(self, token_id: int) -> str | None:
-        """Return how the vocabulary spells a token; None if there is no such token."""
+        """Return the vocabulary's spelling of a token; None if there is no such token."""
         ...
 
     def info(self) -> dict[str, object]:
-        """The tokenizer's configuration, as JSON."""
+        """Return the tokenizer's configuration as JSON."""
         ...
 
     def token_text(self, token_id: int) -> str:
-        """The text of one token alone, with the space that it begins with; special ones are shown."""
+        """Return the text of one token alone, including a leading space and special tokens."""
         ...
 
 
 class GrammarChecker(Protocol):
-    """Compiles what answers must look like, from any thread."""
+    """Compiler of answers' grammars, usable from any thread."""
 
     def knows(self, constraint: Constraint) -> bool:
-        """Return True if checking a constraint takes no time."""
+        """Return whether checking a constraint takes no time."""
         ...
 
     def check(self, constraint: Constraint) -> None:
-        """Raises ValueError, with the reason, for a constraint that no answer is held to."""
+        """Raise ValueError with the reason if a constraint is not supported."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The token ids of a model: how many there are, and which of them end an answer.
+    """Token ids of a model: their number, and the end tokens.
 
-    Where tokens are only counted, all fields are unset. `stop_token_ids` are further end tokens besides
-    `eos_token_id`. `grammars` None refuses constraints. With `thought` they hold from the end
-    of the model's reasoning on.
+    If tokens are only counted, all fields are unset. `stop_token_ids` are further end tokens besides
+    `eos_token_id`. `grammars` None refuses constraints. With `thought` they apply after the model's
+    reasoning.
     """
 
     eos_token_id: int | None = None

@@ -1,7 +1,7 @@
-"""The seam through which a client's data passes into foreign code: tokenizers, templates, grammars, parsers.
+"""Containment of errors in foreign code that handles client data: tokenizers, templates, grammars, parsers.
 
-Law: whatever foreign code raises there is the error of that one request. Libraries in Rust raise
-PanicException, which is no Exception: `except Exception` lets it through, and one prompt ends the server.
+Law: whatever foreign code raises is the error of that one request. Libraries in Rust raise PanicException,
+which is not an Exception: `except Exception` would let it through, and one prompt would end the server.
 """
 
 from collections.abc import Callable
@@ -20,11 +20,11 @@ else:
 
 
 class ForeignFailure(Exception):
-    """A library failed at a client's data in a way that is no Exception, such as a panic in Rust."""
+    """Failure of a library that is not an Exception, such as a panic in Rust."""
 
 
 def contained(work: Callable[[], T]) -> T:
-    """Return the result of `work`; raise ForeignFailure for what is neither an Exception nor an exit.
+    """Return the result of `work`; raise ForeignFailure for errors that are neither an Exception nor an exit.
 
     Example: `contained(lambda: tokenizer.encode(text))`.
     """
@@ -39,6 +39,6 @@ def contained(work: Callable[[], T]) -> T:
 
 
 def failure(panic: BaseException) -> ForeignFailure:
-    """Return the ForeignFailure that stands for `panic`, with the panic's words in one line."""
+    """Return `panic` as a ForeignFailure, with its message in one line."""
     words = " ".join(str(panic).split())[:200] or type(panic).__name__
     return ForeignFailure(words)

@@ -1,4 +1,4 @@
-"""The health of the engines, as the front knows it: what /health says, and when requests are refused."""
+"""Health of the engines: the content of /health, and when requests are refused."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -16,43 +16,44 @@ from sundog.actors.messages import (
 
 
 class ReplicaHealth:
-    """The state of each replica: up, draining, restarting or dead, or served by another policy."""
+    """State of each replica: up, draining, restarting, dead, or with a replaced policy."""
 
     def __init__(self, roles: Sequence[str]) -> None:
-        """`roles` has each replica's: a request needs one of each role there is."""
+        """Create the record; `roles` has each replica's role: a request needs one replica of each role that
+        occurs.
+        """
         self._num_replicas = len(roles)
         parts: dict[str, list[int]] = defaultdict(list)
         for replica, role in enumerate(roles):
             parts[role].append(replica)
         self._parts = tuple(parts.values())
         self._fewest = min(map(len, self._parts))
-        """The replicas of the role that has the fewest: requests are taken unless so many take none."""
+        """Number of replicas of the rarest role: requests are accepted unless that many are unavailable."""
         self._down: dict[int, EngineDown] = {}
         self._draining: set[int] = set()
-        """Replicas that are given nothing new, up or not."""
         self._replaced: dict[int, PolicyFailed] = {}
-        """Replicas served by another policy than the one asked for."""
+        """Replicas whose configured policy was replaced."""
         self._router: RouterFailed | None = None
-        """The reason why requests are routed by another policy than the one asked for."""
+        """Reason why the Router's configured policy was replaced."""
 
     def policy_failed(self, failed: PolicyFailed | RouterFailed) -> None:
-        """A replica goes on with another policy until it is started again, or the Router does for good."""
+        """Record a replaced policy: of a replica until its restart, or of the Router for good."""
         if isinstance(failed, RouterFailed):
             self._router = failed
         else:
             self._replaced[failed.replica] = failed
 
     def down(self, down: EngineDown) -> None:
-        """A replica is lost; with `retry_after_s` None for good."""
+        """Record the loss of a replica; for good if `retry_after_s` is None."""
         self._down[down.replica] = down
         self._replaced.pop(down.replica, None)
 
     def up(self, replica: int) -> None:
-        """Note that a replica is back."""
+        """Record that a replica is up again."""
         self._down.pop(replica, None)
 
     def drain(self, drain: Drain) -> Refused | None:
-        """A replica is to be given nothing new, or requests again; refused if it is unknown."""
+        """Begin or end the drain of a replica; refused if it is unknown."""
         if not 0 <= drain.replica < self._num_replicas:
             known = f"0 to {self._num_replicas - 1}" if self._num_replicas > 1 else "0 alone"
             return Refused(f"there is no engine {drain.replica}: give {known}", param="engine")
@@ -60,7 +61,7 @@ class ReplicaHealth:
         return None
 
     def health(self) -> Health:
-        """The health of all replicas now, with the reasons of those that are down."""
+        """Return the health of all replicas, with the reasons of those that are down."""
         waits = [down.retry_after_s for down in self._down.values() if down.retry_after_s is not None]
         known: dict[int, str] = {number: "it is drained" for number in self._draining}
         failures: list[EngineDown | PolicyFailed] = [*self._replaced.values(), *self._down.values()]
@@ -72,8 +73,8 @@ class ReplicaHealth:
         return Health(self._status(replicas), replicas, "; ".join(reasons), min(waits, default=None))
 
     def refusal(self) -> Refused | None:
-        """Return why no new request is taken, if no replica that is up takes any."""
-        if len(self._down) + len(self._draining) < self._fewest:
+        """Return why new requests are refused; None if a replica that is up accepts them."""
+        if not (self._down or self._draining) or len(self._down) + len(self._draining) < self._fewest:
             return None
         health = self.health()
         if health.serves:

@@ -1,9 +1,9 @@
-"""From a Generate to a `Submit`, or to a refusal that says why and what would be accepted.
+"""Conversion of a Generate to a `Submit`, or to a refusal with the reason and the allowed values.
 
-Check the bounds of its fields, tokenise, check against the context and the vocabulary, hash the prompt's full
-blocks. A prompt that is too long is refused as soon as its length in bytes tells. Tokenising takes a
-microsecond for every few characters, and on the loop it would stop every stream: a long prompt is a message
-to a PromptReader, which tokenises it in a thread.
+Checks the bounds of its fields, tokenizes, checks the length against the context and the vocabulary, and
+hashes the prompt's full blocks. A prompt that is certainly too long by its bytes is refused at once.
+Tokenizing takes a microsecond for every few characters and would block every stream: a long prompt is sent to
+a PromptReader, which tokenizes it in a thread.
 """
 
 import logging
@@ -40,33 +40,36 @@ FIRST_GUESS_S = 1.0
 
 
 class Turnover:
-    """The pace at which requests end, and the places promised to those that were turned away.
+    """Rate at which requests end, and the retry times given to refused clients.
 
-    Law: a client that is turned away later is told to come later, so that a crowd does not return at once.
-    None is told to stay away for longer than it takes all that are unfinished now to end. Cost: O(1).
+    Law: a client refused later gets a later retry time, so that refused clients do not return all at once;
+    none exceeds the time in which all unfinished requests end. Cost: O(1).
     """
 
     def __init__(self) -> None:
         self._instants_s: deque[float] = deque(maxlen=MOST_ENDS)
-        """The latest ends of this busy time, and before them its begin."""
+        """Latest ends of this busy period, preceded by its begin."""
         self._gap_s = FIRST_GUESS_S
-        """The mean time from end to end in the busy time before."""
+        """Mean interval between completions in the previous busy period, in seconds."""
         self._promised_s = 0.0
 
     def begun(self, num_unfinished: int) -> None:
-        """Note that a request is taken while this many are unfinished."""
+        """Record an accepted request while this many are unfinished."""
         if not num_unfinished:
             self._instants_s.clear()
             self._instants_s.append(now_s())
 
     def ended(self, num_unfinished: int) -> None:
-        """A request is over, and this many are left."""
+        """Record the end of a request, with this many left."""
         self._instants_s.append(now_s())
         if not num_unfinished:
             self._gap_s = self._mean_gap_s()
 
     def room_in_s(self, num_lacking: int, num_unfinished: int) -> float:
-        """Seconds until `num_lacking` of the unfinished will have ended, for one more that is turned away."""
+        """Return when a refused client may try again, in seconds from now, and count that client.
+
+        By then `num_lacking` more requests have ended than were promised to clients refused earlier.
+        """
         gap_s, time_s = self._mean_gap_s(), now_s()
         promised_s = max(self._promised_s, time_s) + num_lacking * gap_s
         self._promised_s = min(promised_s, time_s + num_unfinished * gap_s)
@@ -85,7 +88,7 @@ MOST_EFFORT = 2**31 - 1
 
 
 class Intake:
-    """Turns Generates into Submits for the engine; of requests it knows only how fast they end.
+    """Converter of Generates into Submits for the engine.
 
     `submit` may run in any thread.
     """
@@ -101,19 +104,19 @@ class Intake:
         self._vocabulary = vocabulary
         self._hash_block = hash_block if config.scheduler.enable_prefix_caching else None
         self._limit_tokens = config.scheduler.max_model_len
-        """The most tokens, prompt and answer, that a request may come to."""
+        """Most tokens of a request, prompt and answer."""
         self.capacity: Capacity | None = None
-        """The capacity of the engine that came up last."""
+        """Capacity of the engine that came up last."""
         self._is_context = True
-        """True if the context bounds the length of requests, and not a smaller KV cache."""
+        """Whether the context, and not a smaller KV cache, limits the length of requests."""
         self._limit_words = self._said()
         self._codec = codec
         self._turnover = Turnover()
         self._in_bounds: Sampling | None = None
-        """The latest parameters that were looked at: requests of a trace share theirs."""
+        """Latest parameters that passed the check: requests of a trace share theirs."""
 
     def connect(self, capacity: Capacity) -> None:
-        """Note a replica's limits: no request may outgrow its KV cache."""
+        """Record a replica's limits: no request may outgrow its KV cache."""
         self.capacity = capacity
         room = (capacity.num_blocks - 1) * self._config.scheduler.block_size
         self._limit_tokens = min(self._limit_tokens, room)
@@ -121,14 +124,16 @@ class Intake:
         self._limit_words = self._said()
 
     def effort(self, generate: Generate) -> int:
-        """The work of reading a request, in characters; a grammar to compile is more than a long prompt."""
+        """Return the work of reading a request, in characters; a grammar to compile counts as more than a
+        long prompt.
+        """
         constraint, grammars = generate.sampling.constraint, self._vocabulary.grammars
         if constraint is not None and grammars is not None and not grammars.knows(constraint):
             return MOST_EFFORT
         return effort(generate)
 
     def overload(self, num_unfinished: int, n: int) -> Refused | None:
-        """Return why `n` more requests are not taken while this many are unfinished."""
+        """Return the refusal of `n` more requests while this many are unfinished, if any."""
         limit = self._config.max_waiting
         if limit is None or num_unfinished + n <= limit:
             return None
@@ -141,14 +146,14 @@ class Intake:
         )
 
     def ended(self, num_unfinished: int) -> None:
-        """A request is over, and this many are left."""
+        """Record the end of a request, with this many left."""
         if self._config.max_waiting is not None:
             self._turnover.ended(num_unfinished)
 
     def begin(
         self, submits: tuple[Submit, ...] | Refused, num_unfinished: int
     ) -> list[ActiveRequest] | Refused:
-        """Each request with a stream and what turns its tokens into text; a refusal as it is."""
+        """Return each request with a stream and a decoder; return a refusal unchanged."""
         if isinstance(submits, Refused):
             return submits
         if self._config.max_waiting is not None:
@@ -170,7 +175,7 @@ class Intake:
         )
 
     def submit(self, generate: Generate, request_id: str, arrival_s: float) -> tuple[Submit, ...] | Refused:
-        """`generate` as requests of the engine's, one a choice, or why it is refused.
+        """Return the engine's requests for `generate`, one per choice, or the refusal.
 
         Whatever a tokenizer, a template or a grammar raises is the error of this request.
         """
@@ -230,7 +235,7 @@ class Intake:
         return self._limit_tokens - (answer if truncates else 1)
 
     def _held_by(self) -> str:
-        """The begin of a refusal; clients know a prompt that is too long by vLLM's words."""
+        """Return the beginning of a refusal for length, in vLLM's words, by which clients recognise it."""
         what = "This model's maximum context length is" if self._is_context else "The KV cache holds"
         return f"{what} {self._limit_tokens}"
 
@@ -295,10 +300,10 @@ class Intake:
 
 
 class PromptReader(Actor[ReadPrompt]):
-    """Turns each Generate into the engine's Submits, or a refusal.
+    """Converts each Generate into Submits or a refusal.
 
-    Law: once all callers have hung up, nobody waits for the prompt that is being read, and so neither does
-    the reader: the thread is left to itself, which may be in native code that cannot be stopped.
+    Law: once all callers have hung up, the reader does not wait for the prompt being read: the thread, which
+    may be in native code that cannot be stopped, is abandoned.
     """
 
     def __init__(self, name: str, intake: Intake, *, tap: Tap | None = None) -> None:
@@ -333,35 +338,35 @@ class PromptReader(Actor[ReadPrompt]):
 
 
 SHORT = 4_000
-"""A prompt of at most this many characters is read in place: 0.6 ms, where a thread costs 0.15."""
+"""Characters up to which a prompt is tokenised in place: that takes 0.6 ms, a thread 0.15 ms more."""
 LONG = 100_000
-"""A prompt of more characters than this goes to the second reader."""
+"""Characters from which a prompt goes to the second reader."""
 
 
 Started = tuple[Reply[PromptRead], str]
-"""A PromptRead to come, and the name of its PromptReader."""
+"""Pending PromptRead, and the name of its PromptReader."""
 
 
 class Readings:
-    """The prompts that are being read, by request id.
+    """Prompts being read, by request id.
 
-    Long prompts and new grammars go to the second reader one at a time, the next being that of the client
-    who has waited longest for a turn: one that sends eight large schemas delays another's by one at most.
+    Long prompts and new grammars go to the second reader one at a time, in turn by client: a client that
+    sends eight large schemas delays another's by one at most.
     """
 
     def __init__(self, readers: tuple[Ref[ReadPrompt], Ref[ReadPrompt]]) -> None:
         self._readers = readers
         self._answers: dict[str, tuple[int, int, Reply[Accepted | Refused]]] = {}
-        """The number of each prompt, that of its choices, and where its answer goes."""
+        """Number of each prompt, its number of choices, and its reply."""
         self._number = 0
         self._waiting = ClientTurns[ReadPrompt]()
         """Prompts for the second reader."""
         self._long_number: int | None = None
-        """The number of the prompt at the second reader."""
+        """Number of the prompt at the second reader."""
 
     def __len__(self) -> int:
-        """Return how many requests of the engine's the prompts will be."""
-        return sum(n for _, n, _ in self._answers.values())
+        """Return how many engine requests will be made from the prompts being read."""
+        return sum([n for _, n, _ in self._answers.values()]) if self._answers else 0
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._answers
@@ -369,7 +374,7 @@ class Readings:
     def begin(
         self, generate: Generate, request_id: str, num_characters: int
     ) -> tuple[Reply[Accepted | Refused], Started | None]:
-        """Have a prompt read: the answer that waits for it, and what starts now, if a reader is free."""
+        """Start reading a prompt; return its pending answer, and what to start now if a reader is free."""
         self._number += 1
         answer: Reply[Accepted | Refused] = Reply()
         self._answers[request_id] = self._number, generate.n, answer
@@ -380,7 +385,7 @@ class Readings:
         return answer, self.next()
 
     def next(self) -> Started | None:
-        """Give the second reader the next client's prompt, if it is free and there is one."""
+        """Pass the next client's prompt to the second reader, if it is free and one waits."""
         message = None if self._long_number is not None else self._waiting.take()
         if message is None:
             return None
@@ -388,7 +393,7 @@ class Readings:
         return _asked(self._readers[1], message)
 
     def end(self, read: PromptRead) -> Reply[Accepted | Refused] | None:
-        """The answer that waits for this prompt, unless it has been cancelled."""
+        """Return the pending answer of this prompt, unless it was cancelled."""
         if read.number == self._long_number:
             self._long_number = None
         number, _, answer = self._answers.get(read.request_id, (0, 0, None))
@@ -398,7 +403,7 @@ class Readings:
         return answer
 
     def cancel(self, request_id: str) -> None:
-        """Answer the client that waits for this prompt at once, with an aborted request."""
+        """Answer the client of this prompt at once, as an aborted request."""
         number, n, answer = self._answers.pop(request_id, (0, 0, None))
         if answer is None:
             return

@@ -1,7 +1,7 @@
-"""From a prompt and its parameters to tokens and what the engine takes, or to a refusal that names the field.
+"""Conversion of a prompt and its parameters to tokens, or to a refusal that names the field.
 
-Text and conversations are tokenised; token ids are checked against the vocabulary; a number of tokens stays
-one. A prompt that is to be truncated is read whole first. Bad words become the tokens that spell them.
+Text and conversations are tokenized; token ids are checked against the vocabulary; a mere number of tokens is
+kept. A prompt to be truncated is first read in full. Bad words become their tokens.
 """
 
 import logging
@@ -18,7 +18,7 @@ Spelling = tuple[int, ...]
 
 
 def spellings(words: Iterable[str], encode: Callable[[str], list[int]]) -> tuple[Spelling, ...]:
-    """The sequences of tokens that `encode` makes of the words; ValueError if one is no token."""
+    """Return the token sequences of the words; ValueError if one has no tokens."""
     found: dict[Spelling, None] = {}
     for word in words:
         bare = word.lstrip()
@@ -32,7 +32,9 @@ def spellings(words: Iterable[str], encode: Callable[[str], list[int]]) -> tuple
 
 
 def resolved(sampling: Sampling, codec: TextCodec | None, vocabulary: Vocabulary) -> Sampling | Refused:
-    """Bad words as tokens, -1 as the size of the vocabulary, the model's own end tokens among the stops."""
+    """Return bad words as tokens, -1 as the vocabulary's size, and the model's own end tokens among the
+    stops.
+    """
     if sampling.bad_words:
         if codec is None:
             return Refused("there is no tokenizer: bad_words cannot be used", param="bad_words")
@@ -79,12 +81,15 @@ Tokens = tuple[int, ...]
 
 
 def effort(generate: Generate) -> int:
-    """The work of reading a prompt: characters to tokenise, or tokens to check and hash.
+    """Return the work of reading a prompt: characters to tokenize, or tokens to check and hash.
 
-    Either takes about 0.1 µs; a bad word is tokenised twice, at 10 µs each.
+    Either takes about 0.1 µs; a bad word is tokenized twice, at 10 µs each.
     """
     prompt, sampling = generate.prompt, generate.sampling
-    lists = 200 * len(sampling.bad_words) + len(sampling.logit_bias) + len(sampling.allowed_token_ids or ())
+    lists = 0
+    if sampling.bad_words or sampling.logit_bias or sampling.allowed_token_ids:
+        lists = 200 * len(sampling.bad_words) + len(sampling.logit_bias)
+        lists += len(sampling.allowed_token_ids or ())
     if isinstance(prompt, int):
         return lists
     if isinstance(prompt, str):
@@ -100,21 +105,21 @@ def _size(turn: ChatMessage) -> int:
 
 
 def prompt_param(prompt: Prompt) -> str:
-    """Return what the prompt's field is called."""
+    """Return the name of the prompt's field."""
     return "messages" if _is_chat(prompt) else "prompt"
 
 
 def read_prompt(
     generate: Generate, codec: TextCodec | None, vocabulary: Vocabulary, room_tokens: int, limit: str
 ) -> Tokens | int | Refused:
-    """The prompt's tokens, or their number where tokens are only counted.
+    """Return the prompt's tokens, or their number if tokens are only counted.
 
-    It has at most `room_tokens` tokens; `limit` says why, for a refusal.
+    There are at most `room_tokens`; `limit` explains that bound in a refusal.
     """
     if isinstance(generate.prompt, int):
         if vocabulary.size is None:
             return generate.prompt
-        return Refused("a number of tokens is no prompt for a real model", param="prompt")
+        return Refused("a real model needs a text or token ids, not a number of tokens", param="prompt")
     reading = generate.reading
     keep = reading.truncate_prompt_tokens
     if keep is not None and (keep < -1 or keep == 0 or keep > room_tokens):
@@ -135,7 +140,9 @@ def read_prompt(
 
 
 def _cut(tokens: Tokens, plain: Tokens, keep: int, from_right: bool) -> Tokens:
-    """Return at most `keep` tokens: those that the tokenizer put around the `plain` ones stay, as in vLLM."""
+    """Return at most `keep` tokens; special tokens that the tokenizer added around the `plain` ones stay,
+    as in vLLM.
+    """
     if len(tokens) <= keep:
         return tokens
     around = len(tokens) - len(plain)
@@ -210,7 +217,7 @@ def _tokenise(tokens: Callable[[], list[int]], param: str, limit: str) -> Tokens
 
 
 def too_long(num_tokens: str, limit: str, param: str) -> Refused:
-    """The refusal of a prompt that does not fit; `limit` says in words into what."""
+    """Return the refusal of a prompt that does not fit; `limit` names the bound."""
     return Refused(f"{limit}, but the prompt has {num_tokens}: shorten it", param=param, code=TOO_LONG)
 
 

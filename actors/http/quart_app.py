@@ -1,8 +1,8 @@
-"""The app: Quart without files or timers, its requests, and the one way of its answers to Hypercorn.
+"""Quart app without files or timers, its requests, and the path of its answers to Hypercorn.
 
-Quart and Hypercorn meet at a public seam, the class of connections. Law: a client's leaving ends what is
-computed for it, never a `send` that is under way, and the last event of a body is sent in any case. Else
-Hypercorn keeps connections whose clients sent further requests and left.
+Quart and Hypercorn meet at a public interface, the connection class. Law: when a client leaves, the
+computation for it ends, but never a `send` in progress, and the last event of a body is sent in any case.
+Otherwise Hypercorn keeps connections whose clients sent further requests and left.
 """
 
 from contextlib import ExitStack
@@ -22,27 +22,29 @@ from sundog.actors.front.foreign import OWN_EXITS, failure
 
 
 class HttpRequest(TrioRequest):
-    """A request that ends, and whose client may leave."""
+    """Request with an end, and a client that may leave."""
 
     is_cut = False
-    """True if the connection is to end in the middle of the answer."""
+    """Whether to close the connection in the middle of the answer."""
     has_left = is_sending = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.at_end = ExitStack()
-        """Closed when the request is over; its callbacks are synchronous: they may run in a cancellation."""
+        """Closed at the end of the request; its callbacks are synchronous, since they may run during
+        cancellation.
+        """
         self.waiting = trio.CancelScope()
-        """What the client's leaving cancels while no piece is sent: the handler, or a streamed answer."""
+        """Cancelled when the client leaves while no piece is being sent: the handler, or a streamed
+        answer.
+        """
 
     def take(self, piece: bytes, *, is_last: bool) -> None:
-        """Keep a piece of the body."""
         self.body.append(piece)
         if is_last:
             self.body.set_complete()
 
     def leave(self) -> None:
-        """Note that the client has left."""
         self.has_left = True
         if not self.is_sending:
             self.waiting.cancel()
@@ -59,7 +61,7 @@ class Connection(TrioASGIHTTPConnection):
     async def handle_messages(  # type: ignore[override]  # as quart-trio's
         self, nursery: trio.Nursery, request: Any, receive: ASGIReceiveCallable
     ) -> None:
-        """Take the body in, then wait for the client's leaving."""
+        """Receive the body, then wait for the client to leave."""
         while (event := await receive())["type"] == "http.request":
             request.take(event["body"], is_last=not event["more_body"])
         request.leave()
@@ -67,7 +69,7 @@ class Connection(TrioASGIHTTPConnection):
     async def handle_request(  # type: ignore[override]  # as quart-trio's
         self, nursery: trio.Nursery, request: Any, send: ASGISendCallable
     ) -> None:
-        """Answer the request; Hypercorn cuts the connection of one that has no last event."""
+        """Answer the request; Hypercorn closes the connection of one without a last event."""
         try:
             with request.at_end:
                 with request.waiting:
@@ -113,12 +115,12 @@ async def _stream(request: HttpRequest, response: Any, send: ASGISendCallable) -
 
 
 class HttpApp(QuartTrio):
-    """Quart whose routes do not depend on `Host`."""
+    """Quart app whose routes do not depend on `Host`."""
 
     asgi_http_class = Connection  # type: ignore[assignment]  # its methods are as quart-trio's
 
     async def dispatch_request(self, request_context: RequestContext | None = None) -> ResponseReturnValue:
-        """Return what the route answers; whatever foreign code raises there is a 500 of this request."""
+        """Return the route's answer; whatever foreign code raises is a 500 of this request."""
         try:
             return await super().dispatch_request(request_context)
         except (Exception, BaseExceptionGroup):
@@ -129,7 +131,7 @@ class HttpApp(QuartTrio):
             raise failure(panic) from panic
 
     def create_url_adapter(self, request: BaseRequestWebsocket | None) -> MapAdapter | None:
-        """Match by method and path alone: Quart raises outside any handler for some hosts."""
+        """Match by method and path alone: for some hosts Quart raises outside any handler."""
         if request is None:
             return None
         return self.url_map.bind(

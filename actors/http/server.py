@@ -1,4 +1,4 @@
-"""Serve by Hypercorn, and stop without dropping an answer or hanging."""
+"""Serving with Hypercorn, and stopping without dropping an answer or hanging."""
 
 import logging
 import os
@@ -12,12 +12,13 @@ from hypercorn.trio import serve
 from hypercorn.typing import ASGIFramework
 
 from sundog.actors.config.http import USUAL_HTTP, HttpSettings
-from sundog.actors.http.connections import are_descriptors_short, cut_connections
+from sundog.actors.http.connections import are_descriptors_short, cut_connections, log
 
-log = logging.getLogger("sundog.api.http")
 log.setLevel(logging.WARNING)  # the server says itself where it runs
 SHORT_KEEP_ALIVE_S = 1.0
-"""For connections that get descriptors of the upper half: idle ones never keep new clients out for longer."""
+"""Seconds an idle connection is kept if its descriptor is in the upper half, so that new clients find
+room.
+"""
 
 
 class _Config(Config):
@@ -25,7 +26,7 @@ class _Config(Config):
 
     @property
     def keep_alive_timeout(self) -> float:  # type: ignore[override]  # is only read
-        """The seconds for which a connection without a request is kept, though its client has left."""
+        """Seconds for which an idle connection is kept."""
         return min(self.keep_alive_s, SHORT_KEEP_ALIVE_S) if are_descriptors_short() else self.keep_alive_s
 
 
@@ -36,7 +37,7 @@ def hypercorn_config(settings: HttpSettings) -> Config:
     config.keep_alive_s, config.ssl_handshake_timeout = settings.keep_alive_s, settings.greeting_s
     config.keep_alive_max_requests = 2**31  # over HTTP/2 the last one would cut the answers beside it
     config.h11_max_incomplete_size = config.h2_max_header_list_size = settings.max_head_bytes
-    # Without TLS nothing needs HTTP/2, and its errors end all connections (docs/api.md).
+    # Without TLS nothing needs HTTP/2.
     config.h2_max_concurrent_streams = 0 if tls is None else 1000
     config.include_server_header, config.errorlog = False, log
     if tls is not None:
@@ -57,25 +58,23 @@ async def serve_http(
 ) -> None:
     """Serve until `shutdown()` returns, then return as soon as the last answer is finished.
 
-    After `shutdown()` answers have `grace_s` to finish; then they are cut. While `drain()` takes its time
-    connections are still accepted, so that clients are told; then `listening` is closed, and idle ones are.
+    After `shutdown()` answers have `grace_s` to finish; then they are cut. While `drain()` runs connections
+    are still accepted, so that clients get an answer; then `listening` and idle connections are closed.
     """
-    config, is_stopping, port = hypercorn_config(settings), False, listening.getsockname()[1]
+    config, port = hypercorn_config(settings), listening.getsockname()[1]
     config.graceful_timeout = grace_s
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # connections inherit it
         stalled_ms = int(min(settings.stalled_client_s, grace_s) * 1000)
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, stalled_ms)
 
     async def stop() -> None:
-        nonlocal is_stopping
         await shutdown()
-        is_stopping = True
         nursery.cancel_scope.deadline = trio.current_time() + grace_s
         await drain()
         listening.close()
 
     async def cut_at_end() -> None:
-        """Cut what a client that reads nothing keeps: Hypercorn shields what it writes."""
+        """Close connections whose clients do not read: Hypercorn shields its writes from cancellation."""
         try:
             await trio.sleep_forever()
         finally:
@@ -83,10 +82,6 @@ async def serve_http(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(cut_at_end)
-        while not is_stopping:
-            config.bind = [f"fd://{os.dup(listening.fileno())}"]
-            try:
-                await serve(app, config, shutdown_trigger=stop, mode="asgi")
-            except Exception:
-                log.exception("Hypercorn failed: connections were lost, and the server goes on")
+        config.bind = [f"fd://{os.dup(listening.fileno())}"]
+        await serve(app, config, shutdown_trigger=stop, mode="asgi")
         nursery.cancel_scope.cancel()

@@ -24,7 +24,7 @@ MOST_CHARACTERS = 500
 
 
 def explain(error: BaseException, actor: str, message: object, seen: MailboxStatistics) -> None:
-    """Add a note with actor and message to an error; `message` is None between messages."""
+    """Add a note with actor and message to an error; `message` is None if it occurred between messages."""
     doing = "between messages" if message is None else f"handling {_shown(message)}"
     request_id = getattr(message, "request_id", None)
     of_request = "" if request_id is None else f" of request {request_id}"
@@ -37,7 +37,9 @@ def explain(error: BaseException, actor: str, message: object, seen: MailboxStat
 
 
 def _shown(message: object) -> str:
-    """Return a short text of a message, even if its repr fails: a crash must be reported."""
+    """Return a short text of a message; if its repr fails, return another text, so that a crash can be
+    reported.
+    """
     try:
         return repr(message)[:MOST_CHARACTERS]
     except Exception:
@@ -49,8 +51,9 @@ __all__ = ["Actor", "ActorDied", "Handled", "MailboxFull", "Ref", "Reply", "Tap"
 
 M_contra = TypeVar("M_contra", contravariant=True)
 
+Q = TypeVar("Q")
 Handled = Answered | Coroutine[object, object, None] | None
-"""Result of a handler: an answer, or None for a message that was told."""
+"""Result of a handler: an answer, or None for a message without a reply."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -66,13 +69,13 @@ class Actor(Owner[M_contra], Generic[M_contra]):
         self._tap = guarded(tap)
         self.message: M_contra | None = None
         self._reply: Reply[object] | None = None
-        """Reply of the message that is, or was last, handled."""
+        """Reply of the message being handled, or of the last one."""
         self._left: list[Reply[object]] = []
         """Replies that wait for other actors; some may be settled by now."""
-        self._most_left = 16
+        self._room_left = 16
         self._waiting: Waiting | None = None
         self._crash: BaseException | None = None
-        """The error that ended the actor. Code that awaits or calls must check `mailbox.is_closed` instead:
+        """Error that ended the actor. Code that awaits or calls must check `mailbox.is_closed` instead:
         mypyc assumes that a field which was None when compared stays None.
         """
         self._task: trio.lowlevel.Task | None = None
@@ -94,7 +97,7 @@ class Actor(Owner[M_contra], Generic[M_contra]):
         raise NotImplementedError(f"{self.name} does not understand {message!r}")
 
     def unknown(self, message: Never) -> NoReturn:
-        """Fail for a message without a case; a type checker proves that this is unreachable."""
+        """Fail for a message without a case; a type checker proves that this call is unreachable."""
         raise NotImplementedError(f"{self.name} does not understand {message!r}")
 
     async def closed(self) -> None:
@@ -102,7 +105,7 @@ class Actor(Owner[M_contra], Generic[M_contra]):
 
     @property
     def idle(self) -> bool:
-        """Whether the actor may end once all callers have hung up; False while it owes an answer."""
+        """Whether the actor may end once all callers have hung up; False while a reply is pending."""
         return True
 
     def expect(self, reply: Reply[M_contra], sender: str) -> None:
@@ -112,10 +115,24 @@ class Actor(Owner[M_contra], Generic[M_contra]):
         else:
             reply.then(partial(self._tap_answer, sender))
 
+    def pass_on(self, receiver: Ref[Q], message: Q) -> None:
+        """Let another actor answer the message being handled, which it gets with its Reply.
+
+        As with a Reply of the other's, which costs a second one, the caller gets an error if this actor
+        crashes before the answer.
+        """
+        reply, self._reply = self._reply, None
+        if reply is None:
+            receiver.tell(message)
+        else:
+            receiver.pass_on(message, reply)
+            self._keep_reply(reply)
+
     def schedule(self, time_s: float, event: Event, message: M_contra) -> Timer:
         """Handle `message` at an instant of the run's clock, unless the returned timer is stopped."""
         timer = MessageTimer(self, message)
-        self.clock.enter(time_s, event, self.name, timer)
+        clock = self._clock or self.clock
+        clock.enter(time_s, event, self.name, timer)
         return timer
 
     def statistics(self) -> MailboxStatistics:
@@ -123,7 +140,7 @@ class Actor(Owner[M_contra], Generic[M_contra]):
         return self.mailbox.statistics()
 
     def take_answer(self, value: object, error: BaseException | None) -> None:
-        """Handle an expected answer, or crash with the error that came instead."""
+        """Handle an expected answer, or crash with the error in its place."""
         if error is None:
             self.tell_self(value)  # type: ignore[arg-type]  # only an M is expected
         elif not self.mailbox.is_closed:
@@ -150,42 +167,55 @@ class Actor(Owner[M_contra], Generic[M_contra]):
     def receive(self, message: M_contra, reply: Reply[object] | None) -> None:
         """Handle a message and all that arrive meanwhile, until a handler has to wait."""
         mailbox, clock = self.mailbox, self._clock or self.clock  # asking the property is a call a message
+        agenda = clock.agenda
         mailbox.is_free = False
         try:
             while True:
                 self.message, self._reply = message, reply
                 mailbox.num_handled += 1
-                mailbox.last_s = clock.now_s()
+                mailbox.last_s = clock.now_s() if agenda is None else agenda.time_s
                 given: object = self.handle(message)
+                reply = self._reply  # None by now if it was passed on
                 if mailbox.is_closed:
                     return discard(given)
                 if given is None:
                     if reply is not None:
                         reply.set(None)
-                elif not isinstance(given, Reply) and must_wait(given):
+                elif isinstance(given, Reply):
+                    if reply is not None:
+                        self._answer_later(reply, given)
+                elif must_wait(given):
                     self._waiting = given
                     return self.wake()
                 elif reply is not None:
-                    self._answer(reply, given)
+                    reply.take_answer(given, None)  # It may have an error, of one that passed it on.
                 if not mailbox.queue:
                     break
                 message, reply = mailbox.take()
         except BaseException as error:  # the actor's own task raises it
             return self._fail(error)
-        if not mailbox.is_closed:
-            mailbox.is_free = True
-            if mailbox.num_callers == 0 and self.idle:
-                self.wake()
+        mailbox.is_free = not mailbox.is_closed
+        if mailbox.is_free and mailbox.num_callers == 0 and self.idle:
+            self.wake()
 
     def _answer(self, reply: Reply[object], given: object) -> None:
-        if not isinstance(given, Reply):
-            return reply.set(given)
+        if isinstance(given, Reply):
+            self._answer_later(reply, given)
+        else:
+            reply.take_answer(given, None)
+
+    def _answer_later(self, reply: Reply[object], given: Reply[object]) -> None:
         given.hand_to(reply)
+        self._keep_reply(reply)
+
+    def _keep_reply(self, reply: Reply[object]) -> None:
+        """Let a reply fail with this actor, unless it is settled by then."""
         if reply.is_settled:
             return
-        if len(self._left) >= self._most_left:
+        if self._room_left == 0:
             self._left = [reply for reply in self._left if not reply.is_settled]
-            self._most_left = 2 * len(self._left) + 16
+            self._room_left = len(self._left) + 16
+        self._room_left -= 1
         self._left.append(reply)
 
     def _rest(self) -> None:
@@ -240,7 +270,7 @@ class Actor(Owner[M_contra], Generic[M_contra]):
         return trio.lowlevel.Abort.SUCCEEDED
 
     def _fail(self, error: BaseException) -> None:
-        """Crash: handle nothing from now on, and raise the error in the actor's own task."""
+        """Crash: handle no further message, and raise the error in the actor's own task."""
         if self._crash is None:
             self._explain(error)
             self._crash = error

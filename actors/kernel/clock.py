@@ -6,9 +6,10 @@ an `OrderedClock`. On any other Trio clock the order within an instant is undefi
 
 import enum
 import logging
+import math
 from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import TypeVar, TypeVarTuple
+from typing import Any, Final, TypeVar, TypeVarTuple
 
 import trio
 from mypy_extensions import mypyc_attr
@@ -32,15 +33,26 @@ class Event(enum.IntEnum):
     TIMEOUT = 3
 
 
+# Python 3.11 looks a member of an enum up four times as long as a name.
+ARRIVAL: Final = Event.ARRIVAL
+STEP_END: Final = Event.STEP_END
+STEP_BEGIN: Final = Event.STEP_BEGIN
+# Compiled code finds a final name at once, and an imported function by a look-up in its module.
+_push: Final = heappush
+_pop: Final = heappop
+NOW_S: Final = -math.inf
+"""Time in the past, which the clock's calls treat as the current instant."""
+
+
 class Timer:
-    """A call at an instant that can be stopped; a subclass defines the call."""
+    """A call at an instant that can be stopped; subclasses define the call."""
 
     __slots__ = ("is_stopped", "scope")
 
     def __init__(self) -> None:
         self.is_stopped = False
         self.scope: trio.CancelScope | None = None
-        """Sleep of the task that waits for the instant, on the wall clock."""
+        """Sleep of the task that waits for the instant, in real time."""
 
     def stop(self) -> None:
         """Cancel the call, and end the task that waits for it."""
@@ -49,11 +61,11 @@ class Timer:
             self.scope.cancel()
 
     def call(self) -> None:
-        """Do what is due, at the instant."""
+        """Run the timer's call at the instant."""
         raise NotImplementedError
 
     def ring(self) -> None:
-        """Call, unless stopped, without a parent task: an error is logged."""
+        """Make the call, unless stopped, without a parent task: an error is logged."""
         if not self.is_stopped:
             try:
                 self.call()
@@ -62,7 +74,7 @@ class Timer:
 
 
 class CallTimer(Timer):
-    """A callback at an instant."""
+    """Timer that calls a function at an instant."""
 
     __slots__ = ("_callback",)
 
@@ -77,44 +89,85 @@ class CallTimer(Timer):
         return f"the call {self._callback!r}"
 
 
-Entry = tuple[float, int, str, int, Timer]
-"""(time, event, key, sequence, timer), ordered by the first four; the sequence is unique."""
+Entry = Any
+"""(time, event, key, sequence, timer), ordered by the first four; the sequence is unique.
+
+To the compiler it is any object: a tuple of known types would be taken apart and checked whenever it is read.
+"""
 
 
-class Agenda:
-    """The time and the timers. A class of its own because every message reads the time."""
+class RunClock:
+    """Handle of the current run's clock, for callers that need it at every step (`run_clock`).
 
-    __slots__ = ("entries", "num_entered", "soon", "time_s")
+    Finding the clock through Trio's context costs more than reading it.
+    """
+
+    __slots__ = ("agenda",)
 
     def __init__(self) -> None:
+        self.agenda: Agenda | None = None
+        """Current time and timers of a virtual clock."""
+
+    def now_s(self) -> float:
+        """Return the seconds on the run's clock."""
+        raise NotImplementedError
+
+    def enter(self, time_s: float, event: Event, key: str, timer: Timer) -> None:
+        """Call a timer at `time_s`; equal instants are ordered by `event`, then `key`.
+
+        A past time means this instant, after all runnable tasks. A call that raises ends the run on a virtual
+        clock; on the wall clock, where it has no parent task, the error is logged.
+        """
+        raise NotImplementedError
+
+
+class Agenda(RunClock):
+    """Current time and timers of a virtual clock."""
+
+    __slots__ = ("entries", "next_s", "num_entered", "soon", "time_s")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.agenda = self
         self.time_s = 0.0
         self.entries: list[Entry] = []
         """Heap of pending entries."""
-        self.soon: Entry | None = None
+        self.next_s = math.inf
+        """Time of the heap's first entry."""
+        self.soon: Entry = None
         """Entry that is due now, kept outside the heap: nearly always the next of all."""
         self.num_entered = 0
 
+    def now_s(self) -> float:
+        return self.time_s
+
     def enter(self, time_s: float, event: Event, key: str, timer: Timer) -> None:
-        """Call a timer at an instant, when no task is runnable; a past time means now."""
         self.num_entered += 1
-        if time_s > self.time_s:
-            heappush(self.entries, (time_s, event, key, self.num_entered, timer))
-        elif self.soon is None:
-            self.soon = (self.time_s, event, key, self.num_entered, timer)
-        else:
-            heappush(self.entries, (self.time_s, event, key, self.num_entered, timer))
+        if time_s <= self.time_s:
+            time_s = self.time_s
+            if self.soon is None:
+                self.soon = (time_s, event, key, self.num_entered, timer)
+                return
+        _push(self.entries, (time_s, event, key, self.num_entered, timer))
+        if time_s < self.next_s:
+            self.next_s = time_s
 
     def due(self, deadline_s: float) -> Timer | None:
         """Return the next timer due by a time, and advance to its instant; None if there is none."""
         entries, soon = self.entries, self.soon
-        if soon is not None and (not entries or soon < entries[0]):
-            if soon[0] > deadline_s:
+        # The heap may hold entries of this instant that come before it, by event or key.
+        if soon is not None and (self.next_s > self.time_s or soon < entries[0]):
+            if self.time_s > deadline_s:
                 return None
             self.soon = None
-            return soon[4]
-        if not entries or entries[0][0] > deadline_s:
+            its: Timer = soon[4]
+            return its
+        time_s = self.next_s
+        if not entries or time_s > deadline_s:
             return None
-        time_s, _, _, _, timer = heappop(entries)
+        timer: Timer = _pop(entries)[4]
+        self.next_s = entries[0][0] if entries else math.inf
+        # A stopped timer must not move the time: nothing happened at its instant.
         if not timer.is_stopped:
             self.time_s = time_s
         return timer
@@ -134,31 +187,30 @@ class OrderedClock:
         raise NotImplementedError
 
 
-class RunClock:
-    """Handle of the current run's clock, for callers that need it at every step.
+class TrioClock(RunClock):
+    """Clock of a run whose order within an instant is undefined, such as the wall clock."""
 
-    Finding the clock through Trio's context costs more than reading it.
-    """
-
-    __slots__ = ("_agenda", "_current_time")
+    __slots__ = ("_current_time",)
 
     def __init__(self) -> None:
-        clock = trio.lowlevel.current_clock()
-        self._current_time: Callable[[], float] = clock.current_time
-        self._agenda = clock.agenda if isinstance(clock, OrderedClock) else None
+        super().__init__()
+        self._current_time: Callable[[], float] = trio.lowlevel.current_clock().current_time
 
     def now_s(self) -> float:
-        """Return the seconds on the run's clock."""
-        return self._current_time() if self._agenda is None else self._agenda.time_s
+        return self._current_time()
 
     def enter(self, time_s: float, event: Event, key: str, timer: Timer) -> None:
-        """Call a timer at `time_s`, as `call_at` describes."""
-        if self._agenda is not None:
-            self._agenda.enter(time_s, event, key, timer)
-        elif time_s <= self.now_s():
+        if time_s <= self._current_time():
+            # Not at once, but after all runnable tasks, as on a virtual clock.
             trio.lowlevel.current_trio_token().run_sync_soon(timer.ring)
         else:
             trio.lowlevel.spawn_system_task(_ring_at, time_s, timer)
+
+
+def run_clock() -> RunClock:
+    """Return a handle of the current run's clock."""
+    clock = _ordered_clock()
+    return TrioClock() if clock is None else clock.agenda
 
 
 def now_s() -> float:
@@ -175,17 +227,6 @@ async def sleep_until(time_s: float, event: Event = Event.TIMEOUT, key: str = ""
         await clock.wait_until(time_s, event, key)
 
 
-def call_at(time_s: float, event: Event, key: str, callback: Callable[[], None]) -> Timer:
-    """Call back at `time_s`, ordered like `sleep_until`.
-
-    A past time means this instant, after all runnable tasks. A `callback` that raises ends the run on a
-    virtual clock; on the wall clock, where it has no parent task, the error is logged.
-    """
-    timer = CallTimer(callback)
-    RunClock().enter(time_s, event, key, timer)
-    return timer
-
-
 async def _ring_at(time_s: float, timer: Timer) -> None:
     if timer.is_stopped:
         return
@@ -195,7 +236,9 @@ async def _ring_at(time_s: float, timer: Timer) -> None:
 
 
 def take_turn() -> str | None:
-    """Take the next place in the order of the run's clock, for `wait_turn`; None without an order."""
+    """Take the next place in the order of the run's clock, for `wait_turn`; None if the clock has no
+    order.
+    """
     clock = _ordered_clock()
     if clock is None:
         return None
@@ -206,8 +249,8 @@ def take_turn() -> str | None:
 async def wait_turn(turn: str | None) -> None:
     """Continue within this instant, in the order in which turns were taken.
 
-    Trio shuffles the tasks that one event wakes. A task with a turn continues alone, when those before it
-    have come to rest; on a clock without an order it continues at once.
+    Trio shuffles the tasks that one event wakes. A task with a turn continues alone, once those before it
+    wait for something else; on a clock without an order it continues at once.
     """
     clock = _ordered_clock()
     if turn is not None and clock is not None:

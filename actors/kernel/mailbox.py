@@ -17,11 +17,11 @@ R = TypeVar("R")
 
 
 class ActorDied(Exception):
-    """The message will not be handled: its receiver crashed or has ended."""
+    """Raised for a message that will not be handled: its receiver crashed or has ended."""
 
 
 class MailboxFull(Exception):
-    """A bounded mailbox overflowed: requests were not limited where they enter."""
+    """Raised if a bounded mailbox overflows: requests were not limited where they enter."""
 
 
 class MailboxStatistics(NamedTuple):
@@ -63,7 +63,7 @@ class Mailbox(Generic[M]):
         """Messages sent to an owner in another process that it has not begun to handle."""
         self.watchers: list[Watcher] = []
         self.is_free = False
-        """Whether the owner takes a message at once: it runs, handles none, and none waits."""
+        """Whether the owner handles a message at once: it runs, handles none, and none waits."""
         self.is_closed = False
         """Whether the owner has stopped taking messages."""
         self.num_handled = 0
@@ -101,7 +101,9 @@ class Mailbox(Generic[M]):
             await wait_turn(turn)
 
     def offer_room(self) -> None:
-        """Wake only the task that has waited longest for room: Trio shuffles tasks woken together."""
+        """Wake the task that has waited longest for room, and no other: Trio shuffles tasks that wake
+        together.
+        """
         if self._writers and not (self.is_full or self._is_offered):
             self._is_offered = True
             self._writers.unpark()
@@ -121,7 +123,7 @@ class Mailbox(Generic[M]):
             self.owner.wake()
 
     def close(self) -> None:
-        """Stop handling messages: tasks that wait for an answer get an error."""
+        """Stop handling messages; tasks that wait for an answer get an error."""
         self.is_closed, self.is_free = True, False
         self._writers.unpark_all()
         while self.queue:
@@ -189,6 +191,16 @@ class Ref(Generic[M_contra]):
             mailbox.put(message, reply)  # type: ignore[arg-type]  # the same
         return reply
 
+    def pass_on(self, message: M_contra, reply: Reply[object]) -> None:
+        """Send a message that another actor was asked and does not answer itself. Raises like `tell`."""
+        mailbox = self._mailbox
+        if self._tap is not None:
+            self._tap(trio.current_time(), self.sender, mailbox.name, message)
+        if mailbox.is_free:
+            mailbox.owner.receive(message, reply)
+        else:
+            mailbox.put(message, reply)
+
     async def ask(self: "Ref[Q]", message: Ask[Q, R]) -> R:
         """Send a message and wait for the answer. Always a checkpoint.
 
@@ -211,7 +223,7 @@ class Ref(Generic[M_contra]):
         return reply.result()
 
     def close(self) -> None:
-        """Hang up; harmless when repeated."""
+        """Hang up; idempotent."""
         if self._open and self._counted:
             self._open = False
             self._mailbox.hang_up()

@@ -4,7 +4,7 @@ from typing import Generic, TypeVar, cast
 
 from mypy_extensions import mypyc_attr
 
-from sundog.actors.kernel.clock import RunClock, Timer
+from sundog.actors.kernel.clock import RunClock, Timer, run_clock
 from sundog.actors.kernel.reply import Reader, Reply
 
 M_contra = TypeVar("M_contra", contravariant=True)
@@ -18,9 +18,9 @@ class Owner(Reader, Generic[M_contra]):
 
     @property
     def clock(self) -> RunClock:
-        """The run's clock, after the run has begun."""
+        """Clock of the run, available once the run has begun."""
         if self._clock is None:
-            self._clock = RunClock()
+            self._clock = run_clock()
         return self._clock
 
     def receive(self, message: M_contra, reply: Reply[object] | None) -> None:
@@ -32,7 +32,7 @@ class Owner(Reader, Generic[M_contra]):
         raise NotImplementedError
 
     def wake(self) -> None:
-        """Take note that no counted caller is left."""
+        """Handle the loss of the last counted caller."""
         raise NotImplementedError
 
 
@@ -41,14 +41,15 @@ class Watcher:
     """Callbacks for senders elsewhere: a mailbox was closed, or its owner took a message."""
 
     def taken(self) -> None:
-        """Take note that the oldest message of a bounded mailbox is about to be handled."""
+        """Handle that the oldest message of a bounded mailbox is about to be processed."""
 
     def closed(self) -> None:
-        """Take note that the owner has stopped taking messages."""
+        """Handle that the owner has stopped taking messages."""
 
 
 AnyOwner = Owner[object]
-"""Type of any owner, made once: plain Python makes a type named in a call at every call."""
+"""Type of any owner. It is made once: a type that is named in a call is made at every call in plain Python.
+"""
 
 
 class MessageTimer(Timer):

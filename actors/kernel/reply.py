@@ -1,4 +1,4 @@
-"""Replies: a message that is asked names the type of its answer, and gets it once, now or later.
+"""Replies: a message sent by `ask` names the type of its reply, and gets exactly one, now or later.
 
 The wire from the asking actor to the answering method is type-checked from end to end (`Ask`). A refusal is
 an answer.
@@ -19,6 +19,7 @@ R_contra = TypeVar("R_contra", contravariant=True)
 M_co = TypeVar("M_co", covariant=True)
 
 log = logging.getLogger("sundog.actors")
+FAILED = "the %r of a reply failed"
 
 
 class Ask(Protocol[M_co, R_contra]):
@@ -43,7 +44,9 @@ class Reader:
 
 
 Taker = Callable[[object, BaseException | None], None]
-"""Type of a taker, made once: plain Python makes a type named in a call at every call."""
+"""Type of a function that takes an answer. It is made once: a type that is named in a call is made at every
+call in plain Python.
+"""
 
 
 class _Callback(Reader):
@@ -60,7 +63,7 @@ class _Callback(Reader):
 
 
 class Reply(Reader, Generic[R_co]):
-    """An answer that is here or will come: set once, and read by one task or one Reader.
+    """Answer that is here or will come: set once, and read by one task or one Reader.
 
     A second answer, a second waiting task and a second Reader are bugs, and raise.
     """
@@ -74,14 +77,14 @@ class Reply(Reader, Generic[R_co]):
         self._task: trio.lowlevel.Task | None = None
         self._reader: Reader | None = None
         self._turn: str | None = None
-        """Place of the waiting task among those that learn of one crash."""
+        """Place of the waiting task among those that get the same crash."""
 
     def set(self, value: R_co) -> None:  # type: ignore[misc]  # only its maker, which knows R, sets it
         """Settle the reply with an answer."""
         self._settle(value, None)
 
     def fail(self, error: BaseException) -> None:
-        """Settle the reply with an error instead of an answer."""
+        """Settle the reply with an error in place of an answer."""
         self._settle(None, error)
 
     async def wait(self) -> R_co:
@@ -101,7 +104,7 @@ class Reply(Reader, Generic[R_co]):
         return self.wait().__await__()
 
     def result(self) -> R_co:
-        """Return the answer, which must be here, or raise the error that came instead."""
+        """Return the answer, which must have arrived, or raise the error in its place."""
         assert self.is_settled
         if self._error is not None:
             raise self._error
@@ -123,7 +126,10 @@ class Reply(Reader, Generic[R_co]):
             self._refuse_reader()
         self._reader = reader
         if self.is_settled:
-            self._hand_over()
+            try:
+                reader.take_answer(self._value, self._error)
+            except Exception:
+                log.warning(FAILED, reader, exc_info=True)
 
     def take_answer(self, value: object, error: BaseException | None) -> None:
         """Settle with the answer of another reply, unless settled."""
@@ -134,20 +140,17 @@ class Reply(Reader, Generic[R_co]):
         if self.is_settled:
             raise RuntimeError(f"a reply is set once: {error or value!r} comes after {self._value!r}")
         self.is_settled, self._value, self._error = True, value, error
-        if self._reader is not None:
-            self._hand_over()
+        reader = self._reader
+        if reader is not None:
+            try:
+                reader.take_answer(value, error)
+            except Exception:
+                log.warning(FAILED, reader, exc_info=True)
         elif self._task is not None:
             if error is not None:
                 self._turn = take_turn()
             trio.lowlevel.reschedule(self._task)
             self._task = None
-
-    def _hand_over(self) -> None:
-        assert self._reader is not None
-        try:
-            self._reader.take_answer(self._value, self._error)
-        except Exception:
-            log.warning("the %r of a reply failed", self._reader, exc_info=True)
 
     def _refuse_reader(self) -> NoReturn:
         reader = self._reader if self._task is None else f"the task {self._task.name}"
@@ -159,7 +162,7 @@ class Reply(Reader, Generic[R_co]):
 
 
 Waiting = Coroutine[object, object, object]
-"""Handler that waits before it answers."""
+"""Coroutine of a handler that waits before it answers."""
 Answered = NewType("Answered", object)
 """Result of a handler for a message that is asked; made by `answer` alone."""
 
@@ -176,7 +179,9 @@ def answer(message: object, given: object) -> Answered:
 
 
 def must_wait(given: object) -> TypeGuard[Waiting]:
-    """Return whether a result is a coroutine, by a method: reading its class takes four times as long."""
+    """Return whether a result is a coroutine. Looks for a method, since reading the class takes four times as
+    long.
+    """
     return hasattr(given, "throw")
 
 

@@ -1,12 +1,12 @@
 """The stream from AsyncLLM to one reader. Unread deltas merge, so that a slow reader costs nothing."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import trio
 
 from sundog.actors.core.batch import FinishReason
 from sundog.actors.core.params.logprobs import TokenLogprobs
+from sundog.actors.core.records import dataclass
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class Delta:
 
 
 def joined(deltas: Sequence[Delta]) -> Delta:
-    """Return deltas, in order, as one. O(their contents)."""
+    """Merge deltas, in order. O(their contents)."""
     if len(deltas) == 1:
         return deltas[0]
     last = deltas[-1]
@@ -60,7 +60,8 @@ def joined(deltas: Sequence[Delta]) -> Delta:
 
 
 MOST_UNREAD = 256
-"""Number of deltas kept apart; more are joined before they are read, to keep few objects."""
+"""Number of unread deltas kept apart; more are merged before they are read, to limit the number of objects.
+"""
 
 
 class DeltaStream:
@@ -80,10 +81,10 @@ class DeltaStream:
         self._task: trio.lowlevel.Task | None = None
         self._interval = self._num_unread = 1
         self._is_due = False
-        """Whether a watching reader may take what is unread."""
+        """Whether a watching reader may take the unread deltas."""
 
     def put(self, delta: Delta) -> None:
-        """Add a delta; it merges with what the reader has not taken."""
+        """Add a delta, merging it with unread ones."""
         unread = self._unread
         unread.append(delta)
         if self._on_unread is not None and not self._is_due:
@@ -113,10 +114,10 @@ class DeltaStream:
         return self._taken()
 
     def watch(self, on_unread: Callable[[], None], interval: int = 1) -> None:
-        """Call back when there is something to take and there was nothing; at once if there is.
+        """Call `on_unread` whenever deltas become available; at once if some are.
 
-        There is something when `interval` tokens are unread, or the first or last delta. The writer calls it
-        on its own stack, where it must do next to nothing.
+        Deltas become available when `interval` tokens are unread, and with the first and the last delta. The
+        writer makes the call on its own stack, so it must return quickly.
         """
         self._on_unread = on_unread
         self._interval = self._num_unread = interval
@@ -125,7 +126,7 @@ class DeltaStream:
             on_unread()
 
     def take(self) -> Delta | None:
-        """Return what there is to take, without waiting; None if there is nothing."""
+        """Return the available deltas without waiting; None without any."""
         return self._taken() if self._unread and (self._is_due or self._on_unread is None) else None
 
     def _taken(self) -> Delta:

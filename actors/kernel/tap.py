@@ -25,13 +25,13 @@ class GuardedTap:
         try:
             self._tap(time_s, sender, receiver, message)
         except ConfigError as error:
-            log.warning("the tap failed and is told no more: %s", error)
+            log.warning("the tap failed and is switched off: %s", error)
             self._tap = None
         except Exception:
-            log.warning("the tap %r failed and is told no more", self._tap, exc_info=True)
+            log.warning("the tap %r failed and is switched off", self._tap, exc_info=True)
             self._tap = None
 
 
 def guarded(tap: Tap | None) -> Tap | None:
-    """Return a tap that never raises; all actors of a graph share the one that they get."""
+    """Return a tap that never raises, shared by all actors of a graph."""
     return tap if tap is None or isinstance(tap, GuardedTap) else GuardedTap(tap)

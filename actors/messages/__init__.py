@@ -11,7 +11,6 @@ names the type of its reply in `answered_by`, which is never called (`actors/ker
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from sundog.actors.core.batch import Admission, Batch, Blocked, Chunk, Finish, StepResult
@@ -19,6 +18,7 @@ from sundog.actors.core.blocks.kv_events import KvEvents
 from sundog.actors.core.params.logprobs import PromptLogprobs, TokenLogprobs
 from sundog.actors.core.params.sampling import Sampling
 from sundog.actors.core.queue.policy import RankValue
+from sundog.actors.core.records import dataclass
 from sundog.actors.core.request import Submit
 from sundog.actors.messages.client import PLAIN_READING, Accepted, Cancel, ChatMessage, Generate, Reading
 from sundog.actors.messages.engine import (
@@ -54,7 +54,7 @@ from sundog.actors.messages.engine import (
 )
 
 ToRunner = Batch | Interrupt | Load | ChangeAdapters
-"""The messages of an Executor, and of the Runners that it has."""
+"""Messages to a Runner, and to the Executor of the Runners."""
 
 
 @dataclass(slots=True)
@@ -103,7 +103,7 @@ class StepOutput:
 
     @property
     def says_nothing(self) -> bool:
-        """Whether the step changed nothing that a listener acts on."""
+        """Whether the step changed nothing that a listener handles."""
         batch = self.batch
         is_heard = self.finished or self.ranks or self.kv_events or batch.num_tokens
         return not (is_heard or batch.finished or batch.preempted)
@@ -200,14 +200,16 @@ class PromptRead:
 
 @dataclass(slots=True)
 class Released:
-    """AsyncLLM tells the Router that requests have ended for their engine."""
+    """AsyncLLM tells the Router that requests no longer run on their engine."""
 
     request_ids: tuple[str, ...]
 
 
 @dataclass(slots=True)
 class Siblings:
-    """AsyncLLM tells the Router to send the choices of one prompt to one replica, where they share blocks."""
+    """AsyncLLM tells the Router to send all choices of one prompt to the same replica, where they share
+    blocks.
+    """
 
     submits: tuple[Submit, ...]
 
@@ -247,4 +249,4 @@ class Unserved:
 # --- Scheduler to its listeners: StepOutput (step_output.py) ---------------------------------------
 
 Heard = Submit | Routed | StepOutput | EngineUp | EngineDown | Unserved | PolicyFailed
-"""The messages that a listener is told."""
+"""Messages that a listener receives."""

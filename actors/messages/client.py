@@ -4,10 +4,11 @@ Import them from `actors/messages/__init__.py`, which states the rules for messa
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from sundog.actors.core.params.sampling import DEFAULTS, Adapter, Sampling
+from sundog.actors.core.records import dataclass
 from sundog.actors.core.request import TraceHeaders
 from sundog.actors.kernel.stream import DeltaStream
 from sundog.actors.messages.engine import Refused

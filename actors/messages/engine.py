@@ -1,11 +1,12 @@
-"""Messages to engines, and messages that an engine was lost or is up."""
+"""Messages to engines, and messages about lost and restarted engines."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from sundog.actors.core.computation import Computation
 from sundog.actors.core.params.sampling import Adapter
+from sundog.actors.core.records import dataclass
 from sundog.actors.core.request import Submit
 from sundog.actors.kernel.actor import Ref
 
@@ -33,7 +34,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """The capacity of a loaded backend; `num_blocks` includes the null block 0.
+    """Capacity of a loaded backend; `num_blocks` includes the null block 0.
 
     `computation` is None for backends that compute no steps of a decoder, such as cost models.
     """
@@ -48,10 +49,10 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class TakenIn:
-    """Scheduler tells the monitor of its process which requests a batch admits, before it is executed.
+    """Scheduler reports to its process's monitor which requests a batch admits, before the batch runs.
 
-    The batch may kill the process. Requests that the batch preempts are in no batch until they are admitted
-    again.
+    If the batch kills the process, these requests are known. Preempted requests are in no batch until
+    admitted again.
     """
 
     request_ids: tuple[str, ...]
@@ -108,7 +109,9 @@ class Reserved:
 
 @dataclass(frozen=True, slots=True)
 class KvFetched:
-    """Router tells two Schedulers that blocks have arrived: one frees its own, the other continues."""
+    """Router tells both Schedulers that a request's blocks have arrived: the sender frees its own, the
+    receiver continues.
+    """
 
     request_ids: tuple[str, ...]
 
@@ -151,12 +154,13 @@ class CeaseFetch:
 
 @dataclass(frozen=True, slots=True)
 class ResetPrefixCache:
-    """Anyone asks the KVCacheManager, and it the Scheduler, to clear the prefix cache.
+    """Any actor asks the KVCacheManager, which asks the Scheduler, to clear the prefix cache.
 
     The reset happens before the next plan, in order with other messages. It is refused while requests hold
     blocks. With `reset_running` running requests are preempted first, and their steps in flight are
-    discarded. With `begins_anew` the engine has no requests and its process lost everything: blocks that
-    others might have fetched, and those in the host's memory. The Router asks one `replica`, or all.
+    discarded. `begins_anew` is for an engine without requests whose process lost everything: it also clears
+    blocks that others might have fetched, and those in host memory. `replica` limits a reset by the Router to
+    one engine; None means all.
     """
 
     reset_running: bool = False
@@ -169,9 +173,9 @@ class ResetPrefixCache:
 
 @dataclass(frozen=True, slots=True)
 class Freeze:
-    """Anyone asks AsyncLLM, AsyncLLM the Router, and the Router every Scheduler, to pause or continue.
+    """Any actor asks AsyncLLM, AsyncLLM the Router, and the Router every Scheduler, to pause or continue.
 
-    Requests keep their places and blocks. The reply comes when no step runs.
+    Requests keep their places and blocks. The reply comes once no step is in flight.
     """
 
     is_frozen: bool = True
@@ -182,17 +186,17 @@ class Freeze:
 
 @dataclass(frozen=True, slots=True)
 class ChangeAdapters:
-    """API asks AsyncLLM, it the Router, and it every engine, to load LoRA adapters, or to let them go.
+    """API asks AsyncLLM, AsyncLLM the Router, and the Router every engine, to load or unload LoRA adapters.
 
-    A step that runs goes on with those it has. Refused if one of `loaded` cannot be read or is of another
-    model. Requests that run, or wait, with one of `unloaded` are finished with it.
+    The current step keeps its adapters. Refused if one of `loaded` cannot be read or belongs to another
+    model. Running and waiting requests with an unloaded adapter still finish with it.
     """
 
     loaded: tuple[Adapter, ...] = ()
     unloaded: tuple[Adapter, ...] = ()
 
     def answered_by(self, answer: "Done | Refused") -> "ChangeAdapters":
-        """Names its answer, for a type checker."""
+        """Return the message; declares its reply type for the type checker, and is never called."""
         return self
 
 
@@ -229,7 +233,7 @@ def _nothing_runs() -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class EngineRefs:
-    """Addresses of an engine core that is up. The core ends once both are closed.
+    """Addresses of a running engine core. The core ends once both are closed.
 
     `running` returns the requests in its batches: the supervisor reads them after the core has ended.
     """
@@ -240,7 +244,7 @@ class EngineRefs:
     running: Callable[[], tuple[str, ...]] = field(default=_nothing_runs, compare=False)
 
     def close(self) -> None:
-        """Hang up; harmless when repeated."""
+        """Hang up; idempotent."""
         self.scheduler.close()
         self.kv_cache_manager.close()
 

@@ -1,1 +1,1 @@
-"""The numbers that a server counts: those behind /metrics, the log lines and the live page."""
+"""Metrics of a server: for /metrics, the log and the live page."""

@@ -1,7 +1,7 @@
-"""Forecasts of waiting requests, and how far they were off.
+"""Forecasts of waiting requests' first tokens, and their accuracy.
 
-How long answers become is not known: the scheduler is run ahead several times, each time with other lengths,
-drawn from those seen so far. How it is run ahead is the composition's business (`sim/ahead.py`).
+The lengths of answers are unknown: the scheduler is simulated ahead several times, with lengths sampled from
+those seen so far. The caller provides the simulation (`sim/ahead.py`).
 """
 
 import math
@@ -15,30 +15,30 @@ from typing import NamedTuple, Protocol
 from sundog.actors.metrics.measured import Measured, Recent
 
 NUM_DRAWS = 9
-"""Runs ahead with drawn lengths; 27 make medians no better, and cost three times as much."""
+"""Number of simulations with sampled lengths; 27 improve medians no further, at three times the cost."""
 LEAST, MOST = 0.1, 0.9
-"""The quantiles of a range."""
+"""Medians from this quantile to that one form the range of a forecast."""
 FEWEST_MISSES = 20
 SHORTEST = 16
-"""The tokens that half of all answers exceed, before anything is known of any."""
+"""Median answer length in tokens assumed before any answer was seen."""
 
 
 class FirstToken(NamedTuple):
-    """The expected time of a first token: the median of the draws, and their 10th and 90th percentile."""
+    """Expected time of a first token: median of the samples, and their 10th and 90th percentile."""
 
     expected_s: float
     least_s: float
     most_s: float
 
     def less(self, passed_s: float) -> "FirstToken":
-        """Return the same seen from another instant; what is overdue is expected now."""
+        """Return the times less `passed_s`, at least 0 since overdue tokens are expected now."""
         return FirstToken(*[max(each - passed_s, 0.0) for each in self])
 
 
 class SeenLengths(NamedTuple):
-    """The lengths of answers so far: of those that stopped, and at least of those cut or still running.
+    """Lengths of answers so far: exact for those that stopped, minimal for those cut or still running.
 
-    Requests whose length is known are no observations.
+    Requests with a known length are not counted.
     """
 
     stopped: tuple[int, ...]
@@ -47,7 +47,7 @@ class SeenLengths(NamedTuple):
 
     @classmethod
     def of(cls, recent: Recent, unfinished: Iterable[Measured]) -> "SeenLengths":
-        """Return what is known at this instant."""
+        """Return the lengths at this instant."""
         ended = [
             (request.num_tokens, why) for request, why, _ in recent.ended if not request.has_known_length
         ]
@@ -59,9 +59,8 @@ class SeenLengths(NamedTuple):
         )
 
     def again(self, chance: Random) -> "SeenLengths":
-        """Return as many lengths, drawn from these with replacement: what other answers might have been seen.
-
-        So a range is wide while few have stopped (a bootstrap).
+        """Return as many lengths, sampled with replacement (a bootstrap), so that forecasts after few answers
+        have wide ranges.
         """
         seen = [(kind, length) for kind, lengths in enumerate(self) for length in lengths]
         drawn = chance.choices(seen, k=len(seen)) if seen else []
@@ -69,36 +68,34 @@ class SeenLengths(NamedTuple):
 
 
 class AnswerLengths:
-    """Estimates how long answers become, by those that stopped and those that have gone on until now.
+    """Estimator of answer lengths from stopped and unfinished answers (Kaplan and Meier, J. Am. Stat. Assoc.
+    53, 1958).
 
-    An answer that still runs, or was cut at its limit, says that it is longer than what has come of it, and
-    nothing else (a censored observation). The share of answers longer than n tokens is Kaplan and Meier's
-    estimate (J. Am. Stat. Assoc. 53, 1958); beyond the longest that stopped, answers stop at the mean rate of
-    all tokens. Before any has stopped, an answer of n tokens is taken to be longer than x with probability
-    n/x: one in two goes on for as long as it has.
+    An answer that still runs, or was cut at its limit, is a censored observation: it is longer than its
+    tokens so far. Beyond the longest stopped answer, answers stop at the mean rate of all tokens. Before any
+    has stopped, an answer of n tokens is assumed to exceed x tokens with probability n/x.
     """
 
     def __init__(self, seen: SeenLengths) -> None:
         self.is_guess = not seen.stopped
-        """True if no answer has stopped yet, so that it is unknown whether they are short or long."""
+        """Whether no answer has stopped yet, so that the scale of lengths is unknown."""
         self._is_cut = bool(seen.cut)
         self._scale = sum(seen.running) / len(seen.running) if seen.running else SHORTEST / 2
         num_ended, all_lengths = Counter(seen.stopped), sorted([*seen.stopped, *seen.cut, *seen.running])
         self._rate = len(seen.stopped) / max(sum(all_lengths), 1)
-        """The share of answers that stop at a token, of those that reach it."""
+        """Probability that an answer stops at a token it has reached."""
         self._lengths = sorted(num_ended)
-        """The lengths at which answers stopped, each once, ascending."""
+        """Distinct lengths at which answers stopped, ascending."""
         self._longer: list[float] = []
-        """The share of all answers that is longer than each of these lengths."""
+        """Share of all answers longer than each of these lengths."""
         share = 1.0
         for length in self._lengths:
             share *= 1 - num_ended[length] / (len(all_lengths) - bisect_right(all_lengths, length - 1))
             self._longer.append(share)
 
     def remaining(self, num_tokens: int, most: int, share: float) -> int:
-        """Return how many tokens an answer that has `num_tokens` may yet bring, from 1 to `most`.
-
-        That is the number which this share of such answers does not exceed.
+        """Return the quantile `share` of the further tokens of an answer with `num_tokens`, from 1 to
+        `most`.
         """
         left = 1 - share
         if not self._lengths:
@@ -119,7 +116,7 @@ def _bounded(num_tokens: float, most: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A request as a forecast starts from it: its tokens now, and how many more are expected of it."""
+    """Request at the start of a forecast: its tokens now, and its expected further tokens."""
 
     request_id: str
     num_prompt_tokens: int
@@ -130,11 +127,11 @@ class Known:
     priority: int
     tenant: str | None
     is_drawn: bool = False
-    """True if what is expected is a limit, and no prediction says how long the answer will be."""
+    """Whether the answer's length must be sampled: the client gave only a limit, not an expected number."""
 
     @classmethod
     def of(cls, request: Measured) -> "Known":
-        """Return a request as it is now; a length that it must have goes before its own prediction."""
+        """Return a request as it is now; a length that is fixed overrides the predicted one."""
         most = max(request.max_tokens - request.num_tokens, 1)
         predicted = request.predicted_tokens
         says = not request.has_known_length and predicted is not None and predicted > request.num_tokens
@@ -152,7 +149,9 @@ class Known:
         )
 
     def drawn(self, lengths: AnswerLengths, share: float) -> "Known":
-        """Return the same with a length that this share of answers does not exceed, unless it is known."""
+        """Return the request with a length at this quantile of the distribution, unless its length is
+        known.
+        """
         if not self.is_drawn:
             return self
         num_tokens = lengths.remaining(self.num_tokens, self.num_expected_tokens, share)
@@ -160,14 +159,14 @@ class Known:
 
 
 class Forecast(Protocol):
-    """Runs ahead of the server; called in a thread."""
+    """Simulation of the server's future; called in a thread."""
 
     def first_tokens_s(
         self, replica: int, running: Sequence[Known], waiting: Sequence[Known]
     ) -> Mapping[str, float]:
-        """Seconds from now to the first token of requests of one replica that have none yet.
+        """Return the seconds until the first tokens of one replica's requests that have none yet.
 
-        Both in the order in which the scheduler has them. What is not in the answer is too far ahead.
+        Requests come in the scheduler's order. Those missing in the result are too far ahead.
         """
         ...
 
@@ -175,12 +174,12 @@ class Forecast(Protocol):
 def look_ahead(
     forecast: Forecast, replica: int, seen: SeenLengths, running: Sequence[Known], waiting: Sequence[Known]
 ) -> dict[str, FirstToken]:
-    """Return when requests of one replica will have their first tokens, in seconds from now.
+    """Return the seconds until requests of one replica have their first tokens.
 
-    Each request has a length from each ninth of those that answers have, in an order of its own, so that few
-    runs show the whole range (a Latin hypercube). Before any answer has stopped all are as short, or as long,
-    in a run: what is not known then is their scale. Where all lengths are known one run says it, without a
-    range. The draws are the same in each look: a forecast changes by what happens.
+    Each request gets a length from each ninth of the distribution, in a random order of its own, so that few
+    simulations cover the whole range (a Latin hypercube). Before any answer has stopped all have the same
+    scale within a simulation, since the scale is what is unknown. If all lengths are known, one simulation
+    suffices, without a range. The samples are the same in each forecast, so that it changes only by events.
     """
     chance, both = Random(0), (*running, *waiting)
     num_draws = NUM_DRAWS if any(known.is_drawn for known in both) else 1
@@ -202,7 +201,7 @@ def _spread(times_s: Sequence[float]) -> FirstToken:
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
-    """Return a quantile of equally likely values, each in the middle of its own share."""
+    """Return a quantile of sorted samples, interpolated between them; n samples stand at (i + 0.5) / n."""
     place = min(max(share * len(ordered) - 0.5, 0.0), len(ordered) - 1.0)
     below = int(place)
     above = min(below + 1, len(ordered) - 1)
@@ -210,10 +209,10 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
 
 
 class Judged(NamedTuple):
-    """The accuracy of the first forecasts of the latest requests, and the numbers of forecasts judged.
+    """Accuracy of the first forecasts of recent requests, and the number of forecasts judged.
 
-    `median_error` is relative, of the medians: 0.1 is a first token that came 10 % earlier or later.
-    `share_held` is of the `num_ranges` forecasts with a range those whose range held what came.
+    `median_error` is relative, of the medians: 0.1 is a first token 10 % early or late. `share_held` is the
+    share, among `num_ranges` forecasts with a range, whose range contained the actual time.
     """
 
     num: int
@@ -223,23 +222,23 @@ class Judged(NamedTuple):
 
 
 class Accuracy:
-    """Measures how far the first forecast of each request was off, once its first token had come.
+    """Accuracy of each request's first forecast, once its first token has come.
 
-    Ranges are stretched to what would have held 80 % of the latest first tokens (conformal prediction, Romano
-    et al., arXiv:1905.03222): draws know nothing of a load that changes, or of an error that they share.
+    Ranges are stretched to what would have contained 80 % of recent first tokens (conformal prediction,
+    Romano et al., arXiv:1905.03222), because samples do not cover changes of load or common errors.
     """
 
     def __init__(self) -> None:
         self._first: dict[str, tuple[Measured, FirstToken, FirstToken]] = {}
         self._misses: deque[float] = deque(maxlen=300)
-        """The distances from the median to what came, each over that to the end of the range as drawn."""
+        """Distances from the median to the actual time, as shares of the distance to the range's end."""
         self.errors: deque[float] = deque(maxlen=300)
-        """The relative errors of the medians."""
+        """Relative errors of the medians."""
         self.held: deque[bool] = deque(maxlen=300)
-        """True for each range that held what came, as it was shown."""
+        """Whether each range, as shown, contained the actual time."""
 
     def stretched(self, drawn: FirstToken) -> FirstToken:
-        """Return a forecast with the range that past ones should have had, if some are known."""
+        """Return a forecast whose range is stretched by the errors of earlier ones, if there are any."""
         if len(self._misses) < FEWEST_MISSES:
             return drawn
         middle, factor = drawn.expected_s, _quantile(sorted(self._misses), MOST - LEAST)
@@ -247,11 +246,11 @@ class Accuracy:
         return FirstToken(middle, *ends)
 
     def forecast(self, request: Measured, drawn: FirstToken) -> None:
-        """Note a forecast, from the request's arrival: the first of each request counts."""
+        """Record a forecast made since the request's arrival; the first of each request counts."""
         self._first.setdefault(request.request_id, (request, drawn, self.stretched(drawn)))
 
     def settle(self, unfinished: Container[str]) -> None:
-        """Compare forecasts whose first token has come, and forget those of requests that ended without."""
+        """Compare forecasts with first tokens that came, and drop those of requests that ended without."""
         for name, (request, drawn, shown) in list(self._first.items()):
             if (ttft_s := request.ttft_s) is not None:
                 middle_s, least_s, most_s = drawn
@@ -265,7 +264,7 @@ class Accuracy:
 
     @property
     def judged(self) -> Judged | None:
-        """Return what became of the latest forecasts, None before the first."""
+        """Accuracy of the latest forecasts; None before the first."""
         if not self.errors:
             return None
         held = sum(self.held) / len(self.held) if self.held else None

@@ -1,6 +1,6 @@
-"""Lines for the log: of requests that are over, of each engine's throughput as vLLM says it, of drafts.
+"""Log lines of finished requests, of each engine's throughput in vLLM's format, and of drafts.
 
-A record carries its numbers as `fields`, too, for a format that wants them apart (`--log-format json`).
+A record carries its numbers as `fields`, too, for `--log-format json`.
 """
 
 import logging
@@ -18,7 +18,7 @@ engine_log = logging.getLogger("sundog.engine")
 
 
 def log_request(request: Measured, reason: str, time_s: float) -> None:
-    """Log how a request went: its tokens in and out, its times, and how it ended."""
+    """Log a finished request: tokens in and out, times, and the finish reason."""
     fields: dict[str, object] = {
         "request_id": request.request_id[:MOST_LOGGED],
         "tenant": None if request.tenant is None else request.tenant[:MOST_LOGGED],
@@ -48,7 +48,7 @@ def log_request(request: Measured, reason: str, time_s: float) -> None:
 
 
 class Throughput:
-    """Says what each engine did since the last line; an engine that has done nothing since is not named."""
+    """Logger of each engine's work since the last line; idle engines are skipped."""
 
     def __init__(self, engines: list[EngineTotals], time_s: float) -> None:
         self._engines = engines
@@ -57,7 +57,7 @@ class Throughput:
         self._was_idle = [True] * len(engines)
 
     def log(self, time_s: float) -> None:
-        """Log a line for each engine that is, or was, at work."""
+        """Log a line for each engine that is or was working."""
         span_s, self._since_s = time_s - self._since_s, time_s
         for number, engine in enumerate(self._engines):
             counts = (engine.num_computed_prompt_tokens, engine.num_generation_tokens, engine.num_preemptions)
@@ -101,7 +101,7 @@ EVERY_S = 10.0
 
 
 class AcceptanceLog(Actor[Heard]):
-    """Logs what became of the drafts since its last line: every ten seconds, when all is idle, at the end."""
+    """Logs accepted drafts every ten seconds, when all engines are idle, and at the end."""
 
     def __init__(self) -> None:
         super().__init__("acceptance-log")

@@ -1,8 +1,8 @@
-"""The listener that measures: what /metrics shows, and what the log says of requests and throughput.
+"""Metrics listener: totals for /metrics, and log lines of requests and throughput.
 
-It is told what the Recorder of a simulation is told, and keeps totals instead of rows: its memory follows the
-requests that are under way. Cost: a dictionary lookup a token, and an observation for each different time
-between tokens of a step.
+It receives the same messages as a simulation's Recorder, and keeps totals instead of rows: its memory follows
+the unfinished requests. Cost: a dictionary lookup a token, and an observation for each different time between
+tokens of a step.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,18 +29,18 @@ from sundog.actors.metrics.totals import EngineTotals
 THROUGHPUT_S = 10.0
 
 OnEnd = Callable[[Measured, str, float], None]
-"""The function that is told of each request that is over: how it ended, and when."""
+"""Function called for each finished request, with its reason and time."""
 
 
 @dataclass(frozen=True, slots=True)
 class SayThroughput:
-    """Metrics tells itself, every ten seconds, to log the throughput."""
+    """Message of Metrics to itself, sent every ten seconds: log the throughput."""
 
 
 class Metrics(Actor[Heard | SayThroughput]):
-    """The totals of all engines, and the requests that are under way.
+    """Totals of all engines, and the unfinished requests.
 
-    With `says_throughput` it logs a line every ten seconds; `on_end` is told of requests that are over.
+    With `says_throughput` it logs a line every ten seconds; `on_end` is called for each finished request.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Metrics(Actor[Heard | SayThroughput]):
         self.requests: dict[str, Measured] = {}
         self.recent = Recent()
         self._replica_of: dict[str, int] = {}
-        """The replica of each request that the Router had first."""
+        """Replica of each request that the Router received first."""
         self._prefix_caching, self._host_memory = prefix_caching, host_memory
         self._on_end = on_end
         self._says_throughput = says_throughput
@@ -125,7 +125,7 @@ class Metrics(Actor[Heard | SayThroughput]):
         engine.blocked = output.blocked if output.num_waiting else None
 
     def _follow(self, engine: EngineTotals, output: StepOutput) -> None:
-        """Apply a batch (`core/batch.py`): what runs, how far each prompt is, and in which blocks."""
+        """Apply a batch (`core/batch.py`): running requests, progress of prompts, and blocks."""
         requests, batch = self.requests, output.batch
         for name in batch.preempted:
             engine.num_preemptions += 1
@@ -157,7 +157,7 @@ class Metrics(Actor[Heard | SayThroughput]):
                 request.num_computed_tokens += chunk.num_tokens
 
     def _tokens(self, engine: EngineTotals, output: StepOutput, end_s: float) -> None:
-        """Count new tokens; those of one step come together. A handed-over prompt has none."""
+        """Count the new tokens of a step, all at the step's end; a handed-over prompt has none."""
         gaps: dict[float, int] = {}
         handed = {f.request_id for f in output.finished if f.reason == "handed" and f.moves is None}
         for name, _ in output.tokens or ():
@@ -194,7 +194,7 @@ class Metrics(Actor[Heard | SayThroughput]):
                 told(request, finish.reason, time_s)
 
     def _lost(self, down: EngineDown) -> None:
-        """End requests that had begun or were lost too often; the others get another engine."""
+        """End requests that had begun or were lost too often; the others are submitted to another engine."""
         in_batch = frozenset(down.in_batch)
         engine = self.engines[down.replica]
         wait_s = down.retry_after_s
@@ -209,7 +209,7 @@ class Metrics(Actor[Heard | SayThroughput]):
                 self._end(engine, Finish(name, "error"), self.clock.now_s())
 
     def _unserved(self, unserved: Unserved) -> None:
-        """End requests without an engine; each counts where it was last, or would have been."""
+        """End requests that no engine serves; each counts for its last replica, or for replica 0."""
         for name in unserved.request_ids:
             self._replica_of.pop(name, None)
             if (request := self.requests.get(name)) is not None:

@@ -1,6 +1,6 @@
-"""An instant as the live page shows it, in JSON: engines, requests and why they wait, holders of blocks.
+"""Snapshot for the live page, in JSON: engines, requests and why they wait, holders of blocks.
 
-Cost: O(requests shown and blocks held), a few milliseconds for 20,000 blocks, and only while somebody looks.
+Cost: O(requests shown and blocks held), a few milliseconds for 20,000 blocks, and only while a page is open.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ from sundog.actors.metrics.metrics import Metrics
 from sundog.actors.metrics.totals import EngineTotals
 
 MOST_SHOWN = 300
-"""The largest number of running and of waiting requests that are shown; the others are counted."""
+"""Most running and most waiting requests to show; the others are counted."""
 NUM_ENDED, NUM_MEASURED = 30, 100
 
 Json = dict[str, object]
@@ -21,7 +21,7 @@ Json = dict[str, object]
 def snapshot(
     metrics: Metrics, time_s: float, forecasts: Mapping[str, FirstToken], accuracy: Accuracy | None = None
 ) -> Json:
-    """The instant `time_s`; `forecasts` are seconds from then to first tokens."""
+    """Return the snapshot at `time_s`; `forecasts` are seconds from then to first tokens."""
     running = [request for request in metrics.requests.values() if request.is_running]
     waiting = waiting_in_order(metrics)
     shown = running[:MOST_SHOWN]
@@ -53,7 +53,7 @@ def snapshot(
 
 
 def waiting_in_order(metrics: Metrics) -> list[Measured]:
-    """Waiting requests, the next one first as far as is known: preempted ones, then by the policy's ranks."""
+    """Return waiting requests in their probable order: preempted ones first, then by the policy's ranks."""
     waiting = [request for request in metrics.requests.values() if not request.is_running]
     ranked = [(request.rank, place) for place, request in enumerate(waiting) if request.rank is not None]
     others = [request for request in waiting if request.rank is None]
@@ -62,7 +62,7 @@ def waiting_in_order(metrics: Metrics) -> list[Measured]:
 
 
 def actors_shown(reports: Iterable[tuple[str, ActorReport]]) -> list[Json]:
-    """Each actor's mailbox, and what it has handled up to `at_s` of its own clock."""
+    """Return each actor's mailbox statistics, and its messages handled up to `at_s` on its own clock."""
     return [
         {
             "place": place,
@@ -155,9 +155,9 @@ def _ended(request: Measured, reason: str, time_s: float) -> Json:
 
 
 def _by_tenant(metrics: Metrics) -> Json:
-    """Return each tenant's running and waiting requests and blocks, and what the last ended ones measured.
+    """Return each tenant's running and waiting requests and blocks, and its latest ended requests.
 
-    A request that ended has its tenant, TTFT, TPOT, and whether it met its own targets; no TTFT: it failed.
+    An ended request has its tenant, TTFT, TPOT, and whether it met its own limits; without TTFT it failed.
     """
     tenants: dict[str | None, list[int]] = {}
     for request in metrics.requests.values():
@@ -186,7 +186,7 @@ def _blocks(running: Sequence[Measured], replica: int) -> list[tuple[int, int, i
 
 
 def _single(held: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return each block once; a block of several requests has no owner."""
+    """Return each block once; a block that several requests hold has no owner."""
     single: list[tuple[int, int]] = []
     for block, holder in held:
         if single and single[-1][0] == block:

@@ -1,4 +1,4 @@
-"""The totals of one engine, how far an emulated one is behind its pace, and cheap histograms."""
+"""Totals of one engine, the lag of emulated ones, and cheap histograms."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -11,7 +11,7 @@ from sundog.actors.metrics.measured import Measured
 
 
 class Histogram:
-    """Counts the values that were at most each of `bounds`, which ascend; and adds them up."""
+    """Histogram with counts up to each of the ascending `bounds`, and a sum."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = tuple(bounds)
@@ -19,17 +19,17 @@ class Histogram:
         self.sum = 0.0
 
     def observe(self, value: float, times: int = 1) -> None:
-        """Count a value that occurred so often."""
+        """Add a value `times` times."""
         self.counts[bisect_left(self.bounds, value)] += times
         self.sum += value * times
 
     @property
     def count(self) -> int:
-        """The number of values that were observed."""
+        """Number of observed values."""
         return sum(self.counts)
 
     def cumulative(self) -> list[tuple[str, float]]:
-        """Prometheus' buckets: each bound, as text, with the number of values up to it."""
+        """Return Prometheus' buckets: each bound, as text, with the number of values up to it."""
         total, buckets = 0, []
         for bound, count in zip((*map(float, self.bounds), float("inf")), self.counts, strict=True):
             total += count
@@ -38,7 +38,7 @@ class Histogram:
 
 
 def one_two_five(largest: int) -> tuple[int, ...]:
-    """1, 2, 5, 10, 20, 50 and so on, up to `largest`: vLLM's bounds for numbers of tokens."""
+    """Return 1, 2, 5, 10, 20, 50 and so on, up to `largest`: vLLM's bounds for token counts."""
     bounds: list[int] = []
     power = 1
     while power <= largest:
@@ -49,9 +49,9 @@ def one_two_five(largest: int) -> tuple[int, ...]:
 
 @dataclass(slots=True)
 class Lag:
-    """The lag of each engine: how late its last step ended, and what its steps have lost for good.
+    """Lag of each engine: how late its last step ended, and the time that cannot be made up.
 
-    Seconds of the server's own clock, which runs `time_scale` times as fast as the wall's.
+    In seconds of the server's own clock, which runs `time_scale` times as fast as real time.
     """
 
     num_replicas: int
@@ -64,13 +64,13 @@ class Lag:
         self.lost_s = [0.0] * self.num_replicas
 
     def to_json(self) -> dict[str, float]:
-        """The worst of all engines."""
+        """Return the worst lag of all engines."""
         return {"time_scale": self.time_scale, "late_s": _most(self.late_s), "lost_s": _most(self.lost_s)}
 
 
 @dataclass(slots=True)
 class KvTransferTotals:
-    """The transfers of prompts' keys and values between pools; `seconds` are from request to end of each."""
+    """Transfers of prompts' keys and values between pools; `seconds` sums request to end of each."""
 
     num_transfers: int = 0
     num_bytes: int = 0
@@ -96,7 +96,7 @@ TOKEN_S = (
 )
 STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 PREEMPTIONS = (1, 2, 3, 4, 5, 10, 20)
-"""The bounds of vLLM 0.32's histograms, so that one dashboard reads both."""
+"""Bounds of vLLM 0.32's histogram of preemptions, so that the same dashboard fits both."""
 
 
 def _latency() -> Histogram:
@@ -105,9 +105,9 @@ def _latency() -> Histogram:
 
 @dataclass(slots=True)
 class EngineTotals:
-    """The totals of an engine, which a restart keeps. `max_model_len` bounds the histograms of tokens.
+    """Totals of an engine, kept across restarts. `max_model_len` bounds the histograms of tokens.
 
-    `num_blocks` counts what requests can hold (the null block is left out), 0 until the engine is up.
+    `num_blocks` excludes the null block; 0 until the engine is up.
     """
 
     max_model_len: int
@@ -115,23 +115,23 @@ class EngineTotals:
     block_size: int = 0
     is_up: bool = True
     why_down: str | None = None
-    """The reason of the last crash; None while it is up."""
+    """Reason of the last crash; None while it is up."""
     next_start_s: float | None = None
-    """The time of the next start, on the run's clock; None while it is up, and where it never is."""
+    """Time of the next start on the run's clock; None while it is up, or if it stays down."""
     num_restarts: int = 0
     has_other_policy: bool = False
     num_running: int = 0
     num_waiting: int = 0
     num_free_blocks: int = 0
     blocked: Blocked | None = None
-    """The next request in the queue and what it lacks; None if it lacks nothing."""
+    """Head of the queue and the reason why it waits; None if nothing waits."""
     num_steps: int = 0
     busy_s: float = 0.0
     num_preemptions: int = 0
     num_prefix_queries: int = 0
     num_prefix_hits: int = 0
     num_host_queries: int = 0
-    """Prompt tokens that were looked up in the host's memory, as the GPU did not hold them."""
+    """Prompt tokens looked up in host memory after a miss on the GPU."""
     num_host_hits: int = 0
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
@@ -139,7 +139,7 @@ class EngineTotals:
     num_generation_tokens: int = 0
     drafts: Acceptance = field(default_factory=Acceptance)
     ended: Counter[str] = field(default_factory=Counter)
-    """Requests by how they ended."""
+    """Number of requests by finish reason."""
 
     ttft_s: Histogram = field(default_factory=lambda: Histogram(TTFT_S))
     inter_token_s: Histogram = field(default_factory=lambda: Histogram(TOKEN_S))
@@ -165,21 +165,21 @@ class EngineTotals:
 
     @property
     def blocked_by(self) -> str | None:
-        """The reason for which the next request waits, alone."""
+        """Reason why the head of the queue waits."""
         return None if self.blocked is None else self.blocked.reason
 
     @property
     def kv_usage(self) -> float:
-        """The part of the KV cache that requests hold, from 0 to 1."""
+        """Share of the KV cache held by requests, from 0 to 1."""
         return 1 - self.num_free_blocks / self.num_blocks if self.num_blocks else 0.0
 
     @property
     def num_computed_prompt_tokens(self) -> int:
-        """Prompt tokens that no cached block held."""
+        """Number of prompt tokens without a cached block."""
         return self.num_prompt_tokens - self.num_cached_tokens
 
     def begin(self, request: Measured) -> None:
-        """A request has its first token."""
+        """Count a request's first token."""
         assert request.first_s is not None
         self.num_prompt_tokens += request.num_prompt_tokens
         self.num_cached_tokens += request.num_cached_tokens
@@ -187,7 +187,7 @@ class EngineTotals:
         self.ttft_s.observe(request.first_s - request.arrival_s)
 
     def end(self, request: Measured, reason: str, time_s: float) -> None:
-        """Count a request that is over; times of one whose client has left say nothing of the engine."""
+        """Count a finished request; an abandoned one counts without times."""
         self.ended[reason] += 1
         if reason not in ("stop", "length"):
             return
@@ -205,7 +205,7 @@ class EngineTotals:
         self.max_tokens.observe(request.max_tokens)
 
     def lost(self, why: str, next_start_s: float | None) -> None:
-        """The engine crashed: nothing runs or waits there. None: it is not started again."""
+        """Record a crash, after which nothing runs or waits there; `next_start_s` None means no restart."""
         self.why_down, self.next_start_s = why, next_start_s
         self.num_restarts += next_start_s is not None
         self.is_up, self.has_other_policy, self.blocked = False, False, None

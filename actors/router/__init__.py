@@ -1,1 +1,1 @@
-"""The choice of a replica for each request."""
+"""Choice of a replica for each request."""

@@ -1,4 +1,4 @@
-"""A question to all engines of a Router that are up, and one answer."""
+"""Requests to all running engines of a Router, with one combined answer."""
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -9,7 +9,7 @@ from sundog.actors.messages import Done, EngineRefs, Refused
 
 
 class _Every(Reader):
-    """Collector that settles `reply` when all replicas have answered: refused if any refused."""
+    """Collector of the engines' answers; settles `reply` when all are there: refused if any was refused."""
 
     __slots__ = ("_num_waiting", "_refused", "_reply")
 
@@ -29,7 +29,7 @@ class _Every(Reader):
 def ask_all(
     engines: Iterable[EngineRefs | None], ask: Callable[[EngineRefs], Reply[Done | Refused]]
 ) -> Reply[Done | Refused]:
-    """Ask every engine that is up; the one answer comes with the last of theirs."""
+    """Send a request to every running engine and return one combined reply."""
     reply: Reply[Done | Refused] = Reply()
     asked = []
     for engine in engines:

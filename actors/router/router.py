@@ -1,6 +1,6 @@
-"""The Router: which replica a request goes to, and the way back to it for its abort.
+"""Router: sends each request to a replica, and its abort after it.
 
-What it decides is decided by its policy (`actors/core/routers/`), from what it knows of its replicas.
+The decision is its policy's (`actors/core/routers/`), based on the reports of its replicas.
 """
 
 import logging
@@ -53,12 +53,12 @@ RouterMessage = Work | ResetPrefixCache | Freeze | ChangeAdapters | Drain | News
 
 
 class Router(Actor[RouterMessage]):
-    """Only replicas that are up are sent requests.
+    """Actor that sends requests to running replicas.
 
-    When one crashes, the Router reports which requests were lost; those sent before it knew of the crash are
-    among them. When a user's policy fails, the `fallback` takes over; None: the Router crashes. The `links`
-    move keys and values: between replicas that prefill and those that decode if it `hands_over`, and for
-    requests that the policy moves.
+    After a crash it reports the lost requests, including those sent before it learned of the crash. If a
+    user's policy fails, the `fallback` takes over; with None the Router crashes. The `links` copy keys and
+    values between prefilling and decoding replicas if `hands_over` is set, and for requests that the policy
+    moves.
     """
 
     def __init__(
@@ -83,37 +83,37 @@ class Router(Actor[RouterMessage]):
             self._state = self._shared = SharedState(new_index(policy.index), seed, stale_s, num_routers)
         self._hands_over = hands_over
         self._first: Role = "prefill" if hands_over else "both"
-        """The role of the replica that a request goes to first."""
+        """Role of a request's first replica."""
         self._last: Role = "decode" if hands_over else "both"
-        """The role of the replicas between which it may be moved."""
+        """Role of the replicas between which it may be moved."""
         self._fleets: dict[tuple[int, Role], Fleet] = {}
-        """What the policy is shown, by the number of the Router and the role of the replica."""
+        """Argument of the policy, by the number of the Router and the role of the replica."""
         for role in (self._first, self._last) if hands_over else (self._first,):
             for number, view in enumerate([self._state] if self._shared is None else self._shared.views):
                 self._fleets[number, role] = Fleet(view, self._policy.new_memory(), role)
         self._held: list[tuple[Role, tuple[Submit, ...]]] = []
-        """Requests that have no replica yet, in the order in which they came, each with the role it needs."""
+        """Requests without a replica, in order of arrival, each with the role it needs."""
         self._num_changes = 0
-        """The changes of the fleet when held requests were placed last."""
+        """Count of fleet changes when held requests were last placed."""
         self._dead: set[int] = set()
         """Replicas that will not be up again."""
         self._refuses = defines(self._policy, "refuse", RouterPolicy)
         self._engines: list[EngineRefs | None] = []
-        """None for a replica that is down."""
+        """Addresses of each engine; None for a replica that is down."""
         self._moves = defines(self._policy, "moves", RouterPolicy)
         self._moves_asked_s = -inf
-        """The time at which the policy was asked last which requests move: once an instant at most."""
+        """Time of the last call of the policy's `moves`: once per instant at most."""
         self._handovers = (
             Handovers(self, self._state, self._engines, links) if hands_over or self._moves else None
         )
         self._has_choice = False
-        """True if the policy is asked: with one replica only a user's, whose author may expect it."""
+        """Whether to call the policy: with one replica only a user's, which may count calls."""
         self._drained: dict[int, list[Reply[Done | Refused]]] = defaultdict(list)
-        """The replies, by replica, to drains that wait for its last request to end."""
+        """Replies to drains, by replica, that wait for its last request to end."""
         self._freeze: Freeze | None = None
-        """The last order to freeze or go on; an engine that comes back is told of it, too."""
+        """Last order to freeze or resume, which is repeated to an engine that comes back."""
         self._adapters: dict[Adapter, None] = {}
-        """The adapters that came while it runs; an engine that comes back loads them, too."""
+        """Adapters loaded at run time, which an engine that comes back loads, too."""
         self._listeners = listeners
         self._async_llm: Ref[EngineDown | EngineUp | Undelivered | RouterFailed] | None = None
         if isinstance(self._policy, GuardedRouter):
@@ -124,22 +124,22 @@ class Router(Actor[RouterMessage]):
 
     @property
     def follows_steps(self) -> bool:
-        """True if it is to be told every StepOutput."""
+        """Whether the Router needs every StepOutput."""
         follows = self._policy.follows_steps or self._policy.index == "events"
         return follows or self._handovers is not None
 
     def connect(self, engine: EngineRefs, role: Role = "both") -> None:
-        """Add a replica, before the Router starts; the Router hangs up on it in the end."""
+        """Add a replica, before the Router starts; the Router closes the replica's addresses when it ends."""
         self._state.add(engine.capacity.num_blocks - 1, engine.capacity.block_size, role)
         self._engines.append(engine)
         self._has_choice = len(self._engines) > 1 or isinstance(self._policy, GuardedRouter)
 
     def report_to(self, async_llm: Ref[EngineDown | EngineUp | Undelivered | RouterFailed]) -> None:
-        """Learn where to report replicas that are lost and back, before the Router starts."""
+        """Set the receiver of reports on lost and returned replicas, before the Router starts."""
         self._async_llm = async_llm
 
     def has_served(self, replica: int) -> bool:
-        """Return True if a replica has ended a request since it came up. A call, answered at once."""
+        """Return whether a replica has ended a request since it came up. A synchronous call."""
         return self._state.has_ended[replica]
 
     def handle(self, message: RouterMessage) -> Handled:
@@ -193,7 +193,7 @@ class Router(Actor[RouterMessage]):
                 return answer(order, self._drain(order))
 
     def look_again(self) -> None:
-        """Place held requests, and answer drains, if something has left the fleet or come back to it."""
+        """Place held requests, and answer drains, if the fleet has changed."""
         if self._num_changes != self._state.num_changes:
             self._num_changes = self._state.num_changes
             self._tell_drained()
@@ -212,7 +212,7 @@ class Router(Actor[RouterMessage]):
             return self._report(Undelivered(tuple([submit.request_id for submit in submits])))
         if self._hands_over and self._handovers is not None:
             submits = tuple([self._handovers.first_leg(submit) for submit in submits])
-        state.begin(self.clock.now_s())
+        state.begin((self._clock or self.clock).now_s())
         fleet, up = self._fleet(submits, self._first), state.up_for[self._first]
         refusal = self._policy.refuse(submits[0], fleet) if self._refuses else None
         if refusal is not None:  # an engine ends it, and so all who hear of ends hear of this one
@@ -242,13 +242,13 @@ class Router(Actor[RouterMessage]):
         self._state.num_held += len(submits)
 
     def _place_held(self) -> None:
-        """Ask again for requests that are held, one after the other. O(held)
+        """Call the policy again for held requests, one after the other. O(held)
 
-        Those whose replicas are all drained or down wait for one to come back, if one can.
+        Requests whose replicas are all drained or down wait for one to come back, if one can.
         """
         held, self._held = self._held, []
         for role, submits in held:
-            self._state.begin(self.clock.now_s())
+            self._state.begin((self._clock or self.clock).now_s())
             if self._state.up_for[role] and self._place(submits, self._fleet(submits, role)):
                 self._state.num_held -= len(submits)
             elif self._may_serve(role):
@@ -299,15 +299,15 @@ class Router(Actor[RouterMessage]):
             listener.tell(routed)
 
     def choose_decoding(self, submit: Submit) -> int | None:
-        """Return the replica that is to decode a request that was prefilled; None while none is up."""
-        self._state.begin(self.clock.now_s())
+        """Return the replica that is to decode a prefilled request; None while none is up."""
+        self._state.begin((self._clock or self.clock).now_s())
         fleet = self._fleet((submit,), "decode")
         return self._policy.choose(submit, fleet) if fleet.up else None
 
     def go_on(self, submit: Submit, replica: int | None) -> None:
-        """Send a request with its tokens to a replica, if that is up, else to one that the policy chooses."""
+        """Send a request with its tokens to a replica, or to one that the policy chooses if that is down."""
         fleet = self._fleet((submit,), self._last)
-        self._state.begin(self.clock.now_s())
+        self._state.begin((self._clock or self.clock).now_s())
         if replica is not None and self._engines[replica] is not None:
             self._send((submit,), replica)
         elif not self._may_serve(self._last):
@@ -316,7 +316,6 @@ class Router(Actor[RouterMessage]):
             self._hold((submit,), self._last)
 
     def _move(self) -> None:
-        """Call the policy's `moves`, and carry them out."""
         assert self._handovers is not None
         fleet, now_s, asked_s = self._fleets[0, self._last], self.clock.now_s(), self._moves_asked_s
         if now_s <= asked_s or now_s < asked_s + self._policy.moves_every_s or not fleet.up:
@@ -331,7 +330,7 @@ class Router(Actor[RouterMessage]):
         self._report(undelivered)
 
     def hold_until(self, hold: HoldIsOver, seconds: float) -> None:
-        """Have the hold end after these seconds."""
+        """End the hold of a request's blocks after these seconds."""
         self.schedule(self.clock.now_s() + seconds, Event.TIMEOUT, hold)
 
     def _follow(self, output: StepOutput) -> None:

@@ -10,7 +10,7 @@ SLO = "p95(ttft)<1,p95(tpot)<0.04"
 
 def main() -> None:
     """Plan for chats and long documents, and for their mean; then try fleets on what really comes."""
-    bought = sundog.plan(TRAFFIC, slo=SLO, replications=3).figures
+    bought = sundog.plan(TRAFFIC, slo=SLO, replications=3, judge_s=0, tune=False).figures
     for name in ("winner", "at_mean_lengths"):
         fleet = bought[name]
         ranks = fleet["settings"]["tensor_parallel_size"]

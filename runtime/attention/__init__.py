@@ -1,9 +1,9 @@
 """Paged attention for every decoder that transformers can build, as one registered function.
 
-The library keeps its rotary embeddings, norms, routing and weights; only the attention of each layer is
-ours. A forward pass has the tokens of all requests one after the other in one row. The keyword `paged`
-passes the step's own attention, so that nothing global is set. To add a kernel, add a way to
-`runtime/model/attention_backend.py`, which tries each once against `gathered.py`.
+The library keeps its rotary embeddings, norms, routing and weights; only the attention of each layer is ours.
+In a forward pass the tokens of all requests form one row. The keyword `paged` carries the step's own
+attention, so that nothing global is set. To add a kernel, add it to `runtime/model/attention_backend.py`,
+which tests each kernel once against `gathered.py`.
 """
 
 from typing import Protocol, TypedDict, Unpack
@@ -16,7 +16,7 @@ NAME = "sundog_paged"
 
 
 class Special(TypedDict):
-    """The additions of a layer's attention to a softmax over its scores."""
+    """Options of a layer's attention beyond a softmax over its scores."""
 
     scaling: float
     window: int | None
@@ -25,12 +25,12 @@ class Special(TypedDict):
 
 
 class StepAttention(Protocol):
-    """The attention of one forward pass, layer by layer."""
+    """Attention of one forward pass, layer by layer."""
 
     def attend(
         self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKE: Tensor, **special: Unpack[Special]
     ) -> Tensor:
-        """The attention output [T, H, E] of one layer, once its keys and values are stored."""
+        """Return the attention output [T, H, E] of one layer, after storing its keys and values."""
         ...
 
 
@@ -48,7 +48,7 @@ def paged_attention(
     s_aux: Tensor | None = None,
     **_unused: object,
 ) -> tuple[Tensor, None]:
-    """Hand one layer's query [1, H, T, D], key and value [1, K, T, D] to the step; [1, T, H, E]."""
+    """Pass one layer's query [1, H, T, D], key and value [1, K, T, D] to the step; return [1, T, H, E]."""
     if paged is None:
         raise ConfigError("its layers do not pass the step on to their attention")
     if attention_mask is not None:
@@ -69,10 +69,10 @@ def paged_attention(
 
 
 def register() -> str:
-    """Make the function known to transformers; returns the name for `attn_implementation`.
+    """Register the function with transformers; return its name for `attn_implementation`.
 
-    No mask goes with it, so that the library makes none, nor looks at the positions to make one, which would
-    wait for the device in every pass.
+    No mask is registered with it, so that the library neither makes a mask nor reads the positions to make
+    one, which would wait for the device in every pass.
     """
     from transformers import AttentionInterface
 

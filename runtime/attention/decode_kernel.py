@@ -1,11 +1,11 @@
 """Attention of one query token per request over paged keys, as two Triton kernels.
 
-Keys are read where they are, each once for all query heads that share it, and shared out to `NUM_SPLITS`
-programs a request, so that few requests fill a GPU too; the second kernel puts their parts together. Any head
+Keys are read in place, each once for all query heads that share it. The keys of a request are split among
+`NUM_SPLITS` programs, so that few requests also fill a GPU; the second kernel combines the splits. Any head
 widths, block size and float dtype; windows, capped scores and sinks.
 
 Shapes: N requests, B blocks of the longest; H query heads, K key heads, G = H / K; D key width, E value
-width; S splits. Widths and G are padded to powers of two; G to 16, the least rows of a product.
+width; S splits. Widths and G are padded to powers of two; G to at least 16, the fewest rows of a product.
 """
 
 import triton
@@ -49,7 +49,7 @@ def attend_split(
     HAS_WINDOW: tl.constexpr,
     HAS_SINKS: tl.constexpr,
 ):
-    """Attend one split of a key head of a request: its weighted values, largest score, sum of weights."""
+    """Compute one split of a key head of a request: weighted values, largest score, sum of weights."""
     n = tl.program_id(0)
     key_head = tl.program_id(1)
     split = tl.program_id(2)
@@ -123,7 +123,7 @@ def join_splits(
     VALUE_PADDED: tl.constexpr,
     NUM_SPLITS: tl.constexpr,
 ):
-    """The output of one head of one request, from what each split made of its keys."""
+    """Combine the splits of one head of one request into its output."""
     at = tl.program_id(0)
     s = tl.arange(0, NUM_SPLITS)
     e = tl.arange(0, VALUE_PADDED)

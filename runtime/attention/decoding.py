@@ -1,10 +1,10 @@
-"""The attention of decoding requests: one query token each, on block tables as they are on the device.
+"""Attention of decoding requests: one query token each, with block tables on the device.
 
-Nothing here depends on how many keys a request has but numbers on the device, so that a CUDA graph of it is
-right for every step.
+The host does not depend on how many keys a request has, only numbers on the device do, so that a recorded
+CUDA graph is valid for every step.
 
-Shapes: N requests, B blocks of the longest; H query heads, K key heads; D key width, E value width;
-S blocks, P slots a block.
+Shapes: N requests, B blocks of the longest; H query heads, K key heads; D key width, E value width; S blocks,
+P slots a block.
 """
 
 from dataclasses import dataclass
@@ -25,14 +25,14 @@ PROGRAMS_PER_PROCESSOR = 4
 
 @dataclass(slots=True)
 class Decodes:
-    """The decoding requests of a step: their block tables [N, B] and numbers of keys, both int32."""
+    """Decoding requests of a step: their block tables [N, B] and numbers of keys, both int32."""
 
     table_NB: Tensor
     num_keys_N: Tensor
     _groups: dict[int, Group] | None = None
 
     def group(self, block_size: int) -> Group:
-        """Return these decodes for gathering; made once a step, whatever the number of layers."""
+        """Return these decodes as a group for gathering; called once per step, not per layer."""
         if self._groups is None:
             position_N1 = (self.num_keys_N.long() - 1)[:, None]
             self._groups = {block_size: Group(0, self.table_NB.long(), position_N1, block_size)}
@@ -40,7 +40,7 @@ class Decodes:
 
 
 class DecodeAttention(Protocol):
-    """A way to compute the attention of decodes."""
+    """Kernel for the attention of decodes."""
 
     def __call__(
         self,
@@ -50,14 +50,14 @@ class DecodeAttention(Protocol):
         values_SPKE: Tensor,
         **special: Unpack[Special],
     ) -> Tensor:
-        """The output [N, H, E]."""
+        """Return the output [N, H, E]."""
         ...
 
 
 def by_gathering(
     decodes: Decodes, q_NHD: Tensor, keys_SPKD: Tensor, values_SPKE: Tensor, **special: Unpack[Special]
 ) -> Tensor:
-    """Attend on any device, by copying the blocks of whole tables, however many keys are in them."""
+    """Compute attention on any device by copying all blocks of the tables, including those without keys."""
     group = decodes.group(keys_SPKD.shape[1])
     return attend_group(group, q_NHD, q_NHD, q_NHD, keys_SPKD, values_SPKE, **special)
 
@@ -74,7 +74,9 @@ def by_kernel(
     sinks_H: Tensor | None,
     num_splits: int | None = None,
 ) -> Tensor:
-    """Attend in place, by the kernel of `decode_kernel.py`; `num_splits`, a power of two, is for tests."""
+    """Compute attention in place, with the kernel of `decode_kernel.py`; `num_splits`, a power of two, is
+    for tests.
+    """
     from sundog.runtime.attention.decode_kernel import attend_split, join_splits
 
     num_requests, num_heads, key_width = q_NHD.shape
@@ -134,7 +136,9 @@ def by_kernel(
 
 
 def _num_splits(num_programs: int, device: torch.device) -> int:
-    """Return the splits that fill the device several times over, so that none waits long for the last."""
+    """Return a number of splits that fills the device several times over, so that it never waits long for the
+    last one.
+    """
     wanted = PROGRAMS_PER_PROCESSOR * _num_processors(device) // num_programs
     return min(_power_of_two(wanted + 1) // 2 or 1, MOST_SPLITS)
 

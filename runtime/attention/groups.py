@@ -1,4 +1,4 @@
-"""Requests that attend together: equally many query tokens each, their keys read through tables.
+"""Requests that attend together: the same number of query tokens each, their keys read through tables.
 
 Shapes: N requests, Q query tokens of each, B blocks of the longest, L = B * block_size keys.
 """
@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The blocks that a layer reads, and what each query may see in them (0, or minus infinity)."""
+    """Blocks that a layer reads, and the mask of each query (0, or minus infinity)."""
 
     table_NB: Tensor
     bias_NQL: Tensor
@@ -19,9 +19,9 @@ class Keys:
 
 @dataclass(slots=True)
 class Group:
-    """The token rows `start ... start + N * Q` of a step.
+    """Token rows `start ... start + N * Q` of a step.
 
-    `fresh` says that the group is one request without earlier keys, so that its keys are at hand.
+    `fresh`: the group is one request without earlier keys, so that no gathering is needed.
     """
 
     start: int
@@ -36,7 +36,7 @@ class Group:
         return slice(self.start, self.start + self.positions_NQ.numel())
 
     def keys(self, window: int | None, dtype: torch.dtype) -> Keys:
-        """Return what layers with this window read; made once a step, whatever the number of layers."""
+        """Return the keys for layers with this window; made once per step, not per layer."""
         if window not in self._keys:
             self._keys[window] = self._make_keys(window, dtype)
         return self._keys[window]

@@ -1,10 +1,10 @@
-"""The paged key and value tensors: their shapes, their price in bytes, and how many fit.
+"""Paged key and value tensors: their shapes, their size in bytes, and how many fit.
 
-Shapes: S blocks, P slots a block, K key/value heads, D key width, E value width.
-Block 0 is the null block of the block pool: it belongs to no request and serves as padding.
+Shapes: S blocks, P slots a block, K key/value heads, D key width, E value width. Block 0 is the null block of
+the block pool: it belongs to no request and serves as padding.
 
-The key of the token at position p is in slot p % P of the block table[p // P], which is the slot
-table[p // P] * P + p % P of all. With P = 4 and the table [7, 2], position 5 is in slot 2 * 4 + 1 = 9:
+The key of the token at position p is in slot p % P of the block table[p // P], which is the slot table[p //
+P] * P + p % P of all. With P = 4 and the table [7, 2], position 5 is in slot 2 * 4 + 1 = 9:
 
     block     0         1         2              7
     slots  | null    |         | 4  5  .  . |   | 0  1  2  3 |    positions of the request
@@ -33,7 +33,7 @@ CPU_SHARE = 0.4
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """The keys and values that one attention layer keeps of a token, and the queries that ask for them."""
+    """Shape of the keys and values that one attention layer stores per token, and of its queries."""
 
     num_heads: int
     key_width: int
@@ -52,8 +52,8 @@ class LayerShape:
 class PagedKVCache:
     """Keys [S, P, K, D] and values [S, P, K, E] of every layer.
 
-    Zeros rather than leftovers: a masked slot weighs 0, and 0 times NaN is NaN. On the
-    CPU blocks take memory when they are first written, not before.
+    Initialised with zeros, because a masked slot weighs 0, and 0 times NaN is NaN. On the CPU blocks take
+    memory only when they are first written.
     """
 
     __slots__ = ("block_size", "keys_SPKD", "shapes", "values_SPKE")
@@ -77,21 +77,21 @@ class PagedKVCache:
         return [*self.keys_SPKD, *self.values_SPKE]
 
     def write(self, layer: int, slots_T: Tensor, k_TKD: Tensor, v_TKE: Tensor) -> None:
-        """Keep the keys and values of T tokens in their slots (block * block_size + offset)."""
+        """Store the keys and values of T tokens in their slots (block * block_size + offset)."""
         self.keys_SPKD[layer].flatten(0, 1).index_copy_(0, slots_T, k_TKD)
         self.values_SPKE[layer].flatten(0, 1).index_copy_(0, slots_T, v_TKE)
 
     @property
     def block_bytes(self) -> int:
-        """The bytes of one block over all layers."""
+        """Bytes of one block over all layers."""
         return block_bytes(self.shapes, self.block_size)
 
     def read(self, block_ids: Sequence[int]) -> bytes:
-        """Return what blocks hold on a CPU: the keys of every layer, then the values."""
+        """Return the contents of blocks on a CPU: the keys of every layer, then the values."""
         return b"".join([layer_SB[list(block_ids)].data for layer_SB in self._as_bytes()])
 
     def fill(self, block_ids: Sequence[int], data: bytes) -> None:
-        """Write into blocks what `read` has returned of as many blocks of an equal cache; ValueError else."""
+        """Write the result of `read` for as many blocks of an equal cache; ValueError for another size."""
         if len(data) != len(block_ids) * self.block_bytes:
             raise ValueError(f"{len(data)} bytes are not {len(block_ids)} blocks of {self.block_bytes}")
         begin = 0
@@ -113,11 +113,11 @@ class PagedKVCache:
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A tensor of zeros; on the CPU its pages take no memory until they are written.
+    """Return a tensor of zeros; on the CPU its pages take no memory until they are written.
 
-    numpy asks for memory that is zero already, where `torch.zeros` writes every page. A decode reads a few
-    kilobytes here and there, each in pages of its own: on huge ones 27 GB/s instead
-    of 23 (2-core AMX machine). Where the kernel gives none, nothing changes.
+    numpy allocates zeroed memory lazily, while `torch.zeros` writes every page. A decode reads a few
+    kilobytes here and there, each in pages of its own: on huge pages 27 GB/s instead of 23 (2-core AMX
+    machine). Without huge pages nothing changes.
     """
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
@@ -129,12 +129,12 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
 
 
 def block_bytes(layers: list[LayerShape], block_size: int) -> int:
-    """Bytes of one block over all layers."""
+    """Return the bytes of one block over all layers."""
     return block_size * sum(shape.token_bytes for shape in layers)
 
 
 def free_bytes(device: torch.device, utilization: float | None, num_sharing: int = 1) -> int:
-    """Bytes the cache may take: a share of all memory on CUDA, of the available on the CPU.
+    """Return the bytes the cache may take: on CUDA a share of all memory, on the CPU of the available memory.
 
     Memory that other engines have reserved but not yet written still counts as available, so the
     `num_sharing` engines of one machine divide it.
@@ -156,11 +156,11 @@ def choose_num_blocks(
     max_num_seqs: int,
     wanted: int | None = None,
 ) -> int:
-    """Return the number of blocks to make, the null block included.
+    """Return the number of blocks to make, including the null block.
 
-    `wanted` if given; else what fits in `has_bytes`, though never more than `max_num_seqs` requests
-    of full length can use. Raises ConfigError when the memory does not hold that, or not even one
-    request of `max_model_len`.
+    This is `wanted` if given; else what fits in `has_bytes`, though never more than `max_num_seqs` requests
+    of full length can use. Raises ConfigError if the memory is too small for that, or for one request of
+    `max_model_len`.
     """
     one_request = math.ceil(max_model_len / block_size) + 1
     fits = max(has_bytes, 0) // bytes_per_block

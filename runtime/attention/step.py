@@ -1,4 +1,4 @@
-"""The attention of one step, and of the one-token pass that learns a model's layers.
+"""Attention of one step, and of the probing pass that finds a model's layers.
 
 Shapes: T tokens of the step; H query heads, K key/value heads; D key width, E value width.
 """
@@ -19,11 +19,11 @@ from sundog.runtime.attention.varlen import Sequences, attend_all, can_attend
 
 @dataclass(frozen=True, slots=True)
 class PagedStep:
-    """Keeps each layer's keys and values in their slots, then attends over the block tables.
+    """Attention that stores each layer's keys and values in their slots, then reads block tables.
 
     The first rows are those of `decodes`, if there are any; `groups` cover the others in order. `sequences`
-    are the requests behind the decodes, or all of them if it `covers_all`. Rows beyond those of `slots_T`
-    are padding: they leave nothing in the cache and attend to nothing.
+    are the requests behind the decodes, or all of them if it `covers_all`. Rows beyond those of `slots_T` are
+    padding: they store nothing and attend to nothing.
     """
 
     cache: PagedKVCache
@@ -67,7 +67,7 @@ class PagedStep:
 
 @dataclass(slots=True)
 class LayerProbe:
-    """Attends over nothing, and notes what each layer keeps and sees."""
+    """Attention without keys, which records what each layer stores and its options."""
 
     shapes: dict[int, LayerShape] = field(default_factory=dict)
     windows: dict[int, int | None] = field(default_factory=dict)

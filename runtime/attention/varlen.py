@@ -1,10 +1,10 @@
 """Attention of all requests of a step in one call of torch's own FlashAttention, on CUDA.
 
-The kernel reads the cache through block tables where it can; where it cannot, the keys of all
-requests are first copied side by side, still without padding.
+The kernel reads the cache through block tables if it can; otherwise the keys of all requests are first copied
+side by side, without padding.
 
-Shapes: T tokens of the step, R requests, L keys of all of them, B blocks of the longest;
-H query heads, K key/value heads, D width; S blocks, P slots a block.
+Shapes: T tokens of the step, R requests, L keys of all of them, B blocks of the longest; H query heads, K
+key/value heads, D width; S blocks, P slots a block.
 """
 
 import functools
@@ -23,7 +23,7 @@ WIDTH_STEP = 8
 
 @dataclass(slots=True)
 class Sequences:
-    """Some requests of a step: where their queries begin, how many keys each has, and where.
+    """Requests of a step: where their queries begin, and the number and place of their keys.
 
     `first_query_R1` and `first_key_R1` begin with 0 and end with T and L; all are int32.
     """
@@ -38,7 +38,7 @@ class Sequences:
     _slots_L: Tensor | None = None
 
     def key_slots_L(self, block_size: int) -> Tensor:
-        """The slots of all keys, request after request; made once a step, whatever the number of layers."""
+        """Return the slots of all keys, request after request; made once per step, not per layer."""
         if self._slots_L is None:
             device = self.table_RB.device
             request_L = torch.repeat_interleave(
@@ -52,7 +52,9 @@ class Sequences:
 
 @functools.cache
 def parameters() -> frozenset[str]:
-    """Return the parameters of this torch's call; none if there is no call, or no GPU for it."""
+    """Return the parameters of torch's call; none if this torch has no such call, or no GPU that it
+    supports.
+    """
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
@@ -63,12 +65,12 @@ def parameters() -> frozenset[str]:
 
 
 def is_available() -> bool:
-    """Return True if there is a call that keeps to causal order and to windows."""
+    """Return whether torch has a call with causal order and windows."""
     return "window_size" in parameters()
 
 
 def reads_tables(block_size: int) -> bool:
-    """Return True if the call reads blocks of this size through block tables, without copying keys."""
+    """Return whether the call reads blocks of this size through block tables, without copying keys."""
     has_tables = {"block_table", "seqused_k"} <= parameters()
     return has_tables and (block_size % FA2_PAGE == 0 or _is_fa3())
 
@@ -80,7 +82,7 @@ def _is_fa3() -> bool:
 
 
 def can_attend(q_THD: Tensor, values_SPKE: Tensor) -> bool:
-    """Return True if the call can do this layer; other layers take the gathered path."""
+    """Return whether the call supports this layer; other layers are gathered."""
     width = q_THD.shape[-1]
     return (
         q_THD.is_cuda
@@ -98,7 +100,7 @@ def attend_all(
     scaling: float,
     window: int | None,
 ) -> Tensor:
-    """The output [T, H, D] of all rows of the step."""
+    """Return the output [T, H, D] of all rows of the step."""
     from torch.nn.attention.varlen import varlen_attn
 
     block_size = keys_SPKD.shape[1]

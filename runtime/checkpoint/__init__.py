@@ -1,1 +1,1 @@
-"""A model folder as it is published: its configuration, its weights, and what of both is supported."""
+"""Published model folder: its configuration, its weights, and what is supported."""

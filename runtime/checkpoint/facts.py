@@ -1,10 +1,9 @@
-"""The facts of a model folder, read without torch: its `config.json` and its weights' names.
+"""Facts of a model folder, read without torch: its `config.json` and its weights' names.
 
-Every folder that cannot be served ends in one `LoadError` that says why and what would help.
+Every folder that cannot be served ends in one `LoadError` with the reason and a remedy.
 """
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,23 +12,23 @@ from sundog.actors.core.config import ConfigError
 from sundog.runtime.checkpoint.fields import FieldError, fields_of
 
 DECODERS = ("ForCausalLM", "LMHeadModel", "ModelWithLMHead", "GenerationDecoder", "unknown")
-"""The endings of the names of the library's causal language models."""
+"""Suffixes of the class names of the library's causal language models."""
 
 PICKLES = (".bin", ".ckpt", ".pkl", ".pt", ".pth")
-"""Files of weights that are programs: reading one runs the code in it, so that none is read."""
+"""Pickled weight files: reading one runs the code in it, so none is read."""
 ENCODERS = ("ForMaskedLM", "ForPreTraining")
 CLASSIFIERS = ("Classification", "QuestionAnswering", "MultipleChoice")
 
 
 class LoadError(ConfigError):
-    """A model folder that cannot be served."""
+    """Model folder that cannot be served."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """The facts of a model's `config.json` that are needed before torch is imported.
+    """Facts of a model's `config.json` that are needed before torch is imported.
 
-    `max_position_embeddings` is the longest context in tokens, None where the file has none.
+    `max_position_embeddings` is the longest context in tokens, None if the file has none.
     """
 
     model_type: str
@@ -63,7 +62,7 @@ class _ConfigFile:
 
 
 def read_json(path: Path) -> dict[str, object]:
-    """The JSON object in a file, empty if there is no such file; LoadError if it holds none."""
+    """Return the JSON object in a file, empty if there is no such file; LoadError for other content."""
     value = _read(path, {})
     if not isinstance(value, dict):
         raise LoadError(f"cannot read {path}: it holds no JSON object")
@@ -71,7 +70,7 @@ def read_json(path: Path) -> dict[str, object]:
 
 
 def read_list(path: Path) -> list[object]:
-    """The JSON list in a file, empty if there is no such file; LoadError if it holds none."""
+    """Return the JSON list in a file, empty if there is no such file; LoadError for other content."""
     value = _read(path, [])
     if not isinstance(value, list):
         raise LoadError(f"cannot read {path}: it holds no JSON list")
@@ -96,24 +95,19 @@ def _read_config(folder: Path) -> _ConfigFile:
         raise LoadError(f"cannot read {path}: {error}") from error
 
 
-def _how_to_get(name: str) -> str:
-    """Return the commands that download a model; OWNER/NAME is taken for a name on the hub."""
-    if re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name):
-        own = name.partition("/")[2]
-        return f"from the Hugging Face hub: `hf download {name} --local-dir {own}`, then give {own}"
-    return "--model takes a local folder, for example one made by `hf download NAME --local-dir FOLDER`"
+def read_facts(model_dir: str | Path, *, embeds: bool = False, has_weights: bool = True) -> ModelFacts:
+    """Return the facts of a folder; LoadError unless it holds a text decoder, or a model that `embeds` text.
 
-
-def read_facts(model_dir: str | Path, *, embeds: bool = False) -> ModelFacts:
-    """The facts of a folder, checked for safetensors weights of a text decoder, or of what `embeds` text."""
+    With `has_weights` false the weights need not be there yet.
+    """
     folder = Path(model_dir)
     if folder.suffix == ".gguf":
-        raise LoadError(
-            f"{folder}: GGUF files are not read; give the folder of the model's safetensors weights, and"
-            " --quantization int8 or int4 for few bits"
-        )
+        raise LoadError(f"{folder}: a GGUF file is served by itself: `sundog serve {folder}`")
     if not folder.is_dir():
-        raise LoadError(f"model folder {folder} does not exist; {_how_to_get(str(model_dir))}")
+        raise LoadError(
+            f"model folder {folder} does not exist; give a folder, or OWNER/NAME of a model on the Hugging"
+            " Face hub"
+        )
     if not (folder / "config.json").is_file() and (folder / "adapter_config.json").is_file():
         raise LoadError(
             f"{folder}: it is a LoRA adapter: serve its base model with --lora-modules NAME={folder}"
@@ -128,14 +122,19 @@ def read_facts(model_dir: str | Path, *, embeds: bool = False) -> ModelFacts:
         max_position_embeddings=config.max_position_embeddings or config.n_positions,
     )
     _check_kind(folder, config, facts, embeds)
-    if not any(folder.glob("*.safetensors")):
-        others = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
-        raise LoadError(
-            f"{folder} has no *.safetensors weights"
-            + (f" (only {_listed(others)}, which run code as they are read);" if others else "")
-            + (" convert them with safetensors where you trust them" if others else "")
-        )
+    if has_weights and not any(next(folder.glob(kind), None) for kind in ("*.safetensors", "model.gguf")):
+        raise without_weights(str(folder), [path.name for path in folder.iterdir()])
     return facts
+
+
+def without_weights(model: str, files: Sequence[str]) -> LoadError:
+    """Return the error of a model with these files, none of which contains weights in a supported format."""
+    others = sorted(name for name in files if name.endswith(PICKLES))
+    return LoadError(
+        f"{model} has no *.safetensors weights"
+        + (f" (only {_listed(others)}, which run code as they are read);" if others else "")
+        + (" convert them with safetensors where you trust them" if others else "")
+    )
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -166,9 +165,9 @@ def _check_kind(folder: Path, config: _ConfigFile, facts: ModelFacts, embeds: bo
 
 
 def check_context(model_dir: str | Path, max_model_len: int) -> None:
-    """Refuse lengths at which the model would change the meaning of keys in the cache.
+    """Raise LoadError for lengths at which the model would reinterpret cached keys.
 
-    "dynamic" rotary embeddings change with the longest sequence at hand, and kept keys would be wrong.
+    "dynamic" rotary embeddings change with the longest current sequence, which would invalidate cached keys.
     """
     config = _read_config(Path(model_dir))
     rope = config.rope_parameters or config.rope_scaling or _Rope()
@@ -182,7 +181,7 @@ def check_context(model_dir: str | Path, max_model_len: int) -> None:
 
 
 def check_blocks(num_blocks: int, block_size: int, max_model_len: int) -> None:
-    """Refuse a pool that does not hold one request of full length."""
+    """Raise LoadError for a pool that cannot hold one request of full length."""
     needed = -(-max_model_len // block_size) + 1
     if num_blocks < needed:
         raise ConfigError(
@@ -192,7 +191,7 @@ def check_blocks(num_blocks: int, block_size: int, max_model_len: int) -> None:
 
 
 def first_line(error: Exception) -> str:
-    """The message of an error, in one line: its first, and what follows the colon that may end that."""
+    """Return the message of an error as one line: its first, and the next if that ends with a colon."""
     first, _, rest = str(error).strip().partition("\n")
     reason = rest.strip().partition("\n")[0] if first.endswith(":") else ""
     return f"{first} {reason}".strip() or type(error).__name__

@@ -1,6 +1,6 @@
-"""The fields of a JSON file as a dataclass: what is known of it is checked, and what else is there is left.
+"""Fields of a JSON file as a dataclass: declared ones are checked, others ignored.
 
-By the standard library alone, so that a model can be opened where torch and transformers are all there is.
+Uses the standard library alone, so that a model can be opened with only torch and transformers installed.
 """
 
 from collections.abc import Mapping
@@ -21,13 +21,14 @@ KINDS: Mapping[type, str] = {
 
 
 class FieldError(ValueError):
-    """A field that is not of its kind."""
+    """Field of the wrong type."""
 
 
 def fields_of(kind: type[T], values: Mapping[str, object]) -> T:
-    """The dataclass of these values; FieldError names the first field that is not what it declares.
+    """Return a dataclass of these values; FieldError names the first field of a wrong type.
 
-    A whole number may be written as 8.0, and stands for a number; null is only what may be None.
+    A whole number may be written as 8.0, and may stand where any number is allowed; null is allowed only
+    where None is.
     """
     made: T = _dataclass(kind, values, "")
     return made

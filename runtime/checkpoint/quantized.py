@@ -1,7 +1,7 @@
-"""Checkpoints of quantised weights, multiplied out at load: fp8, int8, AWQ and GPTQ, as published.
+"""Quantised checkpoints, dequantised at load: fp8, int8, AWQ and GPTQ, as published.
 
-What is served is the model with these very weights in 16 or 32 bits: no kernel is needed and no memory is
-saved. Activations stay in the model's own type, also where a server with fp8 units would round them.
+The served model has these very weights in 16 or 32 bits: no kernel is needed and no memory is saved.
+Activations stay in the model's own type, even where a server with fp8 units would round them.
 
 Shapes: O outputs, I inputs, G groups of inputs; P numbers packed into one int32.
 """
@@ -22,15 +22,15 @@ from sundog.runtime.checkpoint.weights import FLOATS, StoredTensor
 _LOG = logging.getLogger(__name__)
 INT32_BITS = 32
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
-"""The column, of eight, that each nibble holds (AutoAWQ, `GEMM` version)."""
+"""Column, of eight, that each nibble holds (AutoAWQ, `GEMM` version)."""
 Settings = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
 class StorageFormat:
-    """A way to store a linear layer: the tensor that names it, its companions, and how to read them.
+    """Storage format of a linear layer: the tensor that marks it, its companions, and the decoder.
 
-    A tensor called `….` + `marks` makes a layer; `parts` are looked up beside it, and `left` are not needed.
+    A tensor called `….` + `marks` identifies a layer; `parts` are read with it, and `left` are ignored.
     """
 
     marks: str
@@ -40,7 +40,7 @@ class StorageFormat:
 
 
 def formats(settings: Settings) -> tuple[StorageFormat, ...]:
-    """The layouts of a `quantization_config`; LoadError names what is not known."""
+    """Return the formats of a `quantization_config`; LoadError names an unknown one."""
     method = str(settings.get("quant_method"))
     if method == "fp8":
         return (FP8_BLOCKS, FP8_SCALED)
@@ -84,9 +84,9 @@ def _check_compressed(settings: Settings) -> None:
 def read_dequantised(
     folder: Path, stored: Mapping[str, StoredTensor], settings: Settings, dtype: torch.dtype
 ) -> dict[str, Tensor]:
-    """The folder's weights in `dtype`, under the names that the model has for them.
+    """Return the folder's weights in `dtype`, under the model's names.
 
-    Layer after layer, so that besides the result one layer is in memory.
+    Works layer by layer, so that only one layer besides the result is in memory.
     """
     try:
         known = formats(settings)
@@ -154,7 +154,7 @@ def _weight(
 
 
 def _fp8_blocks(parts: Mapping[str, Tensor], settings: Settings) -> Tensor:
-    """Dequantise DeepSeek's format: one factor per block of (usually) 128 x 128 weights."""
+    """Dequantise DeepSeek's format: one factor per block of weights, usually of 128 x 128."""
     weight_OI, scale = parts["weight"].float(), parts["weight_scale_inv"].float()
     if scale.numel() == 1:
         return weight_OI * scale.reshape(())
@@ -180,14 +180,14 @@ def _scaled(parts: Mapping[str, Tensor], settings: Settings) -> Tensor:
 
 
 def _unpacked(packed: Tensor, bits: int) -> Tensor:
-    """[..., N] int32 to [..., N * P] numbers, the lowest bits first."""
+    """Unpack [..., N] int32 to [..., N * P] numbers, the lowest bits first."""
     shifts_P = torch.arange(0, INT32_BITS, bits, dtype=torch.int32)
     numbers: Tensor = ((packed[..., None] >> shifts_P) & (2**bits - 1)).flatten(-2)
     return numbers
 
 
 def _awq(parts: Mapping[str, Tensor], settings: Settings) -> Tensor:
-    """qweight [I, O/8], qzeros [G, O/8], scales [G, O]; eight columns interleaved in an int32."""
+    """Dequantise qweight [I, O/8], qzeros [G, O/8], scales [G, O]; eight columns interleaved in an int32."""
     scales_GO = parts["scales"].float()
     places = torch.tensor(AWQ_ORDER).argsort()
 
@@ -203,7 +203,9 @@ def _awq(parts: Mapping[str, Tensor], settings: Settings) -> Tensor:
 
 
 def _gptq(parts: Mapping[str, Tensor], settings: Settings) -> Tensor:
-    """qweight [I/P, O], qzeros [G, O/P] (less one in the first version), scales [G, O], g_idx [I]."""
+    """Dequantise qweight [I/P, O], qzeros [G, O/P] (less one in the first version), scales [G, O], g_idx
+    [I].
+    """
     bits = settings["bits"]
     assert isinstance(bits, int)
     scales_GO = parts["scales"].float()

@@ -1,8 +1,7 @@
-"""The models that a paged cache can serve, decided from a folder's configuration alone.
+"""Models that a paged cache can serve, decided from a folder's configuration alone.
 
-Law: a model that is not served is refused by its name and the one true reason, before its weights are read.
-What only a pass can tell, such as a layer that attends twice, is found by
-`sundog.runtime.model.model.probe_layers`.
+Law: an unsupported model is refused by name with the true reason, before its weights are read. What only a
+pass can show, such as a layer that attends twice, is found by `sundog.runtime.model.model.probe_layers`.
 """
 
 import logging
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 KEPT_KINDS = ("full_attention", "sliding_attention")
-"""Layers whose whole state is a key and a value of each token."""
+"""Kinds of layers whose whole state is a key and a value per token."""
 ENCODER_DECODER = "it is the decoder of an encoder-decoder"
 ENCODER = "it is an encoder: its tokens attend to later ones"
 RECURRENT = "it keeps a recurrent state, where a paged cache holds keys and values"
@@ -24,14 +23,14 @@ OWN_ATTENTION = "in transformers its layers attend by code of their own, which c
 
 
 def check_supported(folder: Path) -> None:
-    """Refuse a model whose layers cannot attend over a paged cache; LoadError says why."""
+    """Raise LoadError if a model's layers cannot attend over a paged cache."""
     config = read_config(folder)
     if reason := why_not(config):
         raise LoadError(f"{folder} ({config.model_type}) is not supported: {reason}")
 
 
 def read_config(folder: Path) -> "PreTrainedConfig":
-    """The library's own reading of a folder's `config.json`; LoadError if it cannot read it."""
+    """Return the library's own configuration of a folder; LoadError if it cannot read `config.json`."""
     from transformers import AutoConfig
 
     # It would say of a type that it does not know, in a line before ours, that it cannot check it.
@@ -46,10 +45,10 @@ def read_config(folder: Path) -> "PreTrainedConfig":
 
 
 def choose_rotary(config: "PreTrainedConfig", max_model_len: int) -> None:
-    """Have a "longrope" model (Phi-3-128k) turn by its long factors throughout if its context may be long.
+    """Fix the rotary factors of a "longrope" model (Phi-3-128k): the long ones if its context may be long.
 
-    The library takes the short factors until a sequence is longer than the model was first trained for,
-    and then others, with which keys in a cache would not agree. vLLM, too, chooses once, by max_model_len.
+    The library switches from short to long factors when a sequence exceeds the original training length,
+    which would invalidate cached keys. vLLM, too, chooses once, by max_model_len.
     """
     rope = getattr(config, "rope_parameters", None) or {}
     first_trained = rope.get("original_max_position_embeddings")
@@ -58,7 +57,7 @@ def choose_rotary(config: "PreTrainedConfig", max_model_len: int) -> None:
 
 
 def cannot_load(folder: Path, error: Exception) -> LoadError:
-    """Return the error of a folder that the library cannot load; it names the field of an unknown name."""
+    """Return the error of a folder that the library cannot load, with the field of an unknown name."""
     from transformers import __version__
 
     in_vain: object = None
@@ -83,7 +82,7 @@ def _fields(value: dict[str, object], under: str = "") -> Iterator[tuple[str, ob
 
 
 def why_not(config: "PreTrainedConfig") -> str | None:
-    """Return why the model of this configuration is not served, if its kind tells."""
+    """Return why the model of this configuration is not served, by its kind; None otherwise."""
     from transformers.models.auto import modeling_auto as auto
 
     kind = type(config)

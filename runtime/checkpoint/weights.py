@@ -1,4 +1,4 @@
-"""The tensors of a model folder by their files' headers alone, checked before a byte of them is read.
+"""Tensors of a model folder, read from the files' headers and checked before any data is read.
 
 The format (https://huggingface.co/docs/safetensors): eight bytes with the header's length, the header in JSON
 with each tensor's dtype, shape and place, the tensors.
@@ -17,7 +17,7 @@ from sundog.runtime.checkpoint.facts import LoadError, read_json
 FLOATS = ("F64", "F32", "F16", "BF16")
 INDEX = "model.safetensors.index.json"
 MOST_HEADER_BYTES = 100_000_000
-"""The most bytes of a header, which is the format's own limit."""
+"""Largest header in bytes, which is the format's own limit."""
 BITS = {
     **dict.fromkeys(("F64", "I64", "U64", "C64"), 64),
     **dict.fromkeys(("F32", "I32", "U32"), 32),
@@ -26,12 +26,12 @@ BITS = {
     **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
     "F4": 4,
 }
-"""The bits of a number of each type of the format."""
+"""Bits of a number of each type in the format."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """The place and kind of a tensor: `dtype` as the format calls it, such as BF16 or F8_E4M3."""
+    """Place and type of a tensor: `dtype` in the format's terms, such as BF16 or F8_E4M3."""
 
     file: Path
     dtype: str
@@ -39,7 +39,7 @@ class StoredTensor:
 
 
 def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
-    """Every tensor of the folder's weights by name; LoadError names a file that is missing or broken."""
+    """Return every tensor of the folder's weights by name; LoadError names a missing or broken file."""
     tensors: dict[str, StoredTensor] = {}
     for file in _files(folder):
         tensors |= file_tensors(file)
@@ -68,7 +68,7 @@ def _files(folder: Path) -> list[Path]:
 
 @contextmanager
 def readable_by_library(folder: Path) -> Iterator[Path]:
-    """The folder, or one with links to its files and an index that has what transformers needs."""
+    """Yield the folder, or one with links to its files and an index that transformers can read."""
     index = read_json(folder / INDEX)
     if not index or isinstance(index.get("metadata"), dict):
         yield folder
@@ -83,7 +83,7 @@ def readable_by_library(folder: Path) -> Iterator[Path]:
 
 
 def file_tensors(file: Path) -> dict[str, StoredTensor]:
-    """The tensors of one file; LoadError if it is cut off or none."""
+    """Return the tensors of one file; LoadError if it is truncated or invalid."""
     size = file.stat().st_size
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
@@ -109,7 +109,7 @@ def file_tensors(file: Path) -> dict[str, StoredTensor]:
 
 
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """The object of these pairs; ValueError where a name is given twice, of which readers take either."""
+    """Return the object of these pairs; ValueError for duplicate names, which readers resolve differently."""
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("a name is given twice")
@@ -124,7 +124,7 @@ def _place(offsets: object) -> tuple[int, int]:
 
 
 def _check_places(file: Path, tensors: dict[str, StoredTensor], places: dict[str, tuple[int, int]]) -> None:
-    """Refuse types that the format has not, and tensors that overlap, or have another size than they say."""
+    """Raise LoadError for unknown types, and for tensors that overlap or have a wrong size."""
     begin, wrong = 0, f"cannot read {file}:"
     for name, (first, last) in sorted(places.items(), key=lambda each: each[1]):
         stored = tensors[name]
@@ -142,13 +142,13 @@ def _check_places(file: Path, tensors: dict[str, StoredTensor], places: dict[str
 
 
 def _short(value: object) -> str:
-    """A name or value of the file's, in a line, and not longer than a line."""
+    """Return a name or value of the file, cut to one line."""
     text = str(value) if isinstance(value, str) and value.isprintable() else repr(value)
     return text if len(text) <= 100 else text[:100] + "..."
 
 
 def check_floats(tensors: dict[str, StoredTensor]) -> None:
-    """Refuse weights whose numbers mean nothing without scales that nothing tells of."""
+    """Raise LoadError for weights that need scales which are not described."""
     for name, stored in tensors.items():
         if stored.dtype not in FLOATS and name.endswith("weight"):
             raise LoadError(

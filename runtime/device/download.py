@@ -1,6 +1,6 @@
-"""Sampled tokens go to the host beside whatever the device computes next.
+"""Download of sampled tokens to the host while the device computes the next step.
 
-The last token of every request is also kept on the device: what a step samples, the next one computes.
+Each request's last token also stays on the device, as input of the next step.
 """
 
 import torch
@@ -14,13 +14,13 @@ def make_current(device: torch.device) -> None:
 
 
 class LastTokens:
-    """The last token of each row of the requests' tables. Reads and writes are in the order of the steps."""
+    """Last token of each row of the requests' tables. Reads and writes are in the order of the steps."""
 
     def __init__(self, device: torch.device) -> None:
         self._token = torch.zeros(0, dtype=torch.int64, device=device)
 
     def hold(self, num_rows: int) -> None:
-        """Have room for this many rows; those that are there keep their tokens."""
+        """Keep the last tokens of this many rows; existing rows keep theirs."""
         if num_rows > len(self._token):
             self._token = torch.cat((self._token, self._token.new_zeros(num_rows - len(self._token))))
 
@@ -28,22 +28,22 @@ class LastTokens:
         return self._token[row_N]
 
     def write(self, row_R: Tensor, token_R: Tensor) -> None:
-        """A row without a token, below 0, goes on with token 0."""
+        """Store the rows' tokens; a token below 0 means none and becomes token 0."""
         self._token[row_R] = token_R.clamp(min=0)
 
 
 def new_stream(device: torch.device) -> torch.cuda.Stream | None:
-    """A stream for downloads, on a device that has streams."""
+    """Return a stream for downloads, on a device with streams."""
     if device.type != "cuda":
         return None
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch's gap
 
 
 class Download:
-    """Numbers [R] that come to the host; `wait` until they are there.
+    """Download of numbers [R] to the host; `wait` returns them.
 
     On CUDA they are copied on a stream of their own, so that the next step neither waits for the copy nor
-    holds it up.
+    delays it.
     """
 
     __slots__ = ("_arrived", "_host", "_kept")
@@ -61,7 +61,7 @@ class Download:
                 self._arrived.record(stream)
 
     def wait(self) -> list[int]:
-        """The numbers. Lets other threads run while it waits."""
+        """Return the numbers. Other threads run while it waits."""
         if self._arrived is not None:
             self._arrived.synchronize()
         numbers: list[int] = self._host.tolist()

@@ -1,6 +1,6 @@
-"""The arrays of one step, on the host or on a device: rows, requests, and how tokens are chosen.
+"""Arrays of one step, on the host or on a device: rows, requests, and sampling parameters.
 
-On their way to a device they are laid side by side in one buffer, taken there by one copy.
+For the transfer to a device they are placed in one buffer and copied at once.
 
 Shapes: T tokens of the step; R sampling rows; N requests, B blocks of the longest; F requests that are fed
 their last token on the device, the first rows of the step.
@@ -27,9 +27,9 @@ DTYPES = {
 
 
 def upload(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[Tensor]:
-    """The arrays as tensors on the device, views of one buffer; does not wait for the copy.
+    """Return the arrays as tensors on the device, views of one buffer; does not wait for the copy.
 
-    On CUDA the host's side is pinned memory, which torch hands out again only once the copy is done.
+    On CUDA the host's side is pinned memory, which torch reuses only once the copy is done.
     """
     starts = np.cumsum([0, *(-(-array.nbytes // ALIGN_BYTES) * ALIGN_BYTES for array in arrays)]).tolist()
     host = torch.empty(starts[-1], dtype=torch.uint8, pin_memory=device.type == "cuda")
@@ -48,11 +48,11 @@ Array = NDArray[Any]
 
 
 class Inputs(NamedTuple, Generic[A]):
-    """The inputs of a step, each an array of the kind A: numpy's on the host, torch's on the device.
+    """Inputs of a step, each an array of the kind A: numpy's on the host, torch's on the device.
 
-    Requests are in the order of their rows; `first_query_N1` and `first_key_N1` say where each one's rows
-    and keys begin, and where the last one's end. The last five are of the sampling rows, empty where all
-    take the likeliest token.
+    Requests are in the order of their rows; `first_query_N1` and `first_key_N1` hold where each one's rows
+    and keys begin, and where the last one's end. The last five belong to the sampling rows, and are empty if
+    all are greedy.
     """
 
     token_T: A
@@ -74,7 +74,7 @@ class Inputs(NamedTuple, Generic[A]):
 
 
 def gathered(step: Step) -> Inputs[Array]:
-    """The arrays of a step, on the host."""
+    """Return the arrays of a step, on the host."""
     num_queries_N, num_keys_N, table_NB = _requests(step.spans)
     temperature_R, top_k_R, top_p_R, log_min_p_R, uniform_R = (step.choices or NO_CHOICES).columns()
     return Inputs(
@@ -108,7 +108,9 @@ def padded_rows(inputs: Inputs[Array], size_of: Callable[[int], int]) -> Inputs[
 
 
 def padded_requests(inputs: Inputs[Array], num_requests: int) -> Inputs[Array]:
-    """Return a step of decodes padded to `num_requests`: those added have one key, in the null block."""
+    """Return a step of decodes padded to `num_requests`; each added request has one key, in the null
+    block.
+    """
     num_more = num_requests - len(inputs.num_keys_N)
     ends = np.arange(1, num_more + 1, dtype=np.int32)
     return inputs._replace(
@@ -123,12 +125,12 @@ def padded_requests(inputs: Inputs[Array], num_requests: int) -> Inputs[Array]:
 
 
 def columns(inputs: Inputs[Tensor]) -> SamplingColumns:
-    """Return the columns that say how tokens are chosen."""
+    """Return the sampling parameters as columns."""
     return SamplingColumns(*inputs[-len(SamplingColumns._fields) :])
 
 
 def put(inputs: Inputs[Array], device: torch.device) -> Inputs[Tensor]:
-    """The arrays on the device, in one copy."""
+    """Return the arrays on the device, in one copy."""
     return Inputs(*upload(inputs, device))
 
 
@@ -147,12 +149,14 @@ def _requests(spans: tuple[Span, ...]) -> tuple[Array, Array, Array]:
 
 
 def width_of(num_blocks: int) -> int:
-    """Entries of each block table of a step: a multiple of 16, so that kernels see few widths."""
+    """Return the number of entries per block table of a step: a multiple of 16, so that kernels see few
+    widths.
+    """
     return -(-num_blocks // 16) * 16
 
 
 def _starts(count_N: Array) -> Array:
-    """Return where each of N neighbours begins, and where the last ends: [N + 1]."""
+    """Return where each of N consecutive parts begins, and where the last ends: [N + 1]."""
     starts = np.zeros(len(count_N) + 1, np.int32)
     np.cumsum(count_N, out=starts[1:])
     return starts

@@ -1,7 +1,7 @@
-"""The doors of a server: processes that serve HTTP at one port, in front of the server's graph.
+"""Doors of a server: processes that serve HTTP at one port, in front of the server's graph.
 
-The kernel deals connections out to them (SO_REUSEPORT). A door that dies, or does not answer, is replaced:
-its connections are lost, what it had asked for is cancelled, and the others do not notice.
+The kernel distributes connections among them (SO_REUSEPORT). A door that dies or does not respond is
+replaced: its connections are lost, its requests are cancelled, and the others are not affected.
 """
 
 import logging
@@ -36,17 +36,17 @@ from sundog.runtime.worker.supervision import Launcher, RunningProcess
 log = logging.getLogger("sundog.api")
 
 SLOW_S = 5.0
-"""The time, in seconds, that a door may take beyond the grace when the server stops."""
+"""Seconds that a door may take beyond the grace period when the server stops."""
 
 
 class DoorDied(Exception):
-    """A door process ended, or does not answer."""
+    """Raised if a door process ended, or does not respond."""
 
 
 class Doors:
-    """`num_doors` processes at one `port` (`sundog.actors.api.front.Front`); `launcher` begins them.
+    """`num_doors` processes at one `port` (`sundog.actors.api.front.Front`), started by `launcher`.
 
-    A door that has not answered for `stall_s` is replaced.
+    A door that has not responded for `stall_s` is replaced.
     """
 
     def __init__(self, num_doors: int, launcher: Launcher, port: int, grace_s: float, stall_s: float) -> None:
@@ -56,11 +56,10 @@ class Doors:
         self._grace_s, self._stall_s = grace_s, stall_s
         self._backoff = Backoff()
         self._receivers: dict[int, Ref[ToDoor]] = {}
-        """The addresses of the doors that are open, by number."""
         self._is_held = self._has_keys = False
 
     async def serve(self, behind: Behind, *, task_status: trio.TaskStatus[int]) -> None:
-        """Serve until told to stop, and until the last answer has ended or the grace is over."""
+        """Serve until stopped, and until the last answer has ended or the grace period is over."""
         shared = Shared(self, behind)
         self._has_keys = behind.keys is not None
         async with trio.open_nursery() as nursery:
@@ -74,7 +73,7 @@ class Doors:
             nursery.cancel_scope.deadline = trio.current_time() + self._grace_s + SLOW_S
 
     async def order(self, order: Order) -> Number:
-        """Have every door obey, and add up what they say; one that dies meanwhile has nothing under way."""
+        """Send an order to every door and sum their answers; a door that dies meanwhile counts 0."""
         numbers: list[int] = []
 
         async def ask(receiver: Ref[ToDoor]) -> None:
@@ -89,7 +88,7 @@ class Doors:
         return Number(sum(numbers))
 
     async def keys_changed(self) -> None:
-        """Have every door let in the clients that the server lets in now."""
+        """Make every door reload the allowed keys."""
         await self.order(Order("keys"))
 
     async def _keep(
@@ -175,7 +174,7 @@ class Doors:
 
 
 class _Restarts:
-    """Restarts of one door: whether it was ever open, and how often it has died since."""
+    """Restart history of one door: whether it was ever open, and the number of deaths since."""
 
     def __init__(self, task_status: trio.TaskStatus[None]) -> None:
         self._task_status = task_status
@@ -202,7 +201,7 @@ async def _end(begun: RunningProcess, stop: trio.Event) -> str:
 
 
 class Shared:
-    """The parts of the server that all doors share (`sundog.runtime.doors.session.SharedServer`)."""
+    """Parts of the server that all doors share (`sundog.runtime.doors.session.SharedServer`)."""
 
     def __init__(self, doors: Doors, behind: Behind) -> None:
         self._exposition = OwnExposition(behind.registry, behind.live.posted)
@@ -218,7 +217,7 @@ class Shared:
         return Fetched(*await self._exposition.scrape(fetch.accept))
 
     def count(self, answered: Answered) -> None:
-        """An HTTP request is over."""
+        """Count a finished HTTP request."""
         num_bytes = answered.num_bytes_in, answered.num_bytes_out
         count = self._exposition.count
         count(answered.method, answered.status, answered.handler, num_bytes, answered.elapsed_s)

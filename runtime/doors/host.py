@@ -1,4 +1,4 @@
-"""The door process: HTTP, in front of a graph that is at the other end of a link."""
+"""Door process: HTTP, in front of a graph at the other end of a link."""
 
 import socket
 from functools import partial
@@ -28,7 +28,7 @@ from sundog.runtime.worker.life import until_gone
 
 
 class DoorReceiver(Actor[ToDoor]):
-    """The address at which the server reaches this door."""
+    """Address at which the server reaches this door."""
 
     def __init__(self, streams: Streams, stop: trio.Event, nursery: trio.Nursery) -> None:
         super().__init__("door-receiver")
@@ -36,11 +36,11 @@ class DoorReceiver(Actor[ToDoor]):
         self._stop = stop
         self._nursery = nursery
         self._control: AnswerControl | None = None
-        """The control of this door's own answers, once it is open."""
+        """Control of this door's own answers, once it is open."""
         self.remote: LinkedServer | None = None
 
     def obey_at(self, control: AnswerControl) -> None:
-        """Take orders for `control` from now on: the door is open."""
+        """Use `control` for orders from now on: the door is open."""
         self._control = control
 
     def handle(self, message: ToDoor) -> Handled:
@@ -78,13 +78,13 @@ class DoorReceiver(Actor[ToDoor]):
 
 
 class OpenDoor(Protocol):
-    """Serves HTTP until told to stop; reports its port. Raises ConfigError if it cannot listen."""
+    """Serves HTTP until stopped; reports its port. Raises ConfigError if it cannot listen."""
 
     async def __call__(self, remote: LinkedServer, *, task_status: trio.TaskStatus[int]) -> None: ...
 
 
 def run_door(open_door: OpenDoor, number: int, connected: socket.socket) -> None:
-    """The life of a door process."""
+    """Run a door process from its connection to its end."""
     trio.run(partial(shake_hands, connected, DOOR_MESSAGES, b"", called=True))
     trio.run(partial(_door, open_door, number, connected), clock=ServerClock(offset_s(connected)))
 

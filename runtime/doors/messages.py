@@ -1,7 +1,7 @@
-"""The messages between a door process and the server.
+"""Messages between a door process and the server.
 
-A question of a client's crosses as what the graph takes it for (`Generate`), its answer as deltas, those of a
-step in one frame. What every door must do crosses as `Order`: doors count what is under way with them.
+A client's request is sent as a `Generate`, its answer as deltas, those of a step in one frame. What every
+door must do is sent as an `Order`.
 """
 
 from dataclasses import dataclass
@@ -24,19 +24,21 @@ from sundog.actors.messages import (
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A door asks for an answer; its streams have numbers from `first_stream` on, which the door gives."""
+    """A door submits a request; its streams have consecutive numbers from `first_stream`, chosen by the
+    door.
+    """
 
     first_stream: int
     generate: Generate
 
     def answered_by(self, answer: "Taken | Refused") -> "Asked":
-        """Names its answer, for a type checker."""
+        """Return the message with its reply type, for the type checker."""
         return self
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The graph has accepted what a door asked for (`Accepted`): its streams begin."""
+    """The graph has accepted a door's request (`Accepted`): its streams begin."""
 
     num_prompt_tokens: int
     may_be_refused: bool
@@ -45,7 +47,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class StreamNews:
-    """The news of one stream: its unread deltas, merged."""
+    """New output of one stream: its unread deltas, merged."""
 
     stream: int
     delta: Delta
@@ -53,26 +55,26 @@ class StreamNews:
 
 @dataclass(frozen=True, slots=True)
 class Deltas:
-    """The server tells a door what is new in all of its streams."""
+    """New output of all of a door's streams, from the server."""
 
     parts: tuple[StreamNews, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """A door asks for what only the server knows: /metrics as `accept` wants it, the page's event, keys."""
+    """A door requests data of the server: /metrics in the `accept` format, the page's event, or keys."""
 
     what: Literal["metrics", "live", "keys"]
     accept: str
 
     def answered_by(self, answer: "Fetched") -> "Fetch":
-        """Names its answer, for a type checker."""
+        """Return the message with its reply type, for the type checker."""
         return self
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The content that was fetched, and its type."""
+    """Fetched content and its type."""
 
     content: bytes
     content_type: str
@@ -80,7 +82,7 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A door tells the server of an HTTP request that is over, for /metrics."""
+    """A door reports a finished HTTP request, for /metrics."""
 
     method: str
     status: str
@@ -92,73 +94,77 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """An operator's order: a door asks the server to have every door do it, and the server asks the doors.
+    """Operator's order: a door sends it to the server, and the server to all doors.
 
-    Answered by a number, summed over all doors: of answers that were ended, or that are under way. `hold`
-    lets no new answer begin, `release` does again, `wait` returns when none is under way, `keys` when the
-    door has fetched them again.
+    The answer is a number, summed over all doors: of aborted or of unfinished answers. `hold` pauses new
+    answers, `release` resumes, `wait` returns when none is unfinished, `keys` when the door has reloaded the
+    keys.
     """
 
     what: Literal["abort", "hold", "release", "wait", "count", "keys"]
     answer_ids: tuple[str, ...] | None = None
 
     def answered_by(self, answer: "Number") -> "Order":
-        """Names its answer, for a type checker."""
+        """Return the message with its reply type, for the type checker."""
         return self
 
 
 @dataclass(frozen=True, slots=True)
 class AcquireLimit:
-    """A door counts one more for `whose`, which may have `most` at all doors (`ConcurrencyLimits`)."""
+    """Count of one more answer for `whose`, requested by a door; `most` is the limit over all doors
+    (`ConcurrencyLimits`).
+    """
 
     ticket: int
-    """The door's own number, by which it is given back."""
+    """Number by which the door releases the count."""
     whose: str
     most: int | None
 
     def answered_by(self, answer: "LimitAcquired") -> "AcquireLimit":
-        """Names its answer, for a type checker."""
+        """Return the message with its reply type, for the type checker."""
         return self
 
 
 @dataclass(frozen=True, slots=True)
 class LimitAcquired:
-    """Granted if `room_in_s` is None; else the limit is reached for about that long."""
+    """Reply to AcquireLimit: granted if `room_in_s` is None; otherwise the limit lasts for about that many
+    seconds.
+    """
 
     room_in_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseLimit:
-    """A door gives back what it has taken under this ticket, if it was given any."""
+    """Release of a count by a door, by its ticket, if the count was granted."""
 
     ticket: int
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """The answer to an order: a count."""
+    """Answer to an order: a count."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A door tells the server that it accepts connections at this port."""
+    """A door accepts connections at this port."""
 
     port: int
 
 
 @dataclass(frozen=True, slots=True)
 class CannotListen:
-    """A door tells the server why it cannot listen."""
+    """A door cannot listen, with the reason."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The server tells a door to turn new requests away, finish what is under way, and end."""
+    """The server stops a door: refuse new requests, finish unfinished ones, and end."""
 
 
 FromClient = Asked | Cancel | CheckHealth | ResetPrefixCache | Freeze | ChangeAdapters | Drain

@@ -1,4 +1,4 @@
-"""The port that doors share."""
+"""Port shared by the doors."""
 
 import socket
 from collections.abc import Iterator
@@ -9,9 +9,9 @@ from sundog.actors.api.address import listen, named_errors
 
 @contextmanager
 def reserved(host: str, port: int) -> Iterator[int]:
-    """Reserve a port for processes that share it, 0: a free one. Nothing is accepted here.
+    """Reserve a port for processes that share it; 0 chooses a free one. Accepts no connections.
 
-    Raises like `listen`, also if other processes share it already.
+    Raises like `listen`, also if other processes already share the port.
     """
     with listen(host, port) as alone:
         family, name = alone.family, alone.getsockname()

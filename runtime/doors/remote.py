@@ -1,4 +1,4 @@
-"""The parts of the server that a door uses at the other end of its link."""
+"""Proxies in a door for the server's parts at the other end of its link."""
 
 import itertools
 from collections.abc import Callable
@@ -33,21 +33,21 @@ from sundog.runtime.doors.messages import AcquireLimit, Answered, Asked, Fetch, 
 
 
 class Streams:
-    """The streams of this door by their numbers."""
+    """Streams of this door by number."""
 
     def __init__(self) -> None:
         self._streams: dict[int, DeltaStream] = {}
         self._next = 0
 
     def begin(self, n: int) -> tuple[int, tuple[DeltaStream, ...]]:
-        """New ones, and the number of the first."""
+        """Return new streams, and the number of the first."""
         first, self._next = self._next, self._next + n
         streams = tuple([DeltaStream() for _ in range(n)])
         self._streams.update(enumerate(streams, first))
         return first, streams
 
     def put(self, number: int, delta: Delta) -> None:
-        """Add what is new to a stream; what comes for a stream that is forgotten is dropped."""
+        """Append a delta to a stream; dropped if the stream is unknown."""
         if (stream := self._streams.get(number)) is not None:
             stream.put(delta)
             if delta.finish_reason is not None:
@@ -59,7 +59,7 @@ class Streams:
 
 
 class RemoteLLM:
-    """AsyncLLM at the other end (`sundog.actors.api.in_flight.LLM`)."""
+    """Proxy of AsyncLLM at the other end (`sundog.actors.api.in_flight.LLM`)."""
 
     def __init__(self, server: Ref[ToServer], streams: Streams) -> None:
         self._server = server
@@ -120,7 +120,9 @@ class RemoteLLM:
 
 
 class RemoteAnswerControl:
-    """The orders of operators, carried out at every door (`sundog.actors.api.in_flight.AnswerControl`)."""
+    """Proxy of operators' orders, which are carried out at every door
+    (`sundog.actors.api.in_flight.AnswerControl`).
+    """
 
     def __init__(self, server: Ref[ToServer]) -> None:
         self._server = server
@@ -142,7 +144,9 @@ class RemoteAnswerControl:
 
 
 class RemoteExposition:
-    """/metrics, which the server counts for all doors (`sundog.actors.api.exposition.Exposition`)."""
+    """Proxy of /metrics, which the server counts for all doors
+    (`sundog.actors.api.exposition.Exposition`).
+    """
 
     def __init__(self, server: Ref[ToServer]) -> None:
         self._server = server
@@ -169,7 +173,9 @@ class RemoteExposition:
 
 
 class RemoteLive:
-    """The live page's events (`sundog.actors.api.live.LiveEvents`)."""
+    """Proxy of the limits, which the server counts for all doors
+    (`sundog.actors.api.limits.ConcurrencyLimits`).
+    """
 
     def __init__(self, server: Ref[ToServer], draining: trio.Event) -> None:
         self._server = server
@@ -180,7 +186,7 @@ class RemoteLive:
 
 
 class RemoteLimits:
-    """The limits that are counted for all doors together (`sundog.actors.api.limits.ConcurrencyLimits`)."""
+    """Limits counted for all doors together (`sundog.actors.api.limits.ConcurrencyLimits`)."""
 
     def __init__(self, server: Ref[ToServer]) -> None:
         self._server = server
@@ -203,7 +209,7 @@ class RemoteLimits:
 
 
 class LinkedServer:
-    """All that a door needs of the server."""
+    """Everything that a door needs of the server."""
 
     def __init__(
         self,
@@ -223,7 +229,7 @@ class LinkedServer:
         self._keys: ApiKeys | None = None
 
     async def keys(self) -> ApiKeys | None:
-        """Return the keys that the server lets in; they change when it orders a new fetch."""
+        """Return the server's allowed keys; they change when it orders a reload."""
         content = (await self._server.ask(Fetch("keys", ""))).content
         if content and self._keys is not None:
             self._keys.replace(ApiKeys.from_json(content))

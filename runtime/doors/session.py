@@ -1,7 +1,7 @@
-"""The DoorSession: one door's address of the graph, in the server's process.
+"""DoorSession: one door's representative in the server's process.
 
-Laws: the graph never waits for a door, whose unread deltas merge; what a door has asked for is cancelled when
-the door is gone.
+Laws: the graph never waits for a door, whose unread deltas merge; a door's requests are cancelled when the
+door is gone.
 """
 
 from collections.abc import Awaitable, Callable
@@ -50,11 +50,11 @@ R = TypeVar("R")
 Q = TypeVar("Q")
 
 MOST_UNSENT_BYTES = 2**22
-"""The most bytes that may wait for a door that does not read; then deltas merge until it does."""
+"""Most bytes that may be unsent to a door; beyond that, deltas are merged."""
 
 
 class SharedServer(Protocol):
-    """The parts of a server that all doors share."""
+    """Parts of a server that all doors share."""
 
     async def fetch(self, fetch: Fetch) -> Fetched: ...
 
@@ -67,23 +67,22 @@ class SharedServer(Protocol):
 
 
 class DoorSession(Actor[ToServer]):
-    """Asks the graph what its door asks, and sends what is new in the door's streams, once a step."""
+    """Submits a door's requests to the graph, and sends the new output of its streams once a step."""
 
     def __init__(self, number: int, llm: Ref[FromClients], server: SharedServer) -> None:
         super().__init__(f"door-session-{number}")
         self._llm = llm
         self._server = server
         self.nursery: trio.Nursery | None = None
-        """The nursery in which it waits for what takes a while."""
+        """Nursery for waits that must not block the session."""
         self._streams: dict[int, tuple[str, DeltaStream]] = {}
         self._num_unfinished: dict[str, int] = {}
-        """The choices of each request that have not ended."""
         self._held_limits: dict[int, Release] = {}
-        """The places under limits that the door has taken, by its tickets."""
+        """Counts under limits that the door holds, by ticket."""
         self._due: list[int] = []
         self._is_due = trio.Event()
         self.ready: Reply[Ready | CannotListen] = Reply()
-        """The reply that says whether the door listens."""
+        """Reply with the door's port, or why it cannot listen."""
 
     def handle(self, message: ToServer) -> Handled:
         match message:
@@ -122,7 +121,9 @@ class DoorSession(Actor[ToServer]):
         return reply
 
     def _request(self, message: Ask[Q, R]) -> Reply[R]:
-        """Ask the graph, which may have ended: an aborted server ends all of it at once."""
+        """Send a request to the graph; a graph that has ended, because the server was aborted, gives an
+        error.
+        """
         try:
             return self._llm.request(message)  # type: ignore[arg-type]  # a Q is one of its messages
         except ActorDied as error:
@@ -161,7 +162,7 @@ class DoorSession(Actor[ToServer]):
         accepted: Accepted | Refused | None,
         error: BaseException | None,
     ) -> None:
-        """Answer before the first delta: deltas are sent by a task."""
+        """Reply to the door before the first delta, which another task sends."""
         if not isinstance(accepted, Accepted):
             self._num_unfinished.pop(_name(asked), None)
             return taken.take_answer(accepted, error)
@@ -175,7 +176,7 @@ class DoorSession(Actor[ToServer]):
         self._is_due.set()
 
     async def send_deltas(self, door: Ref[ToDoor], link: Link) -> None:
-        """Send what is new, as soon as its writer has written all of it, until cancelled."""
+        """Send new output to the door, again each time it has been written to the link, until cancelled."""
         while True:
             await self._is_due.wait()
             await link.flush(MOST_UNSENT_BYTES)
@@ -195,7 +196,7 @@ class DoorSession(Actor[ToServer]):
         return StreamNews(number, delta)
 
     def leave(self) -> None:
-        """The door is gone, and `send_deltas` with it: cancel what it asked for, free what it took."""
+        """Cancel the requests and release the counts of a door that is gone."""
         for name in list(self._num_unfinished):
             self._cancel(name)
         for ticket in list(self._held_limits):

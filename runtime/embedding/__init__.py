@@ -1,1 +1,1 @@
-"""Models that make a vector of a text: how a folder says so, the pass, and the backend that serves it."""
+"""Embedding models: how a folder declares one, the forward pass, and the backend."""

@@ -1,7 +1,7 @@
-"""The backend of vectors: each prompt whole in one step, nothing kept of it afterwards.
+"""Embedding backend: each prompt is computed whole in one step, and nothing of it is kept.
 
-A step is one pass over whole prompts by the library's own layers, and the pooling of their states. Blocks are
-counted by the scheduler and hold nothing: they bound how much is computed at once.
+A step is one pass over whole prompts by the library's own layers, and the pooling of their states. The
+scheduler counts blocks, which hold nothing: they limit how much is computed at once.
 
 Shapes: N prompts, L tokens of the longest, H width of a state, W width of a vector.
 """
@@ -27,13 +27,13 @@ from sundog.runtime.host.threads import set_threads
 from sundog.runtime.model.loader import load_bare
 
 MOST_PADDING = 1.25
-"""The most tokens with padding, over those without, that a pass of several prompts may have."""
+"""Largest ratio of tokens with padding to those without, in a pass of several prompts."""
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"Tanh": torch.tanh, "Identity": lambda x_NW: x_NW}
 
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """A dense layer behind the pooling, as sentence-transformers keeps it."""
+    """Dense layer after the pooling, in sentence-transformers' format."""
 
     weight_OI: Tensor
     bias_O: Tensor | None
@@ -44,7 +44,7 @@ class Projection:
 
 
 class Encoder:
-    """A loaded model that makes vectors of prompts, in float32 from the states on."""
+    """Loaded embedding model, in float32 from the states on."""
 
     def __init__(
         self, folder: Path, settings: EmbeddingSettings, *, device: str = "cpu", dtype: str = "auto"
@@ -63,7 +63,9 @@ class Encoder:
             raise LoadError(f"{folder} makes no vectors: {first_line(error)}") from error
 
     def vectors(self, prompts: Sequence[Sequence[int]]) -> list[Tensor]:
-        """A vector [W] for each prompt, neither cut nor scaled. Prompts of like lengths share a pass."""
+        """Return a vector [W] for each prompt, neither cut nor scaled. Prompts of similar lengths share a
+        pass.
+        """
         order = sorted(range(len(prompts)), key=lambda at: len(prompts[at]))
         found: dict[int, Tensor] = {}
         for group in _groups([len(prompts[at]) for at in order]):
@@ -91,7 +93,7 @@ class Encoder:
 
 
 def pooled(states_NLH: Tensor, mask_NL: Tensor, pooling: PoolingType) -> Tensor:
-    """Return a state for each prompt [N, H]; `mask_NL` is 1 where there is a token, prompts begin at 0."""
+    """Return a state for each prompt [N, H]; `mask_NL` is 1 for tokens, prompts begin at 0."""
     if pooling is PoolingType.CLS:
         return states_NLH[:, 0]
     if pooling is PoolingType.LAST:
@@ -102,7 +104,7 @@ def pooled(states_NLH: Tensor, mask_NL: Tensor, pooling: PoolingType) -> Tensor:
 
 
 def _groups(lengths: Sequence[int]) -> list[list[int]]:
-    """Group neighbours of an ascending list so that padding adds little."""
+    """Group neighbours of an ascending list of lengths so that padding adds few tokens."""
     groups: list[list[int]] = []
     total = 0
     for at, length in enumerate(lengths):
@@ -120,7 +122,7 @@ def _takes(function: Callable[..., object], name: str) -> bool:
 
 
 def _default(model: PreTrainedModel) -> PoolingType:
-    """vLLM's: the first token of an encoder, the last of a decoder."""
+    """Return vLLM's default: the first token of an encoder, the last of a decoder."""
     from transformers.models.auto.modeling_auto import (
         MODEL_FOR_CAUSAL_LM_MAPPING,
         MODEL_FOR_MASKED_LM_MAPPING,
@@ -147,7 +149,7 @@ NOT_A_NUMBER = "its vector has something other than numbers"
 
 
 class EmbeddingBackend:
-    """An encoder or a decoder of transformers that answers with a prompt's vector.
+    """Backend that answers with a prompt's vector, by an encoder or decoder of transformers.
 
     The scheduler must give prompts whole (no chunks, no cached prefixes), and a prompt's step ends it.
     """
@@ -175,7 +177,7 @@ class EmbeddingBackend:
         self._admitted: dict[str, Admission] = {}
 
     async def load(self) -> Capacity:
-        """Read the weights; raises ConfigError where that fails."""
+        """Read the weights; raises ConfigError if that fails."""
         self._encoder = await run_blocking(self._load)
         return Capacity(self._num_blocks, self._block_size)
 
@@ -185,7 +187,7 @@ class EmbeddingBackend:
         return Encoder(self._folder, self._settings, device=self._device, dtype=self._dtype)
 
     async def execute(self, batch: Batch) -> StepResult:
-        """Vectors of the prompts that the batch computes; a row that is not finite fails alone."""
+        """Return the vectors of the batch's prompts; a row that is not finite fails alone."""
         if self._encoder is None:
             raise RuntimeError("execute before load")
         for name in (*batch.finished, *batch.preempted):
@@ -222,6 +224,5 @@ class EmbeddingBackend:
         return x_W.numpy().astype("<f4").tobytes() if bool(x_W.isfinite().all()) else None
 
     async def close(self) -> None:
-        """Release the weights of the model."""
         self._encoder = None
         self._admitted.clear()

@@ -1,6 +1,7 @@
-"""The way a folder makes vectors: by sentence-transformers' files (`modules.json`, `1_Pooling`), or vLLM's.
+"""Embedding settings of a folder: sentence-transformers' files (`modules.json`, `1_Pooling`), or vLLM's
+defaults.
 
-A folder that says more than pooling, products and scaling to length 1 is refused by name.
+A folder with more than pooling, dense layers and scaling to length 1 is refused by name.
 """
 
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from sundog.actors.core.config import ConfigError
 from sundog.runtime.checkpoint.facts import DECODERS, LoadError, read_json, read_list
 
 PARTS = ("Transformer", "Pooling", "Dense", "Normalize")
-"""The modules of sentence-transformers that are read, by the last part of their type."""
+"""Supported modules of sentence-transformers, by the last part of their type."""
 
 SHIFTED = (
     "camembert",
@@ -23,7 +24,7 @@ SHIFTED = (
     "xlm-roberta",
     "xlm-roberta-xl",
 )
-"""Kinds whose positions begin behind that of the padding token, so that they have fewer than they say."""
+"""Model types whose positions begin after that of the padding token, so that fewer are usable."""
 
 
 MODES = {
@@ -36,9 +37,10 @@ MODE_NAMES = {"cls": PoolingType.CLS, "mean": PoolingType.MEAN, "lasttoken": Poo
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingSettings:
-    """The treatment of the last layer's states. `pooling` None: the architecture's default.
+    """Treatment of the last layer's states. `pooling` None: the architecture's default.
 
-    `projections` are the folders of dense layers, in order; `dimensions` is for requests that do not say.
+    `projections` are the folders of dense layers, in order; `dimensions` applies to requests without their
+    own.
     """
 
     pooling: PoolingType | None = None
@@ -50,7 +52,7 @@ class EmbeddingSettings:
 
 
 def makes_vectors(folder: Path) -> bool:
-    """True if the folder is served for vectors unless told otherwise: as vLLM, by its files or its class."""
+    """Return whether the folder is an embedding model by its files or class, as in vLLM."""
     if any(kind == "Pooling" for kind, _ in _modules(folder)):
         return True
     names = read_json(folder / "config.json").get("architectures")
@@ -59,7 +61,7 @@ def makes_vectors(folder: Path) -> bool:
 
 
 def read_settings(folder: Path, given: PoolerConfig | None = None) -> EmbeddingSettings:
-    """The folder's settings, and instead of them those of `--pooler-config`; LoadError says what is wrong."""
+    """Return the folder's settings, overridden by `--pooler-config`; LoadError names the fault."""
     settings = EmbeddingSettings()
     modules = _modules(folder)
     if modules:
@@ -89,7 +91,7 @@ def read_settings(folder: Path, given: PoolerConfig | None = None) -> EmbeddingS
 
 
 def _modules(folder: Path) -> list[tuple[str, Path]]:
-    """Return kind and folder of each module, in order; none without `modules.json`."""
+    """Return kind and folder of each module, in order; empty if there is no `modules.json`."""
     file = folder / "modules.json"
     try:
         rows = [row for row in read_list(file) if isinstance(row, dict)]
@@ -120,7 +122,7 @@ def _read_pooling(file: Path) -> PoolingType:
 
 
 def vector_sizes(folder: Path, settings: EmbeddingSettings) -> VectorSizes:
-    """Return the possible lengths of the folder's vectors; ConfigError if `dimensions` is none of them."""
+    """Return the possible lengths of the folder's vectors; ConfigError if `dimensions` is not one of them."""
     config = read_json(folder / "config.json")
     last = settings.projections[-1] if settings.projections else None
     width = read_json(last / "config.json").get("out_features") if last else _width(config)
@@ -141,7 +143,7 @@ def _width(config: dict[str, object]) -> object:
 
 
 def longest_prompt(folder: Path, settings: EmbeddingSettings, positions: int | None) -> int | None:
-    """The longest prompt of a model with that many positions; None if nothing says."""
+    """Return the longest prompt of a model with this many positions; None if unknown."""
     config = read_json(folder / "config.json")
     if positions is not None and config.get("model_type") in SHIFTED:
         pad = config.get("pad_token_id", 1)

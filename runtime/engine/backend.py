@@ -1,4 +1,4 @@
-"""The torch backend: it launches an engine's steps and returns their results to the actors."""
+"""Torch backend: launches an engine's steps and returns their results to the actors."""
 
 import gc
 import logging
@@ -92,7 +92,7 @@ class TorchBackend(ModelLoader):
         self._grammars.compile_ahead(constraint)
 
     async def change_adapters(self, change: ChangeAdapters) -> Done | Refused:
-        """Load adapters, or let them go; they are read off the event loop, and used from the next step on."""
+        """Load or unload adapters; they are read off the event loop, and used from the next step on."""
         if self._loaded is None or (adapters := self._loaded.adapters) is None:
             return Refused("this server was started without adapters that come and go")
         engine = self._loaded.engine

@@ -21,7 +21,7 @@ MADV_POPULATE_WRITE = 23
 PAGE = 4096
 MOST_BYTES = 512 << 20
 AT_ONCE = 64
-"""Number of blocks between two checks of the engine's progress."""
+"""Number of blocks after which the thread checks the engine's progress again."""
 
 
 class BlocksAhead:
@@ -49,7 +49,7 @@ class BlocksAhead:
         self.begin()
 
     def begin(self) -> threading.Thread | None:
-        """Prepare blocks if fewer than half of `num_ahead` are ready; return the thread that does."""
+        """Prepare blocks if fewer than half of `num_ahead` are ready; return the thread that does so."""
         wanted = min(self._num_used + self._num_ahead // 2, self._num_blocks)
         if self._num_ready < wanted and (self._thread is None or not self._thread.is_alive()):
             self._thread = threading.Thread(target=self._make_ready, name="blocks ahead", daemon=True)
@@ -72,7 +72,7 @@ class BlocksAhead:
 
 
 def _populate(blocks: Tensor) -> str | None:
-    """Let the kernel allocate all whole pages of these blocks; return why it does not, if so."""
+    """Let the system allocate all whole pages of these blocks; return the reason if it does not."""
     begin = -(-blocks.data_ptr() // PAGE) * PAGE
     end = (blocks.data_ptr() + blocks.nbytes) // PAGE * PAGE
     return ask_kernel(begin, end - begin, MADV_POPULATE_WRITE) if begin < end else None

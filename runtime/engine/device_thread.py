@@ -1,7 +1,7 @@
 """Threads for a device that computes while the host goes on: one launches steps, another waits for them.
 
 Only the launching thread uses the engine, so that a step is launched as soon as it is requested. Replies are
-set on the event loop. When a step raises, it fails, and so does every later one.
+set on the event loop. If a step raises, it fails, and so does every later one.
 """
 
 from contextlib import suppress
@@ -39,7 +39,7 @@ class EndedStep(NamedTuple):
 
 
 class DeviceThread:
-    """The steps of one engine, in order of request. Made within the event loop."""
+    """Steps of one engine, in order of request; created within the event loop."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

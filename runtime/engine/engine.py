@@ -133,7 +133,7 @@ class Engine:
         )
 
     def _take_in(self, most: int | None = None) -> None:
-        """Record the tokens of the `most` oldest steps; None for all."""
+        """Record the tokens of the `most` oldest steps; None records those of all."""
         for flight in list(self._flights)[:most]:
             if flight.kept is None:
                 if flight.download is not None:
@@ -141,7 +141,6 @@ class Engine:
                 flight.kept = self._requests.advance(flight.step, flight.sampled)
 
     def _compute(self, flight: Flight) -> None:
-        """Compute the whole step, up to the sampled tokens."""
         step = flight.step
         if step.scored:
             logits_RV, flight.prompt_logprobs = self._model.scored_logits(step)
@@ -173,7 +172,7 @@ class Engine:
         last.write(inputs.row_R, token_R)
 
     def _chosen(self, logits_RV: Tensor, step: Step) -> Sampled:
-        """Return a token for each sampling row: chosen here, or by the rank that samples."""
+        """Return a token for each sampling row, chosen here or received from the rank that samples."""
         if self._group is None:
             return choose(logits_RV, step.choices)
         here = choose(logits_RV, step.choices) if self._group.rank.leads else Sampled()

@@ -11,6 +11,8 @@ from pathlib import Path
 from sundog.actors.config.speculative import SpeculativeConfig
 from sundog.actors.core.config import ConfigError
 from sundog.runtime.checkpoint.facts import check_context, first_line
+from sundog.runtime.checkpoint.gguf.folder import LINK, is_gguf
+from sundog.runtime.checkpoint.hub import name_of
 from sundog.runtime.model.loader import chosen_device, import_torch, load_model
 
 # Before anything that imports torch, since it sets how torch's threads wait.
@@ -42,7 +44,9 @@ from sundog.runtime.model.norms import fuse_norms
 from sundog.runtime.model.profile_run import measured
 from sundog.runtime.native.experts import split_experts
 from sundog.runtime.native.few_bits import quantise
+from sundog.runtime.native.gguf_layers import pack_weights
 from sundog.runtime.native.huge_pages import move_to_huge_pages, weight_ranges
+from sundog.runtime.native.library import kernels
 from sundog.runtime.native.linear import let_go_of_files, pack_linears
 from sundog.runtime.ranks.group import RankGroup, device_of
 from sundog.runtime.ranks.rank import RankPlace
@@ -54,15 +58,15 @@ _LOG = logging.getLogger(__name__)
 
 
 class ModelLoader:
-    """A decoder-only Hugging Face model from a local folder, on a paged cache.
+    """Decoder-only Hugging Face model from a local folder, on a paged cache.
 
-    `gpu_memory_utilization` is the share of memory for weights and cache on CUDA (0.9 if None), of
-    the available memory for the cache on the CPU (0.4 if None), which `num_sharing` engines divide.
-    `num_threads` None leaves it to the size of the model; `grammars` None refuses constraints; `adapters` are
-    folders of LoRA adapters by name. `ahead` launches a step before the one before it has ended (None: on
-    CUDA), if it is asked for by then. Of a model that ranks share, `rank` says which this is.
-    With `remarks` a line of the log says if steps take longer than they might: of equal engines one says so.
-    Every error in the settings or a folder is a ConfigError from `open`.
+    `gpu_memory_utilization` is the share of memory for weights and cache on CUDA (0.9 if None), of the
+    available memory for the cache on the CPU (0.4 if None), which `num_sharing` engines divide. `num_threads`
+    None chooses by the size of the model; `grammars` None refuses constraints; `adapters` are folders of LoRA
+    adapters by name. `ahead` launches a step before the previous one has ended (None: on CUDA), if it is
+    requested by then. `rank` is this process's rank if ranks share the model. With `remarks` slow
+    configurations are logged; only one of equal engines does so. Every error in the settings or a folder is a
+    ConfigError from `open`.
     """
 
     def __init__(
@@ -114,7 +118,7 @@ class ModelLoader:
         self._grammars = grammars
         self._eos_token_ids = tuple(eos_token_ids)
         self._speculation = speculation
-        self._progress = LoadProgress(self._model_dir.name)
+        self._progress = LoadProgress(name_of(self._model_dir))
 
     def open(self) -> tuple[Engine, Model, int]:
         """Return the engine, its model, and the number of blocks."""
@@ -203,7 +207,7 @@ class ModelLoader:
         self._group = RankGroup(rank, device_of(rank, chosen_device(self._device)))
 
     def _say_by_layers(self, name: str, why: str) -> None:
-        """Log that steps run layer by layer, because the kernels for whole decoders do not apply."""
+        """Log why steps run layer by layer: the kernels for whole decoders do not apply."""
         if self._rank is not None:
             why = f"{self._rank.count} ranks share it, and kernels for whole decoders know no sums over ranks"
         _LOG.warning("%s is computed layer by layer: %s", name, why)
@@ -239,7 +243,7 @@ class ModelLoader:
         if self._quantization is not None:
             quantise(model, self._quantization, self._progress)
             let_go_of_files(model)
-        elif pack_linears(model, self._progress):
+        elif pack_linears(model, self._progress) and not is_gguf(folder):
             let_go_of_files(model)
         if adapters is not None:
             adapters.check_called()
@@ -248,9 +252,19 @@ class ModelLoader:
     def _read(self, folder: Path, adapters: Adapters | None) -> PreTrainedModel:
         if self._group is not None:
             return load_share(folder, self._group, dtype=self._dtype, max_model_len=self._max_model_len)
-        model = load_model(folder, device=self._device, dtype=self._dtype, max_model_len=self._max_model_len)
+        packs = is_gguf(folder) and self._quantization is None and chosen_device(self._device) == "cpu"
+        library = kernels() if packs else None
+        model = load_model(
+            folder,
+            device=self._device,
+            dtype=self._dtype,
+            max_model_len=self._max_model_len,
+            leaves_out=library is not None,
+        )
         if adapters is not None:
             adapters.attach(model)
+        if library is not None:
+            pack_weights(model, folder / LINK, library, self._progress)
         if model.device.type == "cpu":
             split_experts(model)
         return model

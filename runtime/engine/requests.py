@@ -26,14 +26,14 @@ NO_ADAPTER = "its adapter is not loaded any more: it was unloaded, or could not 
 
 
 class AdapterColumn:
-    """The numbers of the requests' adapters, by row; `numbers` is what is loaded now (`Adapters.numbers`)."""
+    """Adapter numbers of the requests, by row; `numbers` are those loaded now (`Adapters.numbers`)."""
 
     def __init__(self, numbers: Mapping[tuple[str, int], int]) -> None:
         self._numbers = numbers
         self._number = np.zeros(64, np.int64)
 
     def note(self, row: int, adapter: Adapter | None) -> bool:
-        """Note the adapter of the request that is now in `row`; False if it is not loaded."""
+        """Set the adapter of the request that is now in `row`; return False if it is not loaded."""
         if row >= len(self._number):
             self._number = np.resize(self._number, 2 * row)
         number = 0 if adapter is None else self._numbers.get((adapter.name, adapter.version))
@@ -79,7 +79,7 @@ class Prompts:
             self._num_top[request_id] = wanted  # with its first token it has had them all
 
     def caught_up(self, request_id: str) -> None:
-        """Forget the tokens of a request that decodes from now on."""
+        """Drop the tokens of a request that decodes from now on."""
         del self._known[request_id]
 
     def forget(self, request_id: str) -> None:
@@ -131,7 +131,7 @@ class Requests:
         num_rows = 64
         self._adapters = AdapterColumn({} if adapters is None else adapters)
         self.lacking: set[str] = set()
-        """The requests whose adapters are not loaded: their tokens do not count."""
+        """Requests whose adapters are not loaded: their tokens do not count."""
         self._block_size = block_size
         self._sampling = SamplingRows(seed, eos_token_ids, num_rows, grammars)
         self._drafts = drafts
@@ -209,7 +209,7 @@ class Requests:
 
     @property
     def looks_back(self) -> bool:
-        """Whether some request's next token depends on its last ones other than through the model."""
+        """Whether some request's sampling depends on its earlier tokens (penalties and similar rules)."""
         return self._drafts is not None or self._sampling.looks_back
 
     def tables(self) -> Tables:

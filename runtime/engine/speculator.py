@@ -102,7 +102,7 @@ class DraftModel:
         return tuple((name, len(tokens)) for name, tokens in found.items())
 
     def _catch_up(self, batch: Batch, step: Step, requests: Requests) -> list[Part]:
-        """Return what the step computed and the draft model has not, with newly sampled tokens."""
+        """Return the tokens that the step computed and the draft model lacks, with newly sampled ones."""
         sampled = set(step.request_ids)
         wanting = set(self._drafts.wanting(step.request_ids))
         tables, alone = requests.tables(), list[Part]()
@@ -129,7 +129,7 @@ class DraftModel:
         return [_together(list(group)) for _, group in groupby(alone, key=_shape)]
 
     def _start(self, name: str, known: Ints) -> int:
-        """Return the first token to compute: correct drafts have been computed already."""
+        """Return the first token to compute; drafts that proved correct are computed already."""
         start = self._computed[name]
         ahead = self._ahead[name]
         for token, draft in zip(known[start : start + len(ahead)].tolist(), ahead, strict=False):

@@ -1,1 +1,1 @@
-"""The process's own memory, threads and imports."""
+"""Memory, threads and imports of this process."""

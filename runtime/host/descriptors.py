@@ -1,4 +1,4 @@
-"""How many file descriptors this process, and those that it begins, may have."""
+"""Limit on file descriptors of this process and its children."""
 
 import resource
 
@@ -6,7 +6,7 @@ ENOUGH = 65_536
 
 
 def raise_descriptor_limit() -> None:
-    """Allow as many as the system lets, up to ENOUGH."""
+    """Raise the limit as far as the system allows, up to ENOUGH."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = ENOUGH if hard == resource.RLIM_INFINITY else min(hard, ENOUGH)
     if soft != resource.RLIM_INFINITY and soft < wanted:

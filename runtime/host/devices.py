@@ -1,6 +1,6 @@
-"""The GPUs of each replica: its own, one for each rank, by CUDA_VISIBLE_DEVICES before torch starts.
+"""GPUs of each replica: one for each rank, set by CUDA_VISIBLE_DEVICES before torch starts.
 
-Law: no two replicas have a GPU in common, and no driver is asked before a fork.
+Law: no two replicas share a GPU, and no driver is called before a fork.
 """
 
 import os
@@ -16,9 +16,9 @@ DEVICES = Path("/dev")
 
 
 def gpus_of(replicas: int, ranks: int, visible: str | None, num_gpus: int | None) -> tuple[str, ...]:
-    """Return each replica's VISIBLE: of `visible`, if the server was given that, or else of all GPUs.
+    """Return each replica's GPUs: from `visible`, if the server was given that, or else from all.
 
-    `num_gpus` None means that their number is unknown. Raises ConfigError where they are too few.
+    `num_gpus` None means that their number is unknown. Raises ConfigError if there are too few.
     """
     needed = replicas * ranks
     if visible is not None:
@@ -37,7 +37,7 @@ def gpus_of(replicas: int, ranks: int, visible: str | None, num_gpus: int | None
 
 
 def num_gpus(devices: Path = DEVICES) -> int | None:
-    """NVIDIA's GPUs of this machine, by the files of its driver; None where those do not say."""
+    """Return the number of NVIDIA GPUs by the driver's files; None if unknown."""
     found = [path.name for path in devices.glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name)]
     return len(found) or None
 
@@ -45,6 +45,6 @@ def num_gpus(devices: Path = DEVICES) -> int | None:
 def on_own_gpus(
     run: Callable[[int, socket.socket], None], gpus: Sequence[str], replica: int, connected: socket.socket
 ) -> None:
-    """The life of an engine process that sees its replica's GPUs alone, and of what it forks."""
+    """Run an engine process with only its replica's GPUs visible to it and its forks."""
     os.environ[VISIBLE] = gpus[replica]
     run(replica, connected)

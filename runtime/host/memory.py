@@ -1,7 +1,7 @@
-"""The process's memory for tensors: what a step frees is kept for the next.
+"""Process memory for tensors: what a step frees is kept for the next.
 
-Not on huge pages from the start, as torch can (`THP_MEM_ALLOC_ENABLE=1`): that makes loading half as slow
-again where the host gives a virtual machine its memory page by page. Weights move later (huge_pages.py).
+Huge pages from the start (torch's `THP_MEM_ALLOC_ENABLE=1`) are not used: they make loading half as slow
+again on virtual machines whose host gives memory page by page. Weights move later (huge_pages.py).
 """
 
 import ctypes
@@ -13,16 +13,16 @@ from contextlib import suppress
 M_ARENA_MAX, M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -8, -1, -3
 KEPT_BYTES = 1 << 30
 MOST_MMAP_THRESHOLD = 32 << 20
-"""The most that glibc takes (mallopt(3))."""
+"""Largest threshold that glibc accepts (mallopt(3))."""
 LEAST_PRIORITY = 19
 HUGE_PAGE = 2 << 20
 
 
 def prepare_memory() -> None:
-    """Set it before torch is imported; where the system cannot, nothing changes.
+    """Configure the allocator before torch is imported; no effect if the system cannot.
 
-    Otherwise the logits and every large buffer of a step would be given back at its end, and faulted in and
-    zeroed in the next. One arena, because a thread's own gives back whatever is larger than 32 MiB.
+    Otherwise the logits and every large buffer of a step would be returned at its end, and faulted in and
+    zeroed in the next. One arena, because a thread's own returns everything larger than 32 MiB.
     """
     if (libc := _glibc()) is not None:
         libc.mallopt(M_ARENA_MAX, 1)
@@ -31,20 +31,20 @@ def prepare_memory() -> None:
 
 
 def give_back_free() -> None:
-    """Give what is free to the system: once weights are packed, their first copies."""
+    """Return free memory to the system, such as the first copies of packed weights."""
     if (libc := _glibc()) is not None:
         libc.malloc_trim(0)
 
 
 def ran_out_of_memory(error: BaseException) -> bool:
-    """True for what Python, torch on a device and torch on a CPU raise where memory runs out."""
+    """Return whether an error means that memory ran out, in Python, or in torch on a device or CPU."""
     import torch
 
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
 
 
 def ask_kernel(address: int, num_bytes: int, advice: int) -> str | None:
-    """Ask something of a range of memory (madvise(2)); why it was not done, if it was not."""
+    """Call madvise(2) for a range of memory; return why it failed, or None."""
     madvise = ctypes.CDLL(None, use_errno=True).madvise
     if madvise(ctypes.c_void_p(address), ctypes.c_size_t(num_bytes), advice):
         return os.strerror(ctypes.get_errno())
@@ -52,12 +52,14 @@ def ask_kernel(address: int, num_bytes: int, advice: int) -> str | None:
 
 
 def whole_huge_pages(address: int, num_bytes: int) -> tuple[int, int]:
-    """First and last address of the huge pages inside a range of memory; none if the last is no later."""
+    """Return the first and last address of the huge pages inside a range of memory; nothing fits unless the
+    last is greater.
+    """
     return -(-address // HUGE_PAGE) * HUGE_PAGE, (address + num_bytes) // HUGE_PAGE * HUGE_PAGE
 
 
 def give_way() -> None:
-    """Let all other threads go before this one."""
+    """Give this thread the lowest priority, so that all others run first."""
     with suppress(OSError):  # then this is as urgent as all else
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_PRIORITY)
 

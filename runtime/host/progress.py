@@ -1,6 +1,6 @@
-"""The progress of what takes long before a server is ready, as lines of the log.
+"""Progress of slow startup work, as log lines.
 
-A line says what is being done, once that has gone on for a moment; quick loads say nothing.
+A line is printed only for work that has lasted a moment; quick loads print nothing.
 """
 
 import logging
@@ -17,12 +17,12 @@ T = TypeVar("T")
 
 
 def show_progress() -> None:
-    """Show the lines of progress in this process, which shows only warnings otherwise."""
+    """Show the progress lines in this process, which otherwise shows only warnings."""
     _LOG.setLevel(logging.INFO)
 
 
 class LoadProgress:
-    """Keeps a text of what is done while `name` loads, and says it as it changes."""
+    """Progress of loading `name`, logged as it changes."""
 
     def __init__(self, name: str, doing: str = "") -> None:
         self._name = name
@@ -30,11 +30,11 @@ class LoadProgress:
         self._said = ""
 
     def stage(self, doing: str) -> None:
-        """Note what is done from now on."""
+        """Set the current stage."""
         self._doing = doing
 
     def each(self, doing: str, sized: Iterable[tuple[T, int]]) -> Iterator[T]:
-        """Go through items with their sizes in bytes, and note which share of all is done."""
+        """Iterate over items with sizes in bytes, and record what share of the bytes is done."""
         left = deque(sized)
         all_bytes, done_bytes = max(1, sum(size for _, size in left)), 0
         while left:  # which lets go of each item
@@ -45,14 +45,14 @@ class LoadProgress:
             done_bytes += size
 
     def say(self) -> None:
-        """Log a line if something else is done than at the last one."""
+        """Log a line if the progress changed since the last one."""
         if self._doing and self._doing != self._said:
             self._said = self._doing
             _LOG.info("loading %s: %s", self._name, self._doing)
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Say inside, once a second, what is done. Its thread has ended when this is left."""
+        """Log progress once a second inside; its thread ends on exit."""
         is_over = threading.Event()
 
         def look() -> None:

@@ -1,8 +1,8 @@
-"""Pythons that this one starts: they import the same packages, and nothing from the current folder.
+"""Python child processes with the same packages, and nothing imported from the current folder.
 
-`python -m` puts the current folder first in `sys.path`, so that a `runtime.py` or a `json.py` that lies there
-would be imported in the place of ours or of the standard library. This file is started with `-P` instead, and
-runs the module.
+`python -m` puts the current folder first in `sys.path`, so that a `runtime.py` or a `json.py` there would
+replace ours or the standard library's. This file is started with `-P` instead, which prevents that, and runs
+the module.
 """
 
 import os
@@ -16,13 +16,13 @@ SAFE_PATH = "PYTHONSAFEPATH"
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
-    """Return the command that runs a module of ours in a Python like this one, wherever it is started."""
+    """Return the command that runs a module of ours in a Python like this one, from any folder."""
     return [sys.executable, "-P", os.path.abspath(__file__), module, *arguments]
 
 
 @contextmanager
 def safe_path() -> Iterator[None]:
-    """Keep the current folder out of Pythons that begin inside.
+    """Keep the current folder out of child Pythons that start inside.
 
     The standard library starts them with `-c`, which puts that folder first; `sys.path` follows later.
     """
@@ -38,9 +38,9 @@ def safe_path() -> Iterator[None]:
 
 
 def _find_ours() -> None:
-    """Put the folder of this package first in `sys.path`, unless Python finds the package there without that.
+    """Put the folder of this package first in `sys.path`, unless Python already finds the package.
 
-    A source folder that is not installed was found by the starting process in the folder it was started in.
+    The parent found an uninstalled source folder as its current folder.
     """
     ours = os.path.abspath(__file__)  # sundog/runtime/host/python.py, where sundog/runtime may be a link
     for _ in range(3):

@@ -1,1 +1,1 @@
-"""KV events over ZMQ, as vLLM publishes them: what each engine's prefix cache holds, for routers to know."""
+"""KV events over ZMQ, as vLLM publishes them: the prefix cache of each engine, for routers."""

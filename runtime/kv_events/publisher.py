@@ -1,16 +1,15 @@
-"""The KvEventPublisher is a listener that publishes what each engine's prefix cache holds, in vLLM's frames.
+"""KvEventPublisher: a listener that publishes changes of each engine's prefix cache, in vLLM's frames.
 
-Law: a reader that folds all batches of an engine, in order, knows which blocks it can find there. A cache
-that is lost with its engine is cleared.
+Law: a reader that applies all batches of an engine, in order, has its set of cached blocks. A cache that is
+lost with its engine is cleared.
 
-An engine has two sockets: PUB for what happens, ROUTER for what somebody missed. Published are the topic, the
-number of the batch in eight bytes, and the batch. Asked for is the number of the first batch wanted; answers
-are batches in the same frames behind an empty one, then the number -1 alone.
+An engine has two sockets: PUB for changes, ROUTER for replays. Published are the topic, the number of the
+batch in eight bytes, and the batch. A replay request is the number of the first batch wanted; answers are
+batches in the same frames after an empty one, then the number -1 alone.
 
 A batch is an array in msgpack, and each event a map that names its type. Fields and their order are those of
-`vllm/distributed/kv_events.py` in 0.32; what Sundog has none of (groups of layers, other tiers of memory) is
-left out, as there. Block hashes are whole numbers of 64 bits, the end of the key, as vLLM publishes them
-unless told otherwise.
+`vllm/distributed/kv_events.py` in 0.32; fields that Sundog lacks (groups of layers, other tiers of memory)
+are left out, as there. Block hashes are whole numbers of 64 bits, the end of the key, as in vLLM by default.
 """
 
 import logging
@@ -34,11 +33,11 @@ log = logging.getLogger("sundog.kv_events")
 
 END = (-1).to_bytes(8, "big", signed=True)
 POLL_MS = 200
-"""The time, in ms, in which the thread that answers sees that it is to end."""
+"""Milliseconds after which the answering thread checks whether to end."""
 
 
 class EngineSockets:
-    """Sends batches at once, and keeps the last ones; a thread sends them again to readers that ask."""
+    """Publisher that sends batches at once and stores the last ones; a thread replays them to readers."""
 
     def __init__(self, config: KvEventsConfig, rank: int, context: "zmq.Context[zmq.Socket[bytes]]") -> None:
         self._topic = config.topic.encode()
@@ -60,14 +59,14 @@ class EngineSockets:
             self._answering.start()
 
     def send(self, batch: bytes) -> None:
-        """Publish a batch; never waits: a reader that is too slow misses it, and can ask for it again."""
+        """Publish a batch without waiting: a slow reader misses it, and can request a replay."""
         with self._lock:
             number, self._number = self._number, self._number + 1
             self._kept.append((number, batch))
         self._pub.send_multipart((self._topic, number.to_bytes(8, "big"), batch))
 
     def close(self) -> None:
-        """Send what is still to be sent, within a second."""
+        """Send what is still queued, within a second."""
         self._is_over.set()
         if self._router is not None:
             self._answering.join()
@@ -96,7 +95,7 @@ class EngineSockets:
 
 
 def _attach(socket: "zmq.Socket[bytes]", endpoint: str) -> str:
-    """Bind or connect; the address, with the port that was free. Raises ConfigError where it cannot."""
+    """Bind or connect; return the address with the actual port. Raises ConfigError if it cannot."""
     try:
         if not is_bound(endpoint):
             socket.connect(endpoint)
@@ -112,7 +111,7 @@ GPU = "GPU"
 
 
 class BlockStored(msgspec.Struct, tag=True, omit_defaults=True):
-    """Blocks can be found from now on."""
+    """Blocks entered the cache."""
 
     block_hashes: list[int]
     parent_block_hash: int | None
@@ -131,7 +130,7 @@ class BlockStored(msgspec.Struct, tag=True, omit_defaults=True):
 
 
 class BlockRemoved(msgspec.Struct, tag=True, omit_defaults=True):
-    """Blocks can be found no more."""
+    """Blocks left the cache."""
 
     block_hashes: list[int]
     medium: str | None
@@ -139,14 +138,14 @@ class BlockRemoved(msgspec.Struct, tag=True, omit_defaults=True):
 
 
 class AllBlocksCleared(msgspec.Struct, tag=True, omit_defaults=True):
-    """The event that no block is cached any longer: none can be found."""
+    """The whole cache was cleared."""
 
 
 Event = BlockStored | BlockRemoved | AllBlocksCleared
 
 
 class EventBatch(msgspec.Struct, array_like=True, omit_defaults=True):
-    """The events of a step; `ts` is in Unix seconds."""
+    """Events of a step; `ts` is in Unix seconds."""
 
     ts: float
     events: list[Event]
@@ -154,7 +153,7 @@ class EventBatch(msgspec.Struct, array_like=True, omit_defaults=True):
 
 
 def events_of(changes: Sequence[KvBlocks], block_size: int, lora_ids: dict[str, int]) -> Iterator[Event]:
-    """The changes as events, those that follow each other as one; an adapter gets a number when it is new."""
+    """Yield the changes as events, consecutive ones merged; a new adapter gets a number."""
     removed: list[int] = []
     for blocks in changes:
         if not blocks.is_stored and blocks.keys:
@@ -169,7 +168,7 @@ def events_of(changes: Sequence[KvBlocks], block_size: int, lora_ids: dict[str, 
 
 
 def block_hash(key: object) -> int:
-    """The last eight bytes of a block's key, as a number."""
+    """Return the last eight bytes of a block's key as a number."""
     assert isinstance(key, bytes), "keys are hashed where tokens are known"
     return int.from_bytes(key[-8:], "big")
 
@@ -191,14 +190,16 @@ def _stored(blocks: KvBlocks, block_size: int, lora_ids: dict[str, int]) -> Bloc
 
 
 def _extra_keys(adapter: Adapter | None, blocks: KvBlocks) -> list[tuple[str, ...] | None]:
-    """Return what each block's key depends on besides its tokens: adapter, and salt in the first."""
+    """Return what each block's key depends on besides tokens: the adapter and, for the first block, the
+    salt.
+    """
     own = () if adapter is None else (adapter.name,)
     salted = own if blocks.cache_salt is None else (*own, blocks.cache_salt)
     return [(salted if index == 0 else own) or None for index in range(len(blocks.keys))]
 
 
 class KvEventPublisher(Actor[Heard]):
-    """Publishes a batch for each step in which a cache has changed, on the sockets of its engine."""
+    """Publishes a batch for each step that changed a cache, on the sockets of its engine."""
 
     def __init__(self, sockets: list[EngineSockets], block_size: int, first_rank: int) -> None:
         super().__init__("kv-event-publisher")
@@ -225,7 +226,7 @@ class KvEventPublisher(Actor[Heard]):
 def kv_event_publisher(
     config: KvEventsConfig, num_replicas: int, block_size: int, first_rank: int = 0
 ) -> Iterator[tuple[KvEventPublisher, list[str]]]:
-    """The listener, and the addresses at which it publishes; raises ConfigError for one that is taken."""
+    """Yield the listener and its addresses; raises ConfigError for an address in use."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     sockets: list[EngineSockets] = []
     try:

@@ -1,1 +1,1 @@
-"""Keys and values of prompts on their way from the cache of one engine process to that of another."""
+"""Transfers of prompts' keys and values between the caches of engine processes."""

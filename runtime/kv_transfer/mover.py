@@ -1,9 +1,9 @@
-"""The mover: carries blocks from engine process to engine process, as `sim/fleet/links.py` lets them pass.
+"""Mover: carries blocks between engine processes, with the timing rules of `sim/fleet/links.py`.
 
 It lives in the server, behind the Router. A part is read at one port and written at the other, then the next:
-transfers under way take turns, and go wherever engines are, over the links that they have with the server.
-A transfer whose engine dies is refused, as one that gets lost in a simulation. Faults slow the links of an
-engine down, cut them off, and lose transfers: what they change holds from the next part on.
+current transfers take turns, over the links between engines and server, wherever the engines are. A transfer
+whose engine dies is refused, like one lost in a simulation. Faults slow an engine's links, cut them, and lose
+transfers, from the next part on.
 """
 
 import logging
@@ -22,7 +22,9 @@ log = logging.getLogger("sundog")
 
 
 class KvTransfer:
-    """A transfer under way: `num_moved` of its blocks have been written, more go since `part_begin_s`."""
+    """Current transfer: `num_moved` of its blocks have been written, the next part began at
+    `part_begin_s`.
+    """
 
     __slots__ = ("begin_s", "fetch", "num_moved", "part_begin_s", "reply")
 
@@ -37,7 +39,7 @@ Part = TypeVar("Part", KvPart, Done)
 
 
 class PartMoved(NamedTuple):
-    """The mover tells itself that a part was read, or `written`, or why it was not."""
+    """Message of the mover to itself: a part was read, or `written`, or the reason why not."""
 
     transfer: KvTransfer
     answer: KvPart | Done | None
@@ -46,38 +48,40 @@ class PartMoved(NamedTuple):
 
 
 class NextPart(NamedTuple):
-    """The mover tells itself that the links have had their time for a part of a transfer."""
+    """Message of the mover to itself: a slowed transfer may continue with its next part."""
 
     transfer: KvTransfer
 
 
 class KvMover(Actor[FetchKv | CeaseFetch | PartMoved | NextPart]):
-    """Moves blocks for a Router between the ports of its engines; by `seed` faults choose what they lose."""
+    """Actor that moves blocks for a Router between its engines' ports; `seed` decides which transfers faults
+    lose.
+    """
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__("kv-mover")
         self._seed = seed
         self._loss_rates: list[float] = []
         self._pace: dict[int, float] = {}
-        """The part of its pace that an engine's links have, where a fault slows them down."""
+        """Speed of an engine's links as a share of the normal one, under a fault."""
         self._cut_off: list[KvTransfer] = []
         self._ports: dict[int, Ref[ReadKv | WriteKv]] = {}
         self._under_way: dict[str, KvTransfer] = {}
         self.totals = KvTransferTotals()
 
     def connect(self, replica: int, port: Ref[ReadKv | WriteKv]) -> None:
-        """Learn the port of an engine that comes up, in the place of the one before."""
+        """Set the port of an engine that came up, replacing the previous one."""
         self._ports[replica] = port
 
     def slow_down(self, replica: int, part: float) -> None:
-        """Let an engine send and receive at this part of its pace from now on; 0 cuts it off."""
+        """Set the speed of an engine's links as a share of the normal one; 0 cuts them."""
         self._pace[replica] = part
         waiting, self._cut_off = self._cut_off, []
         for transfer in waiting:
             self.tell_self(NextPart(transfer))
 
     def lose(self, rate: float, *, more: bool) -> None:
-        """Lose this share of the transfers, `more` than what is lost already, or no more."""
+        """Begin (`more`) or end losing this share of the transfers."""
         (self._loss_rates.append if more else self._loss_rates.remove)(rate)
 
     def handle(self, message: FetchKv | CeaseFetch | PartMoved | NextPart) -> Handled:

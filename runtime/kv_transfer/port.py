@@ -1,8 +1,8 @@
-"""The port of an engine process: others read blocks of its cache there, and fill blocks.
+"""KvPort of an engine process: reads and fills blocks of its cache for others.
 
-Law: a message is done when it has been delivered, and waits for nothing. So what comes behind it over the
-same link, such as a `Withdraw` that gives the blocks to another request, finds it done. Steps go on
-meanwhile: they touch neither blocks that are kept for a transfer nor those that one fills.
+Law: a message is executed when it is delivered, without waiting. So it is done before a later message on the
+same link, such as a `Withdraw` that frees the blocks for another request. Steps go on meanwhile: they touch
+neither blocks kept for a transfer nor those being filled.
 """
 
 from collections.abc import Sequence
@@ -13,28 +13,28 @@ from sundog.actors.messages import Done
 from sundog.runtime.kv_transfer.messages import KvPart, ReadKv, WriteKv
 
 PART_BYTES = 2**20
-"""The most bytes in one message, unless one block has more: no other message waits long for it."""
+"""Most bytes in one message, unless one block has more, so that other messages do not wait long."""
 
 
 @runtime_checkable
 class MovesKv(Protocol):
-    """The interface of a Backend whose blocks can be read and filled while its steps go on."""
+    """Backend whose blocks can be read and filled while its steps go on."""
 
     def kv_block_bytes(self) -> int:
-        """The bytes of a block, over all layers."""
+        """Return the bytes of a block over all layers."""
         ...
 
     def read_kv(self, block_ids: Sequence[int]) -> bytes:
-        """Return what blocks hold, layer by layer."""
+        """Return the contents of blocks, layer by layer."""
         ...
 
     def write_kv(self, block_ids: Sequence[int], data: bytes) -> None:
-        """Fill blocks with what `read_kv` of such a backend has returned."""
+        """Fill blocks with the result of another backend's `read_kv`."""
         ...
 
 
 class KvPort(Actor[ReadKv | WriteKv]):
-    """Reads and fills blocks of the cache in its process."""
+    """Actor that reads and fills blocks of the cache in its process."""
 
     def __init__(self, name: str, backend: MovesKv) -> None:
         super().__init__(name)

@@ -1,4 +1,4 @@
-"""Reading one streamed answer: when its parts came, how it ended, what the server counted."""
+"""Reader of one streamed answer: times of its parts, its end, and the server's counts."""
 
 import json
 from array import array
@@ -19,7 +19,7 @@ MOST_ERROR_BYTES = 1 << 16
 
 
 async def read_answer(response: httpx.Response, outcome: Outcome, start_s: float) -> None:
-    """Read to the end of the answer. Raises RequestFailed for whatever is not a whole stream."""
+    """Read to the end of the answer. Raises RequestFailed unless it is a whole stream."""
     if response.status_code != 200:
         await _refusal(response, outcome)
         return
@@ -46,11 +46,11 @@ class _AnswerReader:
         self._reason: str | None = None
         self._usage: dict[str, Any] | None = None
         self._said_s = array("d")
-        """The times at which chunks came that say something."""
+        """Times of chunks with text."""
         self.is_done = False
 
     def take(self, event: bytes, now_s: float) -> None:
-        """Take in one event of the stream; what follows the last one is passed over."""
+        """Add one event of the stream; events after the last are ignored."""
         if self.is_done:
             return
         if event == b"[DONE]":
@@ -69,7 +69,7 @@ class _AnswerReader:
             self._reason = choice.get("finish_reason") or self._reason
 
     def finish(self) -> None:
-        """Take in the end of the stream."""
+        """Check that the stream ended properly."""
         outcome = self._outcome
         if self._reason is None:
             raise RequestFailed(
@@ -113,7 +113,7 @@ async def _refusal(response: httpx.Response, outcome: Outcome) -> None:
 
 
 def parsed(text: bytes) -> dict[str, Any]:
-    """A JSON object; raises RequestFailed for anything else."""
+    """Parse a JSON object; raises RequestFailed for anything else."""
     try:
         body = json.loads(text)
     except ValueError:
@@ -132,7 +132,7 @@ def said_by(body: bytes) -> str:
 
 
 def message_of(body: dict[str, Any]) -> str:
-    """The message of an error as OpenAI, vLLM and others spell it."""
+    """Return the message of an error in the format of OpenAI, vLLM and others."""
     error = body.get("error", body)
     said = error.get("message") or error.get("detail") if isinstance(error, dict) else error
     return _short(str(said or body).encode())

@@ -1,8 +1,8 @@
-"""Clients that ask for each row of a trace when it is due, and read the answers.
+"""Clients that send each row of a trace when it is due, and read the answers.
 
-Open loop: a request is sent at its arrival, whatever became of the others; its body is made and its
-connection opened before. Closed loop: `num_clients` clients, each of which asks as soon as it has its answer.
-A row `after` others waits for their ends, and then for its own pause, as in a replay.
+Open loop: a request is sent at its arrival, whatever happens to the others; its body is made and its
+connection opened before. Closed loop: each of `num_clients` clients sends its next request as soon as it has
+its answer. A row `after` others waits for their ends, and then for its own pause, as in a replay.
 """
 
 import math
@@ -19,11 +19,11 @@ from sundog.runtime.load.server import TargetServer
 from sundog.runtime.load.server_client import NO_CONNECTION, RequestFailed
 
 LEAD_S = 0.25
-"""The time, in seconds, before it is due at which a request is made ready."""
+"""Seconds before its time at which a request is prepared."""
 CONNECTED = ".send_request_headers.started"
-"""The event of httpx that follows when a request has its connection, and before any of it is sent."""
+"""httpx's event after a request has its connection and before it is sent."""
 GONE_S, FEWEST_FAILURES = 10.0, 5
-"""The seconds, and the attempts, without a connection after which a server is gone."""
+"""Seconds, and failed connections, after which a server counts as gone."""
 
 
 R = TypeVar("R", bound=Row)
@@ -31,14 +31,14 @@ Told = TypeVar("Told", bound=Row, contravariant=True)
 
 
 class LoadListener(Protocol[Told]):
-    """The listener that is told of each request when it is due, and when it has ended."""
+    """Functions to call when each request is due, and when it has ended."""
 
     def due(self, row: Told, outcome: Outcome, /) -> None: ...
     def ended(self, row: Told, outcome: Outcome, /) -> None: ...
 
 
 class ServerGone(Exception):
-    """Raised when no client can connect any longer."""
+    """Raised if no client can connect any longer."""
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class Clients(Generic[R]):
         self._num_failures = 0
 
     async def play(self, rows: Iterable[R], start_s: float | None = None) -> None:
-        """Ask for all rows, and wait for their ends; from `start_s` of Trio's clock, or at once.
+        """Send all rows and wait for their ends; from `start_s` of Trio's clock, or at once.
 
         Raises ServerGone.
         """
@@ -157,7 +157,7 @@ class Clients(Generic[R]):
 
 
 def headers_of(row: Row) -> dict[str, str]:
-    """Return headers for a policy's knowledge of a request, which other servers pass over."""
+    """Return headers with a request's terms for policies; other servers ignore them."""
     ttft_s, tpot_s, e2e_s = row.limits_s
     given = {
         "X-Request-Id": row.request_id,

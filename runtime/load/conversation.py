@@ -1,4 +1,4 @@
-"""A conversation with a model on a server: what was said, and the next answer as it comes."""
+"""Conversation with a model on a server: the turns so far, and the next answer as a stream."""
 
 import json
 from collections.abc import AsyncGenerator, Mapping
@@ -13,14 +13,14 @@ from sundog.runtime.load.server_client import RequestFailed, ServerClient, event
 
 
 class AnswerPart(NamedTuple):
-    """Some text of an answer, or of the reasoning before it."""
+    """Text of an answer, or of the reasoning before it."""
 
     text: str
     is_thought: bool = False
 
 
 class Conversation:
-    """Turns so far, and how answers are asked for; `fields` go with every request."""
+    """Turns so far, and the request's settings; `fields` are sent with every request."""
 
     def __init__(self, model: str, system: str | None, fields: Mapping[str, Any]) -> None:
         self._model, self._fields = model, fields
@@ -28,11 +28,10 @@ class Conversation:
         self.turns: list[dict[str, str]] = []
 
     async def say(self, client: ServerClient, text: str) -> AsyncGenerator[AnswerPart, None]:
-        """The answer to `text`, part by part. Raises RequestFailed.
+        """Send `text` and yield the answer part by part. Raises RequestFailed.
 
-        What did not begin to be answered was not said. An answer that its reader leaves is kept as far as it
-        was read, and never with its
-        reasoning: models are given none of earlier turns.
+        If no answer begins, the turn is not kept. An abandoned answer is kept as far as it was read, and
+        always without its reasoning: models are not given that of earlier turns.
         """
         asked = {"role": "user", "content": text}
         body = {

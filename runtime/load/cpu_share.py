@@ -1,4 +1,4 @@
-"""How much of a core a process has: a client that is busy is what is measured, instead of its server."""
+"""Share of a processor that a process uses: a busy client would distort the measurement of its server."""
 
 import time
 from dataclasses import dataclass
@@ -6,26 +6,26 @@ from dataclasses import dataclass
 import trio
 
 WINDOW_S = 5.0
-"""The seconds over which the busiest part of a load is looked for."""
+"""Seconds of the window for the busiest part of a load."""
 
 
 @dataclass(frozen=True, slots=True)
 class CpuShare:
-    """The processor time of a process over the time that went by: of all of it, and of its busiest part."""
+    """Processor time of a process divided by elapsed time: overall, and in its busiest window."""
 
     mean: float
     most: float
 
 
 class CpuMeter:
-    """Measures this process from when the meter is made."""
+    """Meter of this process, from its creation."""
 
     def __init__(self) -> None:
         self._begin = self._last = _now()
         self._most = 0.0
 
     async def watch(self) -> None:
-        """Look every few seconds, until cancelled."""
+        """Sample every few seconds, until cancelled."""
         while True:
             await trio.sleep(WINDOW_S)
             now = _now()

@@ -1,7 +1,7 @@
-"""Prompts of a length that was asked for, equal where a trace says that they are equal.
+"""Prompts of given lengths, with shared text where a trace has shared blocks.
 
-A prompt is a sequence of units: token ids, or words of a text. Units of a named block follow from a salt and
-the block's name alone, so that prompts which share names share text, whichever is asked first.
+A prompt is a sequence of units: token ids, or words. Units of a named block depend only on a salt and the
+block's name, so that prompts with the same names share text, in whatever order they are made.
 """
 
 import random
@@ -21,14 +21,14 @@ WORDS = tuple(
     " minute idea kid body information back parent face others level office door health person art war"
     " history party result change morning reason research girl guy moment air teacher force education".split()
 )
-"""Words that are one token each, with the space before it, in most vocabularies."""
+"""Words that are one token each, with the space before, in most vocabularies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """The parts that prompts are made of: ids of tokens, or words of `tokens_each` tokens on average.
+    """Units of prompts: token ids, or words of `tokens_each` tokens on average.
 
-    A server adds `fixed_tokens` to each prompt: those of its chat template, say.
+    A server adds `fixed_tokens` to each prompt, such as those of its chat template.
     """
 
     ids: Sequence[int] = ()
@@ -37,18 +37,18 @@ class Units:
     fixed_tokens: int = 0
 
     def count(self, num_tokens: int) -> int:
-        """Return the number of parts in a prompt of that many tokens; at least 1."""
+        """Return the number of units in a prompt of this many tokens; at least 1."""
         return max(1, round((num_tokens - self.fixed_tokens) / self.tokens_each))
 
 
 class PromptMaker:
-    """Makes the prompt of each row; the same salt gives the same prompts."""
+    """Maker of each row's prompt; the same salt gives the same prompts."""
 
     def __init__(self, units: Units, salt: str) -> None:
         self._units, self._salt = units, salt
 
     def of(self, row: Row) -> str | list[int]:
-        """The prompt of a row: a text, or token ids. O(its tokens)."""
+        """Return the prompt of a row: a text, or token ids. O(its tokens)."""
         count = self._units.count(row.num_prompt_tokens)
         if self._units.ids:
             return self._drawn(row, count, self._units.ids)

@@ -1,4 +1,4 @@
-"""The clients' view of a row of a trace, and the outcome of each request."""
+"""Row of a trace as clients need it, and the outcome of each request."""
 
 import math
 from array import array
@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 End = Literal["stop", "length", "refused", "abort", "error"]
-"""The end of a request: whole (stop, length), refused with 429, given up by its client, or broken."""
+"""End of a request: complete (stop, length), refused with 429, given up by its client, or broken."""
 
 
 class Row(Protocol):
-    """A request of a trace; see `sundog.sim.trace.record.TraceRequest`."""
+    """Request of a trace; see `sundog.sim.trace.record.TraceRequest`."""
 
     @property
     def request_id(self) -> str: ...
@@ -40,11 +40,12 @@ class Row(Protocol):
 
 @dataclass(slots=True)
 class Outcome:
-    """The client's record of one request; seconds since the run began, NaN for what never came.
+    """Client's record of one request; seconds since the run began, NaN for what never came.
 
     It was due at `due_s`, sent at `sent_s`, and ended with its last chunk, or when it broke or was given up.
-    `gaps_s` lie between chunks of the answer; a chunk may hold several tokens. The server counted
-    `num_prompt_tokens` and `num_cached_tokens`, None where it did not; `num_output_tokens` are chunks then.
+    `gaps_s` lie between chunks of the answer; a chunk may hold several tokens. The server reported
+    `num_prompt_tokens` and `num_cached_tokens`; if it did not, they are None, and `num_output_tokens` counts
+    chunks.
     """
 
     due_s: float
@@ -59,13 +60,13 @@ class Outcome:
     gaps_s: "array[float]" = field(default_factory=lambda: array("d"))
     end: End | None = None
     trouble: str | None = None
-    """The kind of the error, if there was one."""
+    """Kind of the error, if there was one."""
     reason: str = ""
-    """The first words of what the server said of it."""
+    """First words of the server's message."""
     retry_after_s: float | None = None
 
     def chunk(self, now_s: float) -> None:
-        """Note that one more part of the answer came."""
+        """Record the arrival of a chunk of the answer."""
         if self.num_chunks:
             self.gaps_s.append(now_s - self.last_s)
         else:
@@ -74,7 +75,7 @@ class Outcome:
         self.num_chunks += 1
 
     def chunks_were(self, times_s: "array[float]") -> None:
-        """Note that only the chunks at these instants held tokens."""
+        """Keep only the chunks at these times, because the others contained no tokens."""
         self.num_chunks, self.gaps_s = 0, array("d")
         for time_s in times_s:
             self.chunk(time_s)

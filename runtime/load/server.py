@@ -1,4 +1,4 @@
-"""Finding out what a server takes: its model, prompts of token ids or of text, answers of a given length.
+"""Detection of a server's abilities: its model, prompts of token ids or text, answers of a given length.
 
 Nothing is assumed of an OpenAI-compatible server that a small request can find out.
 """
@@ -26,17 +26,17 @@ EXTRAS: tuple[dict[str, Any], ...] = (
     {"ignore_eos": True},
     {},
 )
-"""Fields beyond the least, most wanted first: each server takes some of them."""
+"""Optional request fields, most useful first: each server accepts some of them."""
 COMMON_IDS = range(300, 1000)
-"""Ids that every vocabulary of a language model has, and none gives a special meaning."""
+"""Token ids that every vocabulary has, without a special meaning."""
 SHORT, LONG = 8, 200
-"""Units of the prompts that are tried."""
+"""Units of the test prompts."""
 NO_KEY = ("HTTP 401", "HTTP 403")
 
 
 @dataclass(frozen=True, slots=True)
 class TargetServer:
-    """The abilities of a server, found out by asking it."""
+    """Detected abilities of a server."""
 
     client: ServerClient
     model: str
@@ -44,14 +44,14 @@ class TargetServer:
     extras: Mapping[str, Any]
     units: Units
     remarks: tuple[str, ...] = ()
-    """The remarks on the load that people should know, in a line each."""
+    """Remarks on the load for people, one line each."""
 
     @property
     def path(self) -> str:
         return PATHS[self.endpoint]
 
     def body(self, prompt: str | list[int], num_output_tokens: int) -> bytes:
-        """The body of one request, for a greedy answer of that length."""
+        """Return the body of one request, for a greedy answer of this length."""
         asked = {"prompt": prompt} if self.endpoint == "completions" else _turn(prompt)
         common = {"model": self.model, "max_tokens": num_output_tokens, "temperature": 0, "stream": True}
         return json.dumps({**common, **asked, **self.extras}, separators=(",", ":")).encode()
@@ -64,7 +64,7 @@ def _turn(prompt: str | list[int]) -> dict[str, Any]:
 async def find_server(
     client: ServerClient, model: str | None, endpoint: Endpoint | None, timeout_s: float
 ) -> TargetServer:
-    """Ask the server what it is and takes; raises ConfigError, in one line, where it takes nothing."""
+    """Detect what the server is and accepts; raises ConfigError, in one line, if nothing works."""
     with _refusing(client, timeout_s):
         return await _found(client, model or await _model(client), endpoint)
 

@@ -1,6 +1,6 @@
-"""How a server is asked over HTTP: an httpx client, its errors by kind, and the events of a streamed answer.
+"""HTTP client of a server: an httpx client, its errors by kind, and the events of a streamed answer.
 
-Server-Sent Events are cut from the bytes here: httpx's own lines also end at U+2028, which JSON may hold.
+Server-Sent Events are split here from bytes: httpx's own lines also end at U+2028, which JSON may contain.
 """
 
 import ssl
@@ -17,15 +17,16 @@ from sundog.actors.config import ConfigError
 NO_CONNECTION = "no connection"
 CONNECTION_LOST = "connection lost"
 KEPT_S = 3.0
-"""The seconds for which an idle connection is used again: uvicorn, vLLM's server, closes one after 5 s, when
-perhaps the next request is on its way."""
+"""Seconds for which an idle connection is reused: uvicorn, vLLM's server, closes one after 5 s, when the
+next request may already be in flight.
+"""
 MOST_PORT = 2**16 - 1
 Event = Callable[[str, Mapping[str, object]], Awaitable[None]]
-"""httpx's `trace` extension: called, and waited for, at each event of a request."""
+"""httpx's `trace` extension: awaited at each event of a request."""
 
 
 class RequestFailed(Exception):
-    """A request that got no whole answer; `kind` is one of few, and counted."""
+    """Raised for a request without a whole answer; `kind` is one of a few words, for counting."""
 
     def __init__(self, kind: str, reason: str = "") -> None:
         super().__init__(f"{kind}: {reason}" if reason else kind)
@@ -34,7 +35,7 @@ class RequestFailed(Exception):
 
 @dataclass(slots=True)
 class ServerClient:
-    """A client of one server, which keeps connections between requests; `headers` go with each request.
+    """Client of one server, which keeps connections between requests; `headers` go with each request.
 
     It can be used again after `close`, in another run of Trio or, pickled, in another process.
     """
@@ -42,7 +43,7 @@ class ServerClient:
     url: str
     headers: Mapping[str, str] = field(default_factory=dict)
     transport: httpx.AsyncBaseTransport | None = None
-    """The way to the server; httpx's own if None."""
+    """Transport to the server; httpx's own if None."""
     kept_s: float = KEPT_S
     _http: httpx.AsyncClient | None = None
 
@@ -55,14 +56,14 @@ class ServerClient:
 
     @property
     def authority(self) -> str:
-        """The host and the port."""
+        """Host and port."""
         return httpx.URL(self.url).netloc.decode("ascii")
 
     @asynccontextmanager
     async def stream(
         self, path: str, body: bytes, headers: Mapping[str, str] | None = None, trace: Event | None = None
     ) -> AsyncIterator[httpx.Response]:
-        """Send a body of JSON, and yield the answer once its head is there. Raises RequestFailed."""
+        """Send a body of JSON, and yield the answer once its headers are there. Raises RequestFailed."""
         fields = {"Content-Type": "application/json", **(headers or {})}
         extensions = {} if trace is None else {"trace": trace}
         with _failures():
@@ -78,7 +79,6 @@ class ServerClient:
             return await self._open.request(method, path, content=body, headers=fields)
 
     async def close(self) -> None:
-        """Close all connections."""
         if self._http is not None:
             http, self._http = self._http, None
             await http.aclose()
@@ -125,7 +125,7 @@ async def events(response: httpx.Response) -> AsyncGenerator[list[bytes], None]:
 
 
 async def whole(response: httpx.Response, most_bytes: int) -> bytes:
-    """Read an answer to its end, and return its first bytes. Raises RequestFailed."""
+    """Read an answer to its end, and return at most its first `most_bytes` bytes. Raises RequestFailed."""
     body = b""
     with _failures():
         async with _parts(response) as parts:

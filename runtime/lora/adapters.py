@@ -1,8 +1,8 @@
 """All adapters of a server in one model: a step may mix them freely.
 
-Adapters have numbers from 1 in the order in which they were given; 0 is the model itself. Each row of a layer
-gets the low-rank changes of its own adapter, or none. Where adapters may come while it runs, every linear
-layer is an AdaptedLinear from the start, so that one that comes later is computed as if given then.
+Adapters are numbered from 1 in the order in which they were given; 0 is the model itself. Each row of a layer
+gets the low-rank changes of its own adapter, or none. If adapters may be loaded at run time, every linear
+layer is an AdaptedLinear from the start, so that a later one computes the same.
 
 Shapes: N rows of a pass in all, M of them with one adapter; I inputs, O outputs, R rank.
 """
@@ -26,37 +26,37 @@ from sundog.runtime.lora.peft import AdapterFiles, read_adapter
 
 @dataclass(slots=True)
 class AdapterRows:
-    """The rows of the pass under way by adapter number; all adapted layers share it."""
+    """Rows of the current pass by adapter number, shared by all adapted layers."""
 
     of_adapter: dict[int, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The change of an adapter to one layer: `up @ (down @ x)`, with its scale in `up`."""
+    """Changes of every adapter to one layer: `up @ (down @ x)` for each, with its scale in `up`."""
 
     down_RI: Tensor
     up_OR: Tensor
 
 
 class AdaptedLinear(nn.Module):
-    """A linear layer, whichever way it is computed, and the changes of every adapter that has one for it.
+    """Linear layer of any kind, with the changes of every adapter for it.
 
-    Rows without an adapter get exactly what the layer gives; those with one do not see each other's.
+    Rows without an adapter get exactly the layer's result; those with one are independent of each other.
     """
 
     def __init__(self, base: nn.Module, rows: AdapterRows) -> None:
         super().__init__()
         self.base = base
         self.shape = _shape(base)
-        """The numbers of outputs and inputs; the base may be packed later."""
+        """Numbers of outputs and inputs; the base may be packed later."""
         self.changes: dict[int, Change] = {}
         self.was_called = False
         self._rows = rows
 
     @property
     def weight(self) -> object:
-        """The layer's own, for code of the library that asks for its type."""
+        """Weight of the base layer, for library code that reads its type."""
         return self.base.weight
 
     def forward(self, x: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ class AdaptedLinear(nn.Module):
 
 
 class Adapters:
-    """The adapters, read from their folders by name; `takes_more` while it runs."""
+    """Adapters read from their folders, by name; with `takes_more` also at run time."""
 
     def __init__(self, folders: Mapping[str, Path], max_rank: int, *, takes_more: bool = False) -> None:
         self._files = [read_adapter(folder, max_rank) for folder in folders.values()]
@@ -87,13 +87,13 @@ class Adapters:
         self._layers: dict[str, AdaptedLinear] = {}
         self._model: PreTrainedModel | None = None
         self.numbers = {(name, 0): number for number, name in enumerate(folders, 1)}
-        """The number of each adapter that is loaded, by its name and version."""
+        """Number of each loaded adapter, by name and version."""
         self._last_number = len(folders)
         self._unloaded: list[int] = []
-        """The numbers of adapters that may still be used by requests that run."""
+        """Numbers of unloaded adapters that running requests may still use."""
 
     def attach(self, model: PreTrainedModel) -> None:
-        """Put an AdaptedLinear in the place of every layer that some adapter changes."""
+        """Replace every layer that some adapter changes by an AdaptedLinear."""
         self._layers, self._model = {}, model
         for number, files in enumerate(self._files, 1):
             for layer, change in self._read(model, files).items():
@@ -105,7 +105,7 @@ class Adapters:
                     self._replace(model, name)
 
     def load(self, adapter: Adapter) -> None:
-        """Read an adapter from its folder; raises LoadError, and changes nothing, where it cannot be used."""
+        """Read an adapter from its folder; raises LoadError, without changes, if it cannot be used."""
         key = (adapter.name, adapter.version)
         if key in self.numbers:
             return
@@ -121,13 +121,13 @@ class Adapters:
         self.numbers[key] = self._last_number
 
     def unload(self, adapter: Adapter) -> None:
-        """Have an adapter forgotten at the next change at which no request runs with it."""
+        """Drop an adapter at the next change at which no request runs with it."""
         key = (adapter.name, adapter.version)
         if key in self.numbers and self.numbers[key] not in self._unloaded:
             self._unloaded.append(self.numbers[key])
 
     def drop_unloaded(self, used: Collection[int]) -> None:
-        """Give back the memory of unloaded adapters that are not `used`."""
+        """Free the memory of unloaded adapters that are not `used`."""
         gone = {number for number in self._unloaded if number not in used}
         self._unloaded = [number for number in self._unloaded if number in used]
         for key in [key for key, number in self.numbers.items() if number in gone]:
@@ -137,7 +137,7 @@ class Adapters:
                 layer.changes.pop(number, None)
 
     def _read(self, model: PreTrainedModel, files: AdapterFiles) -> dict[str, Change]:
-        """Return an adapter's change to each layer, every one of which is an AdaptedLinear then."""
+        """Return an adapter's change to each layer, after making each an AdaptedLinear."""
         with safe_open(files.weights, "pt") as opened:
             return {
                 layer: self._change(
@@ -147,13 +147,13 @@ class Adapters:
             }
 
     def check_called(self) -> None:
-        """Refuse a model that computes an adapted layer in another way, once a pass has gone through it."""
+        """Raise LoadError, after a pass, if the model did not call an adapted layer."""
         for name, layer in self._layers.items():
             if layer.changes and not layer.was_called:
                 raise LoadError(f"an adapter changes {name}, but the model computes without calling it")
 
     def begin(self, adapter_T: NDArray[np.int64] | None, device: torch.device) -> bool:
-        """Say which rows of the next pass have which adapter; returns whether any has one."""
+        """Set the adapters of the next pass's rows; return whether any has one."""
         numbers = [] if adapter_T is None else np.unique(adapter_T[adapter_T > 0]).tolist()
         self._rows.of_adapter = {
             number: torch.from_numpy(np.flatnonzero(adapter_T == number)).to(device) for number in numbers

@@ -1,6 +1,6 @@
-"""An adapter's files as peft writes them: `adapter_config.json` and `adapter_model.safetensors`.
+"""Adapter files in peft's format: `adapter_config.json` and `adapter_model.safetensors`.
 
-Law: what an adapter has beyond a pair of matrices for a linear layer is refused by name, never left out.
+Law: anything in an adapter beyond a pair of matrices for a linear layer is refused by name, never ignored.
 """
 
 import math
@@ -18,7 +18,7 @@ V = TypeVar("V")
 PREFIX = "base_model.model."
 PARTS = (".lora_A.weight", ".lora_B.weight")
 PLAIN_STARTS = (True, False, None, "gaussian", "orthogonal", "eva")
-"""The ways in which training may have begun without a change to the model's own weights."""
+"""Initialisations of training that left the model's own weights unchanged."""
 UNSUPPORTED = (
     "use_dora",
     "use_qalora",
@@ -33,7 +33,7 @@ UNSUPPORTED = (
 
 @dataclass(frozen=True, slots=True)
 class AdapterConfig:
-    """The fields of an `adapter_config.json` that decide what its matrices mean."""
+    """Fields of an `adapter_config.json` that determine the meaning of its matrices."""
 
     peft_type: str = "LORA"
     r: int | None = None
@@ -58,7 +58,7 @@ class AdapterConfig:
         return alpha / (math.sqrt(rank) if self.use_rslora else rank)
 
     def rank(self, layer: str) -> int | None:
-        """The rank that a layer should have; None if nothing says it."""
+        """Return the configured rank of a layer; None if unknown."""
         return _of_layer(self.rank_pattern, layer, self.r)
 
     def unsupported(self) -> str | None:
@@ -84,7 +84,7 @@ def _of_layer(pattern_values: Mapping[str, V] | None, layer: str, otherwise: V) 
 
 @dataclass(frozen=True, slots=True)
 class AdapterFiles:
-    """An adapter's configuration, and the names of the layers that it changes."""
+    """Configuration of an adapter, and the names of the layers that it changes."""
 
     folder: Path
     config: AdapterConfig
@@ -95,15 +95,13 @@ class AdapterFiles:
         return _weights(self.folder)
 
     def tensor_of(self, layer: str, part: int) -> str:
-        """The name of a layer's tensor: part 0 takes inputs to the rank, part 1 the rank to outputs."""
+        """Return the name of a layer's tensor: part 0 maps inputs to the rank, part 1 the rank to outputs."""
         return PREFIX + layer + PARTS[part]
 
 
 def read_adapter(folder: Path, max_rank: int) -> AdapterFiles:
-    """The adapter in a folder; LoadError names what is missing, or cannot be served."""
-    config = _read_config(folder)
-    if reason := config.unsupported():
-        raise LoadError(f"{folder} is not supported: {reason}")
+    """Read the adapter in a folder; LoadError names what is missing or unsupported."""
+    config = check_adapter(folder)
     if not _weights(folder).is_file():
         pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
         raise LoadError(
@@ -114,6 +112,14 @@ def read_adapter(folder: Path, max_rank: int) -> AdapterFiles:
     layers = _layers(folder, tensors, max_rank)
     _check_tensors(folder, config, tensors, layers)
     return AdapterFiles(folder, config, layers)
+
+
+def check_adapter(folder: Path) -> AdapterConfig:
+    """Return the configuration of an adapter; LoadError names what is missing or unsupported in it."""
+    config = _read_config(folder)
+    if reason := config.unsupported():
+        raise LoadError(f"{folder} is not supported: {reason}")
+    return config
 
 
 def _weights(folder: Path) -> Path:

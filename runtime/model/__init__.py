@@ -1,1 +1,1 @@
-"""A model on its device: loading it, and one forward pass with its recordings."""
+"""A model on its device: loading, forward passes, and recorded passes."""

@@ -1,6 +1,6 @@
-"""The attention of a device: chosen once, when a model is loaded, from what torch and the device have.
+"""Attention kernel of a device, chosen when a model is loaded.
 
-Each way is tried on a few random keys first, and taken only if it answers as gathering does.
+Each kernel is first tried on a few random keys, and used only if it agrees with gathering.
 
 Shapes: T tokens of the step; N requests, R of them behind the decodes.
 """
@@ -24,7 +24,7 @@ from sundog.runtime.step.step import Span
 
 _LOG = logging.getLogger("sundog.attention")
 APART = 0.02
-"""The largest difference, as a share of the output's size; bf16 rounds to 0.004."""
+"""Largest allowed difference from gathering, relative to the size of the output; bf16 rounds to 0.004."""
 TRIED_KEYS = (1, 40, 77)
 TRIED_WINDOW = 12
 TRIED_SOFTCAP = 20.0
@@ -32,7 +32,9 @@ TRIED_SOFTCAP = 20.0
 
 @dataclass(frozen=True, slots=True)
 class AttentionBackend:
-    """The call for decodes (None: gathered, grouped by length), and whether one call takes the other rows."""
+    """Kernel for decodes (None: gathered, grouped by length), and whether one call computes the other
+    rows.
+    """
 
     decode: DecodeAttention | None = None
     has_varlen: bool = False
@@ -40,18 +42,18 @@ class AttentionBackend:
 
     @property
     def words(self) -> str:
-        """Say in a few words what computes attention."""
+        """Name of the kernel in a few words."""
         if self.decode is not None:
             return f"a Triton kernel, prompts by {'varlen_attn' if self.has_varlen else 'torch'}"
         return "varlen_attn" if self.has_varlen else "torch on gathered keys"
 
     @property
     def is_static(self) -> bool:
-        """True if a step of decodes does the same work on the host, whatever the lengths are."""
+        """Whether the host's work in a step of decodes does not depend on lengths."""
         return self.decode is not None
 
     def step(self, cache: PagedKVCache, inputs: Inputs[Tensor], spans: tuple[Span, ...]) -> PagedStep:
-        """The attention of a step with these spans."""
+        """Return the attention of a step with these spans."""
         num_decodes = sum(len(s.first_position_N) for s in spans[: _num_leading(spans)]) if self.decode else 0
         rest = spans[_num_leading(spans) :] if num_decodes else spans
         sequences = None
@@ -105,7 +107,7 @@ def _sequences(inputs: Inputs[Tensor], start: int, spans: tuple[Span, ...]) -> S
 
 
 def choose(cache: PagedKVCache) -> AttentionBackend:
-    """Return what this cache's device has, as far as it answers rightly; one line in the log says what."""
+    """Return the best kernel of this cache's device that computes correctly, and log it."""
     if cache.keys_SPKD[0].device.type != "cuda":
         return AttentionBackend()
     layers = {shape: layer for layer, shape in reversed(list(enumerate(cache.shapes)))}
@@ -148,7 +150,7 @@ class AttentionTrial:
         self.expected = by_gathering(self.decodes, *exact, **self._special)
 
     def decoded(self) -> Tensor:
-        """Compute by the kernel, whole and in splits."""
+        """Compute with the kernel, whole and in splits."""
         out = self.expected
         for num_splits in (4, 1):
             given = (self.decodes, self.q_NHD, self.keys_SPKD, self.values_SPKE)
@@ -158,7 +160,7 @@ class AttentionTrial:
         return out
 
     def called(self) -> Tensor:
-        """Compute by torch's call, with each request's last token as its only query."""
+        """Compute with torch's call, with each request's last token as its only query."""
         special = self._special
         is_plain = special["softcap"] is None and special["sinks_H"] is None
         if not is_plain or not can_attend(self.q_NHD, self.values_SPKE):
@@ -177,7 +179,7 @@ class AttentionTrial:
         return attend_all(*given, special["scaling"], special["window"])
 
     def passes(self, name: str, attend: Callable[[], Tensor]) -> bool:
-        """Return True if it answers as gathering does; a line says why not."""
+        """Return whether it agrees with gathering; log why not."""
         try:
             is_right, reason = self._is_right(attend()), "it answers otherwise"
         except Exception as error:  # whatever a compiler, a driver or a kernel raises

@@ -1,8 +1,8 @@
-"""Decode steps as recordings, one for each size on the ladder: a step is padded, copied in and played.
+"""Recorded decode steps, one for each size on the ladder: a step is padded, copied in and replayed.
 
-A recording reads and writes the same tensors each time, so a step's arrays are copied into those first, and
-its logits are copied out of reach of the next. On CUDA a recording is a graph: one launch instead of a
-thousand. On a CPU it is the work itself, with which the tests hold padding and copying against plain steps.
+A recording reads and writes the same tensors each time, so a step's arrays are first copied into those, and
+its logits are copied out before the next. On CUDA a recording is a graph: one launch instead of a thousand.
+On a CPU it is the work itself, with which tests compare padding and copying with plain steps.
 
 Shapes: M the most requests of a step, B the most blocks of a request, V tokens of the vocabulary.
 """
@@ -24,15 +24,17 @@ Forward = Callable[[Inputs[Tensor], tuple[Span, ...]], Tensor]
 
 
 def replayed(work: Work) -> Work:
-    """Return a recording that computes everything again."""
+    """Return a replacement for a recording that computes everything again."""
     work()
     return work
 
 
 @contextmanager
 def refused_to_wait() -> Iterator[None]:
-    """Work that would wait for the GPU raises, as it would in a recording; but a recording that fails leaves
-    torch's allocator and random numbers in its midst, and everything after it would fail, too."""
+    """Make work that would wait for the GPU raise, as it would in a recording.
+
+    A real recording that fails would leave torch's allocator and random numbers unusable.
+    """
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -42,9 +44,9 @@ def refused_to_wait() -> Iterator[None]:
 
 
 def on_cuda(device: torch.device) -> Recorder:
-    """Records CUDA graphs that share one pool of memory: they are played one after another.
+    """Return a recorder of CUDA graphs that share one memory pool, since they are replayed one after another.
 
-    All are recorded on one stream, since cuBLAS keeps a workspace (32 MiB on an H200) for each that it sees.
+    All are recorded on one stream, because cuBLAS keeps a workspace (32 MiB on an H200) per stream.
     """
     pool = torch.cuda.graph_pool_handle()
     aside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch's gap
@@ -66,7 +68,7 @@ def on_cuda(device: torch.device) -> Recorder:
 
 
 def sizes_up_to(most: int) -> list[int]:
-    """The numbers of requests that steps are padded to, the largest first."""
+    """Return the numbers of requests that steps are padded to, the largest first."""
     return sorted({padded(number) for number in range(1, most + 1)}, reverse=True)
 
 
@@ -97,7 +99,7 @@ class DecodeGraphs:
         self._play = {size: record(self._work(size)) for size in sizes}
 
     def size(self, step: Step) -> int | None:
-        """Return the size that this step is padded to; None if it is no such step."""
+        """Return the size that this step is padded to; None if it cannot be replayed."""
         num_rows = len(step.token_T)
         if step.scored or num_rows != len(step.sample_rows_R):
             return None
@@ -107,7 +109,7 @@ class DecodeGraphs:
         return size if size in self._play else None
 
     def logits(self, inputs: Inputs[Tensor]) -> Tensor:
-        """The logits [padded N, V] of a padded step, valid until the next is played."""
+        """Return the logits [padded N, V] of a padded step, valid until the next replay."""
         size, width = inputs.table_NB.shape
         for kept, given in zip(self._token, (inputs.token_T, inputs.position_T, inputs.slot_T), strict=True):
             kept[:size].copy_(given)

@@ -1,6 +1,6 @@
-"""Loading a model: its weights on the device, with our own attention.
+"""Loading of a model: its weights on the device, with our own attention.
 
-Every folder that cannot be served ends in one `LoadError` that says why and what would help.
+Every folder that cannot be served ends in one `LoadError` with the reason and a remedy.
 """
 
 import logging
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from sundog.runtime.checkpoint.facts import LoadError, first_line, read_facts
+from sundog.runtime.checkpoint.gguf.folder import is_gguf, read_gguf
 from sundog.runtime.checkpoint.support import cannot_load, check_supported, choose_rotary, read_config
 from sundog.runtime.checkpoint.weights import check_floats, readable_by_library, stored_tensors
 from sundog.runtime.host.memory import prepare_memory, ran_out_of_memory
@@ -33,12 +34,14 @@ def load_model(
     dtype: str = "auto",
     max_model_len: int = 0,
     sharing: "DistributedConfig | None" = None,
+    leaves_out: bool = False,
 ) -> "PreTrainedModel":
-    """The model with its weights on `device` and our attention, ready for inference.
+    """Load the model with its weights on `device` and our attention, ready for inference.
 
-    `max_model_len` is the longest context that will be asked for. With `sharing` the library reads this
-    process's share of the weights, and hooks what its plan names. Raises LoadError for a folder that cannot
-    be served; takes as long as reading the weights.
+    `max_model_len` is the longest context of requests. With `sharing` the library reads this process's share
+    of the weights, and hooks what its plan names. With `leaves_out` a GGUF file's matrices are left to
+    `pack_weights` if the weights are in bfloat16. Raises LoadError for a folder that cannot be served; takes
+    as long as reading the weights.
     """
     folder = Path(model_dir)
     read_facts(folder)
@@ -50,14 +53,16 @@ def load_model(
 
     config = read_config(folder)
     choose_rotary(config, max_model_len)
-    model, unused = _loaded(folder, config, device, dtype, MODEL_FOR_CAUSAL_LM_MAPPING, register(), sharing)
+    model, unused = _loaded(
+        folder, config, device, dtype, MODEL_FOR_CAUSAL_LM_MAPPING, register(), sharing, leaves_out
+    )
     if unused:
         _LOG.warning("%s: the model has no place for %s", folder, _listed(unused))
     return model
 
 
 def load_bare(folder: Path, *, device: str = "cpu", dtype: str = "auto") -> "PreTrainedModel":
-    """The model without a head, attending as the library's own: its answer is its last layer's states.
+    """Load the model without a head, with the library's own attention; its output is its last layer's states.
 
     Raises as `load_model` does.
     """
@@ -76,6 +81,7 @@ def _loaded(
     classes: "_LazyAutoMapping",
     attention: str | None,
     sharing: "DistributedConfig | None" = None,
+    leaves_out: bool = False,
 ) -> tuple["PreTrainedModel", list[str]]:
     from transformers.utils import logging as library
 
@@ -85,7 +91,7 @@ def _loaded(
     library.disable_progress_bar()  # type: ignore[no-untyped-call]  # the library's own gap
     library.set_verbosity_error()  # type: ignore[no-untyped-call]  # it would print a table before our line
     try:
-        model, found = _read(folder, config, device, dtype, classes, attention, sharing)
+        model, found = _read(folder, config, device, dtype, classes, attention, sharing, leaves_out)
         model.to(device).eval().requires_grad_(False)  # type: ignore[arg-type]  # decorated upstream
     except LoadError:
         raise
@@ -101,7 +107,7 @@ def _loaded(
 
 
 def chosen_device(device: str) -> str:
-    """The device that is meant: `auto` is a GPU if torch sees one. LoadError if it sees no such device."""
+    """Return the device; `auto` is a GPU if torch sees one. LoadError if there is no such device."""
     import torch
 
     if device == "auto":
@@ -115,7 +121,7 @@ def chosen_device(device: str) -> str:
 
 
 class Found(TypedDict):
-    """The library's findings about the weights that it read; shapes are the file's and the model's."""
+    """The library's report on the weights it read, with shapes in the file and in the model."""
 
     missing_keys: set[str]
     unexpected_keys: set[str]
@@ -130,15 +136,19 @@ def _read(
     classes: "_LazyAutoMapping",
     attention: str | None,
     sharing: "DistributedConfig | None",
+    leaves_out: bool,
 ) -> tuple["PreTrainedModel", Found]:
-    """Return the model, and what the library found of its weights; quantised ones are dequantised first."""
+    """Return the model, and the library's report; quantised weights are dequantised first."""
     import torch
 
     from sundog.runtime.checkpoint.quantized import read_dequantised
 
-    stored = stored_tensors(folder)
+    stored = {} if is_gguf(folder) else stored_tensors(folder)
     settings = getattr(config, "quantization_config", None)
-    if settings is None:
+    if is_gguf(folder):
+        chosen = str(config.dtype).removeprefix("torch.") if dtype == "auto" else dtype
+        weights = read_gguf(folder, config, getattr(torch, chosen), leaves_out=leaves_out)
+    elif settings is None:
         check_floats(stored)
         weights, chosen = None, dtype
     else:
@@ -196,10 +206,10 @@ def _shape(shape: Sequence[int]) -> str:
 def import_torch() -> None:
     """Import torch with OpenMP threads that wait without burning the cores they wait for.
 
-    libgomp spins for milliseconds at the end of each parallel region by default. When anything
-    else needs a core, such as the event loop, a region then costs a scheduler's time slice: on two
-    busy cores a decode step of a 41 M Llama took 142 ms with its default and 34 with 1,000 spins,
-    which cost next to nothing on idle ones. libgomp reads the variable once, when it is loaded.
+    libgomp spins for milliseconds at the end of each parallel region by default. When anything else needs a
+    core, such as the event loop, a region then costs a scheduler's time slice: on two busy cores a decode
+    step of a 41 M Llama took 142 ms with its default and 34 with 1,000 spins, which cost next to nothing on
+    idle ones. libgomp reads the variable once, when it is loaded.
     """
     if "torch" not in sys.modules:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")

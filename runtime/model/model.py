@@ -1,7 +1,7 @@
-"""A forward pass of a step on the device: tokens in, logits of the sampling rows out.
+"""Forward pass of a step on the device: tokens in, logits of the sampling rows out.
 
-Shapes: T tokens of the step; N requests of a span, Q query tokens of each, B blocks of the
-longest; R sampling requests; V tokens of the vocabulary.
+Shapes: T tokens of the step; N requests of a span, Q query tokens of each, B blocks of the longest; R
+sampling requests; V tokens of the vocabulary.
 """
 
 import logging
@@ -35,17 +35,17 @@ from sundog.runtime.step.step import Span, Step
 
 _LOG = logging.getLogger("sundog.model")
 LONG_STEP_ROWS = 512
-"""The rows with which a step of a model of a few million parameters takes ten milliseconds or more."""
+"""Rows from which a step of a model of a few million parameters takes ten milliseconds or more."""
 
 
 def probe_layers(model: PreTrainedModel, num_tokens: int = 1, num_rows: int = 1) -> list[LayerShape]:
-    """Return what each attention layer keeps, learnt from a pass without requests, which also warms up.
+    """Return what each attention layer stores, found by a pass without requests, which also warms up.
 
-    The pass has `num_tokens` tokens and makes logits for `num_rows` of them, so that on CUDA it
-    takes as much memory besides the weights as the largest step.
+    The pass has `num_tokens` tokens and makes logits for `num_rows` of them, so that on CUDA it takes as much
+    memory besides the weights as the largest step.
 
-    Raises ConfigError when the model keeps state that is not keys and values of every layer, or
-    restricts attention in a way that the step is not told of.
+    Raises ConfigError if the model keeps state other than keys and values of every layer, or restricts
+    attention in a way that the step does not support.
     """
     probe = LayerProbe()
     zeros_1T = torch.zeros(1, num_tokens, dtype=torch.int64, device=model.device)
@@ -78,18 +78,18 @@ def _unfit(config: PreTrainedConfig, probe: LayerProbe) -> str | None:
     kinds = getattr(config, "layer_types", None)
     window = getattr(config, "sliding_window", None)
     if kinds is None and window is not None and set(probe.windows.values()) == {None}:
-        return f"its layers do not tell the window of {window} tokens that its configuration has"
+        return f"its layers do not pass on the window of {window} tokens that its configuration has"
     kinds = kinds or ["full_attention"] * len(probe.shapes)
     for layer, kind in enumerate(kinds):
         if kind not in ("full_attention", "sliding_attention"):
             return f"layer {layer} is {kind}"
         if kind == "sliding_attention" and probe.windows[layer] is None:
-            return f"layer {layer} does not tell its window"
+            return f"layer {layer} does not pass on its window"
     return None
 
 
 class Model:
-    """A loaded model with its paged cache."""
+    """Loaded model with its paged cache."""
 
     def __init__(
         self,
@@ -101,7 +101,9 @@ class Model:
         *,
         for_long_steps: int | None = None,
     ) -> None:
-        """`for_long_steps` is the number of threads that compute one, if torch's own are fewer."""
+        """Create the record; `for_long_steps` is the number of threads for long steps, if torch uses fewer
+        otherwise.
+        """
         self._for_long_steps = for_long_steps
         self._model = model
         self._adapters = self.adapters = adapters
@@ -111,12 +113,12 @@ class Model:
         self._attention = choose(cache) if attention is None else attention
         self._graphs: DecodeGraphs | None = None
         self._can_score: bool | None = None
-        """None until the first request for its prompt's log probabilities."""
+        """Whether prompts can be scored; None until the first request for prompt log probabilities."""
         self._library = library = kernels() if NativeAttention.can(cache) else None
         self._native = None if library is None else NativeAttention(library, cache)
         self._decoder: NativeDecoder | None = None
         self.why_by_layers: str | None = None
-        """The reason why the kernels for whole decoders, where there are some, do not compute it."""
+        """Reason why the kernels for whole decoders, if available, do not compute it."""
         if library is not None:
             try:
                 self._decoder = recognised(library, model, cache, max_model_len)
@@ -129,12 +131,12 @@ class Model:
 
     @property
     def is_whole(self) -> bool:
-        """True if kernels for whole decoders compute its steps, and not the library's layers."""
+        """Whether kernels for whole decoders compute its steps, instead of the library's layers."""
         return self._decoder is not None
 
     @property
     def computation(self) -> Computation:
-        """The way in which its steps are computed, in words."""
+        """Description of how its steps are computed."""
         why = self.why_by_layers or ("there are no compiled kernels here" if self._native is None else None)
         dtype, is_cpu = self._model.dtype, self._device.type == "cpu"
         has_whole = any(isinstance(module, FewBitsLinear) for module in self._model.modules())
@@ -148,10 +150,10 @@ class Model:
         )
 
     def logits(self, step: Step, inputs: Inputs[Tensor] | None = None) -> Tensor:
-        """The logits [R, V] of the step's sampling rows, in the model's own dtype.
+        """Return the logits [R, V] of the step's sampling rows, in the model's own dtype.
 
-        `inputs` are the step's own on the device, of which tokens may have been replaced there. Call it in
-        inference mode, like everything that touches its tensors.
+        `inputs` are the step's own on the device, where tokens may have been replaced. Call it in inference
+        mode, like everything that touches its tensors.
         """
         adapted = self._adapters is not None and self._adapters.begin(step.adapter_T, self._device)
         # Scores need the states that the library's layers leave, adapters the layers that they change.
@@ -176,7 +178,7 @@ class Model:
         return self._forward(inputs, step.spans)[: len(step.sample_rows_R)]
 
     def inputs(self, step: Step) -> Inputs[Tensor]:
-        """The arrays of a step on the device, padded as its computation needs them."""
+        """Return the arrays of a step on the device, padded as its computation needs."""
         found = gathered(step)
         if (size := self._size(step)) is not None:
             found = padded_requests(found, size)
@@ -186,9 +188,10 @@ class Model:
 
     @torch.inference_mode()
     def record(self, recorder: Recorder, max_num_seqs: int) -> None:
-        """Record decode steps from now on; those of adapters and of other layers stay as they are.
+        """Record decode steps from now on; steps with adapters are not recorded.
 
-        Where attention depends on the lengths, or something in the model on its numbers, a line says so.
+        If attention depends on lengths, or the model on values, nothing is recorded and a line logs the
+        reason.
         """
         attention = self._attention
         if not attention.is_static:
@@ -229,9 +232,9 @@ class Model:
     def scored_logits(
         self, step: Step, inputs: Inputs[Tensor] | None = None
     ) -> tuple[Tensor, tuple[PromptLogprobs, ...]]:
-        """The logits of `logits`, and the log probabilities of the step's `scored` prompt tokens.
+        """Return the `logits`, and the log probabilities of the step's `scored` prompt tokens.
 
-        Of a model whose head cannot be asked alone there are none.
+        The latter are missing if the model's head cannot be computed alone.
         """
         if self._can_score is None:
             if self._adapters is not None:  # the rows of the last step are not the probe's

@@ -1,6 +1,6 @@
-"""RMS norms as one kernel each on a GPU, where the library's modules are seven.
+"""RMS norms as one kernel each on a GPU, where the library's modules launch seven.
 
-Law: a module is replaced only if torch's own function gives its answer, up to rounding.
+Law: a module is replaced only if torch's own function gives the same result up to rounding.
 """
 
 import torch
@@ -8,12 +8,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 APART = 0.01
-"""The largest difference, as a share of the output's size; bf16 rounds to 0.004."""
+"""Largest allowed difference from the module's output, relative to its size; bf16 rounds to 0.004."""
 NUM_TRIED = 8
 
 
 class FusedNorm(nn.Module):
-    """The RMS norm of the last dimension, in one call."""
+    """RMS norm of the last dimension, in one call."""
 
     def __init__(self, weight: Tensor, eps: float) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class FusedNorm(nn.Module):
 
 
 def fuse_norms(model: nn.Module) -> int:
-    """Replace every module that is an RMS norm and no more, in place; returns how many."""
+    """Replace every module that is exactly an RMS norm, in place; return their number."""
     found = 0
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
@@ -37,7 +37,7 @@ def fuse_norms(model: nn.Module) -> int:
 
 @torch.inference_mode()
 def _fused(module: nn.Module) -> FusedNorm | None:
-    """Return the norm as one fused call; None if it is no norm, or gives other results."""
+    """Return the norm as one fused call; None if it is not a norm, or gives other results."""
     weight = getattr(module, "weight", None)
     eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
     is_norm = type(module).__name__.endswith("RMSNorm") and not list(module.children())

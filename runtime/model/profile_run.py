@@ -1,4 +1,4 @@
-"""The memory that the largest step takes of a GPU besides weights and cache, found by computing one.
+"""GPU memory of the largest step besides weights and cache, measured by computing one.
 
 Shapes: R sampling rows, V tokens of the vocabulary.
 """
@@ -14,16 +14,16 @@ from sundog.runtime.sampling.choices import Choices, SamplingColumns
 from sundog.runtime.sampling.sampler import pick
 
 RECORDING_BYTES = 16 << 20
-"""The bytes that a graph of a thousand launches takes beside tensors that it shares, rounded up."""
+"""Bytes of a graph of a thousand launches besides shared tensors, rounded up."""
 
 
 def measured(
     model: PreTrainedModel, max_num_batched_tokens: int, max_num_seqs: int, max_model_len: int
 ) -> tuple[list[LayerShape], int]:
-    """The layers, and the bytes of the largest step.
+    """Return the layers, and the bytes of the largest step.
 
-    The step has all tokens, samples for all requests with a filter that sorts the whole vocabulary, and
-    copies the keys of one layer side by side. Recordings of decodes come on top, and keep their logits.
+    The step has the most tokens, samples for the most requests with a filter that sorts the whole vocabulary,
+    and copies the keys of one layer side by side. Recordings of decodes, with their logits, are added.
     """
     device = model.device
     torch.cuda.reset_peak_memory_stats(device)

@@ -1,1 +1,1 @@
-"""Kernels of our own for the CPU, in C++; torch computes the same without them."""
+"""Our CPU kernels in C++; torch computes the same without them."""

@@ -1,4 +1,4 @@
-// The attention of one layer of a step, for any model.
+// Attention of one layer of a step, for any model.
 #include "pieces.h"
 
 namespace {
@@ -20,7 +20,7 @@ template <class T> void attend_layer(const Layer& layer, const Sequences& s, Row
 
 }  // namespace
 
-// Keeps the rows' keys and values in their slots, then attends.
+// Stores the rows' keys and values in their slots, then computes attention.
 extern "C" void sundog_attend(const Layer* layer, const Sequences* s, const Rows* q, const Rows* k, const Rows* v,
                               const Rows* out, int32_t num_threads) {
     const int64_t num_rows = s->start[s->num_sequences];
@@ -37,12 +37,12 @@ extern "C" void sundog_attend(const Layer* layer, const Sequences* s, const Rows
 
 extern "C" int32_t sundog_has_team() { return dlsym(RTLD_DEFAULT, "GOMP_parallel") != nullptr; }
 
-// The instructions that these kernels are compiled for, and whether those multiply bf16 as it is.
+// Instruction set that these kernels are compiled for, and whether it multiplies bf16 directly.
 extern "C" const char* sundog_instructions() { return INSTRUCTIONS; }
 
 extern "C" int32_t sundog_multiplies_bf16() { return !BY_FLOATS<bf16>; }
 
 extern "C" int32_t sundog_has_tiles() { return tiles::HERE; }
 
-// Whether the system lets this process use what the kernels are compiled for.
+// Returns whether the system lets this process use that instruction set.
 extern "C" int32_t sundog_is_allowed() { return tiles::allowed(); }

@@ -1,4 +1,4 @@
-// Paged attention: what one layer of one step attends to. The same records exist in records.py.
+// Paged attention: the inputs of one layer of one step. The same records exist in records.py.
 #pragma once
 #include <cstdint>
 
@@ -10,7 +10,7 @@ struct Sequences {
     const int64_t* start;     // [N + 1] first query row of each, and the end of the last
     const int64_t* position;  // [N] of the first query in its sequence
     const int64_t* table;     // [N] addresses of int64 block numbers
-    const int64_t* slot;      // [T] where each row's key and value go: block * block_size + offset
+    const int64_t* slot;      // [T] destination of each row's key and value: block * block_size + offset
 };
 
 struct Layer {
@@ -21,7 +21,7 @@ struct Layer {
     const float* sinks;      // [num_heads], or null
 };
 
-// Rows may lie apart: `row` and `head` say how far.
+// Rows and heads may lie apart: `row` and `head` are their strides.
 struct Rows {
     void* at;
     int64_t row, head;

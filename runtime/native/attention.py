@@ -1,6 +1,6 @@
-"""The attention of one step by the compiled kernel: one call a layer, whatever the requests are.
+"""Attention of one step by the compiled kernel: one call per layer for all requests.
 
-Keys are read where they are; nothing is gathered, and no mask is made.
+Keys are read in place, without gathering or masks.
 
 Shapes: T tokens of the step, N requests; H query heads, K key/value heads; D key width, E value width.
 """
@@ -28,7 +28,9 @@ def address(array: Ints) -> int:
 
 
 class StepArrays:
-    """The requests of a step as the kernels read them. Keeps alive what the record points to."""
+    """Arrays of a step's requests in the kernels' format, kept alive as long as the record that points to
+    them.
+    """
 
     __slots__ = ("_kept", "num_rows", "record")
 
@@ -50,7 +52,7 @@ class StepArrays:
 
 
 def layer_record(cache: PagedKVCache, number: int, num_heads: int) -> LayerRecord:
-    """An attention layer on its keys and values, without what its module says at each call."""
+    """Return the record of an attention layer with its keys and values, without its module's options."""
     keys, values = cache.keys_SPKD[number], cache.values_SPKE[number]
     _, block_size, num_key_heads, key_width = keys.shape
     widths = num_heads, num_key_heads, key_width, values.shape[-1]
@@ -58,7 +60,7 @@ def layer_record(cache: PagedKVCache, number: int, num_heads: int) -> LayerRecor
 
 
 def specialise(record: LayerRecord, special: Special) -> Tensor | None:
-    """Have a layer attend in its module's way; returns the sinks in float32, to which the record points."""
+    """Add a module's options to a layer's record; return the sinks in float32, to which the record points."""
     sinks_H = special["sinks_H"]
     sinks_H = None if sinks_H is None else sinks_H.float().contiguous()
     record.scaling, record.window = special["scaling"], special["window"] or 0
@@ -68,7 +70,7 @@ def specialise(record: LayerRecord, special: Special) -> Tensor | None:
 
 
 class NativeAttention:
-    """The attention of every step of one model on one cache."""
+    """Attention of every step of one model on one cache."""
 
     def __init__(self, library: ctypes.CDLL, cache: PagedKVCache) -> None:
         self._library = library
@@ -77,14 +79,14 @@ class NativeAttention:
 
     @staticmethod
     def can(cache: PagedKVCache) -> bool:
-        """Return True if the kernel can attend to what the cache holds."""
+        """Return whether the kernel supports the cache's layers."""
         return all(keys.device.type == "cpu" and keys.dtype in FORMATS for keys in cache.keys_SPKD)
 
     def step(self, spans: Sequence[Span], slot_T: Ints) -> "NativeStep":
         return NativeStep(self, StepArrays(spans, slot_T))
 
     def layer(self, number: int, num_heads: int) -> LayerRecord:
-        """A layer's record, without what its module says at each call."""
+        """Return a layer's record, without its module's options."""
         found = self._layers.get((number, num_heads))
         if found is None:
             found = self._layers[number, num_heads] = layer_record(self._cache, number, num_heads)
@@ -102,7 +104,7 @@ class NativeAttention:
 
 
 class NativeStep:
-    """The attention of one step, layer by layer."""
+    """Attention of one step, layer by layer."""
 
     __slots__ = ("_arrays", "_attention")
 
@@ -113,7 +115,7 @@ class NativeStep:
     def attend(
         self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKE: Tensor, **special: Unpack[Special]
     ) -> Tensor:
-        """The output [T, H, E]; rows beyond those of the requests are padding, and zero."""
+        """Return the output [T, H, E]; rows beyond those of the requests are padding, and zero."""
         num_rows, num_heads, _ = q_THD.shape
         record = self._attention.layer(layer, num_heads)
         _sinks_H = specialise(record, special)  # which the record only points to

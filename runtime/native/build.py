@@ -1,9 +1,9 @@
-"""Compiles the C++ of this folder into one library for one instruction set, and keeps it.
+"""Compilation of this folder's C++ into one library per instruction set, and its cache.
 
-A library's name holds a hash of the sources and flags, so that a library that is there is the right one.
-It is looked for beside the sources, where an installation puts it (setup.py), then in the
-user's cache, where the first use puts it. Two processes may build at once: each writes a file of its own and
-moves it into place whole.
+A library's name holds a hash of the sources and flags, so that an existing library is the right one. It is
+looked up beside the sources, where an installation puts it (setup.py), then in the user's cache, where the
+first use puts it. Two processes may build at once: each writes a file of its own and moves it into place
+whole.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ CPU_NAMES = {
     "amx-bf16": "amx_bf16",
     "amx-int8": "amx_int8",
 }
-"""Linux's names of what x86's flags ask of the CPU, where they are not the flags' own."""
+"""Linux's names of the CPU features of x86 flags, if they differ from the flags."""
 ARM_NEEDS = {
     "-march=armv8-a": ("asimd",),
     "-march=armv8.2-a": ("asimd", "asimdrdm", "atomics", "crc32"),
@@ -46,7 +46,7 @@ ARM_NEEDS = {
     "bf16": ("bf16",),
     "i8mm": ("i8mm",),
 }
-"""Linux's names of what the parts of an aarch64 flag ask of the CPU."""
+"""Linux's names of the CPU features of an aarch64 flag's parts."""
 SYSCTL_NAMES = {
     "hw.optional.AdvSIMD": "asimd",
     "hw.optional.arm.FEAT_RDM": "asimdrdm",
@@ -56,23 +56,23 @@ SYSCTL_NAMES = {
     "hw.optional.arm.FEAT_BF16": "bf16",
     "hw.optional.arm.FEAT_I8MM": "i8mm",
 }
-"""Linux's names of what macOS says of an Apple CPU."""
+"""Linux's names of the features that macOS reports for an Apple CPU."""
 WITH_TILES = "amx"
 NEXT_BEST = {WITH_TILES: "avx512_bf16", "neon_i8mm": "neon_dotprod", "neon_bf16": "neon_dotprod"}
-"""The variant that serves where compilers or systems may not know a CPU's best instructions yet."""
+"""Variant to use if the compiler or the system does not support the CPU's best instructions."""
 LACKING = {WITH_TILES: "tiles (AMX)", "neon_i8mm": "bf16 and i8mm", "neon_bf16": "bf16"}
-"""What is missing then, in words."""
+"""What the compiler or the system does not support in that case, in words."""
 _LOG = logging.getLogger("sundog.loading")
 MOST_BUILD_S = 900
 TEMPORARY = "sundog-native-"
 
 
 class BuildError(Exception):
-    """Raised with the reason why there is no library."""
+    """Raised if no library could be built; the message is the reason."""
 
 
 def needs(variant: str) -> set[str]:
-    """Return what a variant asks of the CPU, in Linux's names."""
+    """Return the CPU features that a variant needs, in Linux's names."""
     found: set[str] = set()
     for flag in VARIANTS[variant]:
         if flag.startswith("-march="):
@@ -83,12 +83,12 @@ def needs(variant: str) -> set[str]:
 
 
 def variants_of(cpu_flags: set[str]) -> list[str]:
-    """The variants that a CPU with these flags (Linux's names) can run, the best first."""
+    """Return the variants for a CPU with these features (Linux's names), the best first."""
     return [variant for variant in VARIANTS if needs(variant) <= cpu_flags]
 
 
 def cpu_flags(path: Path = Path("/proc/cpuinfo")) -> set[str]:
-    """Return the features of this CPU in Linux's names; none where the system does not tell."""
+    """Return the features of this CPU in Linux's names; empty if unknown."""
     try:
         lines = path.read_text().splitlines()
     except OSError:
@@ -108,7 +108,7 @@ def _apple_flags() -> set[str]:
 
 
 def library_name(variant: str) -> str:
-    """The file name of the library of these sources and flags."""
+    """Return the file name of the library of these sources and flags."""
     digest = hashlib.sha256(" ".join((*COMMON, *VARIANTS[variant])).encode())
     for source in sorted([*HERE.glob("*.cpp"), *HERE.glob("*.h")]):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
@@ -121,9 +121,10 @@ def cache_folder() -> Path:
 
 
 def built(variant: str) -> Path:
-    """The library of a variant, compiled in a few seconds if it is nowhere yet; BuildError says why not.
+    """Return the library of a variant, compiled in a few seconds if missing; BuildError has the reason of a
+    failure.
 
-    Where the cache cannot be written, the library lies in a temporary folder: the caller removes it.
+    If the cache cannot be written, the library is in a temporary folder, which the caller removes.
     """
     name = library_name(variant)
     if (HERE / name).is_file():
@@ -139,7 +140,7 @@ def built(variant: str) -> Path:
 
 
 def is_temporary(library: Path) -> bool:
-    """True if the library lies outside of installation and cache."""
+    """Return whether the library is outside of installation and cache."""
     return library.parent.name.startswith(TEMPORARY)
 
 

@@ -1,6 +1,6 @@
-// A whole step of a decoder in one call: every thread walks through the same parts and takes pieces of each
-// (team.h). A piece is a row, a block of columns, or some queries' attention. Each number format is compiled in a file
-// of its own, beside the others.
+// A whole step of a decoder in one call: every thread walks through the same parts and takes pieces of each (team.h). A
+// piece is a row, a block of columns, or the attention of some queries. Each number format is compiled in a file of its
+// own, so that they compile in parallel.
 #pragma once
 #include "experts.h"
 #include "pieces.h"
@@ -8,8 +8,8 @@
 
 namespace {
 
-// Buffers of one step, kept for the next. Rows lie an odd number of cache lines apart: where that is a power of two,
-// one column's rows would share a few places of a cache.
+// Buffers of one step, reused by the next. Rows lie an odd number of cache lines apart: at a power of two, one column
+// of all rows would share a few places of a cache.
 template <class T> struct Buffers {
     Matrix<T> hidden, normed, latent, heads, attended, more, mlp, pairs;
     Buffers(const Decoder& d, int64_t rows, int64_t latent_columns, int64_t head_columns, int64_t attended_columns) {
@@ -53,7 +53,7 @@ template <class T> void decode(const Decoder& d, const Step& step, int num_threa
             if (step.token) scale_row((const T*)d.embedding + step.token[r] * width, d.embedding_scale, b.hidden[r], width);
             else std::memcpy(b.hidden[r], (T*)step.hidden + r * width, sizeof(T) * size_t(width));
         });
-        // What is added to the state, and what is made of the state then: rows of `more`, behind a norm of their own.
+        // Adds rows of `more` to the state, each behind a norm of its own, and normalises the new state.
         const auto add = [&](int64_t r, const Norm& after) { add_row(b.hidden[r], b.more[r], after, d.residual_scale); };
         const auto add_and_norm = [&](const Norm* after, const Norm& before) {
             each_row(walker, rows, [&](int64_t r) {
@@ -111,7 +111,7 @@ template <class T> void decode(const Decoder& d, const Step& step, int num_threa
                 std::memcpy((T*)step.hidden + r * width, b.hidden[r], sizeof(T) * size_t(width));
             });
         if (!step.num_sampled) return;
-        if (step.hidden) adds = false;  // done already
+        if (step.hidden) adds = false;  // has been done already
         each_row(walker, step.num_sampled, [&](int64_t r) {
             if (adds) add(step.sampled[r], after_last);
             norm_row(b.hidden[step.sampled[r]], d.last_norm, b.normed[r]);
@@ -123,7 +123,7 @@ template <class T> void decode(const Decoder& d, const Step& step, int num_threa
     });
 }
 
-// One linear layer alone, of rows [T][num_in] to [T][num_out].
+// Computes one linear layer alone, from rows [T][num_in] to [T][num_out].
 template <class T> void multiply(const Linear& l, const void* x, int64_t rows, void* out, int num_threads) {
     const WholeRows room = room_for_whole(l.bits ? rows : 0, l.num_in);
     walk(num_threads, 2, [&](Walker& walker) {

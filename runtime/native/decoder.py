@@ -1,4 +1,4 @@
-"""A whole step in one compiled call, for decoders whose layers compute what the kernels do.
+"""A whole step in one compiled call, for decoders whose layers the kernels support.
 
 Shapes: T tokens of the step, R sampling requests, V tokens of the vocabulary, W hidden width; D key width.
 """
@@ -34,7 +34,7 @@ Fact = TypeVar("Fact")
 
 
 class Modules(NamedTuple):
-    """The names under which the library keeps the parts of a decoder."""
+    """Names of a decoder's parts in the library."""
 
     embedding: nn.Embedding
     layers: nn.ModuleList
@@ -45,7 +45,7 @@ class Modules(NamedTuple):
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> "Modules":
-        """Return the names in this model; raises Unrecognised if it is not made of such parts."""
+        """Return the names in this model; raises Unrecognised if its parts are unknown."""
         body = model.base_model
         embedding, layers = model.get_input_embeddings(), child(body, "layers")
         head = model.get_output_embeddings()  # type: ignore[no-untyped-call]  # the library's own gap
@@ -55,13 +55,15 @@ class Modules(NamedTuple):
         return cls(embedding, layers, rotary=rotary, norm=norm, head=head, config=model.config)
 
     def setting(self, name: str, otherwise: float) -> float:
-        """A number of the configuration by which a model scales; every model that has it names it so."""
+        """Return a scaling factor of the configuration, or `otherwise`; all models use the same name for
+        it.
+        """
         value = getattr(self.config, name, None)
         return otherwise if value is None else float(value)
 
 
 class NativeDecoder:
-    """A model's layers and head as one record. Keeps alive what the record points to."""
+    """Layers and head of a model as one record, with the tensors that it points to kept alive."""
 
     def __init__(
         self, library: ctypes.CDLL, modules: Modules, seen: Pass, cache: PagedKVCache, most_positions: int
@@ -105,14 +107,16 @@ class NativeDecoder:
             gate_alpha=gating.alpha,
             gate_limit=gating.limit,
             gating=gating.number,
-            has_whole=any(linear.bits for linear in (*linears, head, *layers[0].linears)),
+            has_whole=any(
+                each.bits for each in (*linears, head, *(each for layer in layers for each in layer.linears))
+            ),
             format=FORMATS[self.dtype],
         )
         self._num_positions = 0
         self._know_positions(min(FIRST_POSITIONS, most_positions) - 1)
 
     def turn(self, layer: int, rotary: Rotary) -> None:
-        """Have this layer turn its queries and keys in this way."""
+        """Set the rotary embedding of a layer's queries and keys."""
         wide = 2 * self._record.rotary_width > self._layers[layer].attention.key_width
         if rotary is Rotary.WIDE_HALVES and (wide or self._layers[layer].kv_a.num_out):
             raise Unrecognised(f"layer {layer} would differ")
@@ -190,7 +194,9 @@ class NativeDecoder:
         self._record.rotary_width = width
 
     def _turn(self, kind: str | None) -> tuple[Tensor, Tensor]:
-        """The library's cosines and sines [P, D] of each position, for layers of a kind if they differ."""
+        """Return the library's cosines and sines [P, D] of each position, for a kind of layers if they
+        differ.
+        """
         at_1P = torch.arange(self._num_positions)[None]
         of_kind = () if kind is None else (kind,)
         with torch.inference_mode():
@@ -215,9 +221,10 @@ class NativeDecoder:
         end: int | None = None,
         num_threads: int | None = None,
     ) -> Tensor:
-        """The logits [R, V] of the sampled rows, from tokens, or from hidden states, which it replaces.
+        """Return the logits [R, V] of the sampled rows, from tokens, or from hidden states, which are
+        overwritten.
 
-        Computed by `num_threads`, as many as torch has if None.
+        Computed by `num_threads`, torch's number if None.
         """
         self._know_positions(int(position_T.max()))
         logits_RV = torch.empty(len(sampled_R), self.vocab_size, dtype=self.dtype)
@@ -237,10 +244,10 @@ class NativeDecoder:
 
 
 def _norms(layer: nn.Module) -> tuple[nn.Module | None, ...]:
-    """The norms before attention, after it, before the products and after them, by the library's names.
+    """Return the norms before attention, after it, before the MLP and after it, by the library's names.
 
-    A layer with a norm behind its products has `post_attention_layernorm` behind attention; else that is the
-    norm before the products.
+    In a layer with a norm after the MLP, `post_attention_layernorm` follows attention; otherwise it precedes
+    the MLP.
     """
     before = maybe_child(layer, "input_layernorm")
     behind_attention = maybe_child(layer, "post_attention_layernorm")

@@ -1,7 +1,7 @@
-// A mixture of experts: a router sends each row to a few of them, and weighs what they make of it.
+// Mixture of experts: a router sends each row to a few experts, and weighs their results.
 //
-// Rows lie expert by expert, each as often as it was sent, and are multiplied in panels of one expert. A row's sum is
-// made in the order of its experts' weights, so that it never depends on the other rows.
+// Rows are stored expert by expert, one copy for each choice, and multiplied in panels of one expert. A row's results
+// are added in the order of its experts' weights, so that its sum never depends on the other rows.
 #pragma once
 #include <functional>
 #include <limits>
@@ -13,7 +13,7 @@
 
 namespace {
 
-// Where the rows of one layer go.
+// Routes of the rows of one layer.
 class Routes {
   public:
     struct Panel {
@@ -24,8 +24,9 @@ class Routes {
         : num_chosen_(num_chosen), expert(size_t(rows * num_chosen)), place(expert.size()), row(expert.size()), weight(expert.size()),
           of_shared(size_t(rows)) {}
 
-    // The experts of row r = x and their weights, by its router's logits (Shazeer et al., "Outrageously large neural
-    // networks", 2017; with a bias that only chooses, and by groups: DeepSeek-V3, 2024, section 2.1.2).
+    // Computes the experts of row r = x and their weights, from its router's logits (Shazeer et al., "Outrageously
+    // large neural networks", 2017; with a bias that only affects the choice, and by groups: DeepSeek-V3, 2024, section
+    // 2.1.2).
     template <class T> void choose(const Experts& e, int64_t r, const T* x, int64_t width) {
         static thread_local std::vector<float> scores, wanted;
         scores.resize(size_t(e.num)), wanted.resize(size_t(e.num));
@@ -48,7 +49,7 @@ class Routes {
         of_shared[size_t(r)] = e.shared_gate ? sigmoid(dot(x, e.shared_gate, width)) : 1;
     }
 
-    // Gives each choice its place among all, expert by expert, and cuts those into panels.
+    // Assigns each choice its place among all, expert by expert, and cuts the places into panels.
     template <class T> void sort(const Experts& e) {
         std::vector<int64_t> end(size_t(e.num + 1));
         for (const int64_t to : expert) end[size_t(to + 1)]++;
@@ -67,7 +68,7 @@ class Routes {
   private:
     static constexpr float NEVER = std::numeric_limits<float>::infinity();
 
-    // Of the groups all but the best are wanted no more.
+    // Excludes the experts of all groups but the best.
     static void leave_out_groups(const Experts& e, std::vector<float>& wanted) {
         static thread_local std::vector<float> sums, group;
         const int64_t size = e.num / e.num_groups;
@@ -95,7 +96,7 @@ class Routes {
         return sum(sums);
     }
 
-    // Of logits, in place.
+    // Computes scores from logits, in place.
     static void score(const Experts& e, std::vector<float>& all) {
         const float top = *std::max_element(all.begin(), all.end());
         float sum = 0;
@@ -107,12 +108,13 @@ class Routes {
     const int64_t num_chosen_;
 
   public:
-    std::vector<int64_t> expert, place, row;  // of each choice; of each choice; of each place
-    std::vector<float> weight, of_shared;       // of each choice; of each row
+    std::vector<int64_t> expert, place, row;  // by choice; by choice; by place
+    std::vector<float> weight, of_shared;       // by choice; by row
     std::vector<Panel> panels;
 };
 
-// f(expert, first column, n, first row, rows, operand, what is read next) for the blocks of columns of each panel of x.
+// Calls f(expert, first column, n, first row, rows, operand, what is read next) for the column blocks of each panel of
+// x.
 template <class T, class F>
 void each_expert(Walker& walker, const Experts& e, const Routes& routes, Linear Expert::*part, const Matrix<const T>& x,
                  const WholeRows& whole, F f) {
@@ -128,8 +130,8 @@ void each_expert(Walker& walker, const Experts& e, const Routes& routes, Linear 
     });
 }
 
-// out = the experts' answers to rows x, and where `shared` is set, out times its gate on top. `pairs` and `inner` have
-// a row for each choice.
+// out = the experts' results for rows x, plus, if `shared` is set, the previous out times its gate. `pairs` and `inner`
+// have a row for each choice.
 template <class T, class Gated>
 void mix(Walker& walker, const Experts& e, Routes& routes, const Matrix<const T>& x, const WholeRows& room, int64_t rows,
          const Matrix<T>& pairs, const Matrix<T>& inner, const Matrix<T>& out, bool shared, Gated gated) {

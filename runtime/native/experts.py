@@ -1,6 +1,6 @@
-"""A mixture's experts, each as linear layers of its own instead of a slice of one tensor.
+"""Experts of a mixture, each as linear layers of its own instead of a slice of one tensor.
 
-So whatever packs, quantises and computes linear layers does that with experts too.
+So whatever packs, quantises and computes linear layers also handles experts.
 
 Shapes: N rows of a pass, K experts of a row; I inputs of a layer, O outputs of its product, M in between.
 """
@@ -19,14 +19,14 @@ NUM_TRIED = 64
 
 
 class Gating(NamedTuple):
-    """A rule that makes one number of a gate and of what it opens, with the kernels' number for it."""
+    """Function of a gate and the gated value, with its number in the kernels."""
 
     number: int
     alpha: float = 0.0
     limit: float = 0.0
 
     def of(self, gate_NM: Tensor, up_NM: Tensor) -> Tensor:
-        """The layer's inner numbers [N, M]."""
+        """Return the layer's inner numbers [N, M]."""
         if self.number != CLAMPED:
             return GATINGS[self.number](gate_NM) * up_NM
         gate_NM, up_NM = gate_NM.clamp(max=self.limit), up_NM.clamp(-self.limit, self.limit)
@@ -34,7 +34,7 @@ class Gating(NamedTuple):
 
 
 class SplitExperts(nn.Module):
-    """Gated experts in place of the library's; takes rows, chosen experts and their weights as those do."""
+    """Gated experts that replace the library's; called with rows, chosen experts and their weights."""
 
     def __init__(self, whole: nn.Module, gating: Gating, *, in_pairs: bool) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class SplitExperts(nn.Module):
             self.down.append(_linear(down_OI, down_O))
 
     def forward(self, x_NI: Tensor, expert_NK: Tensor, weight_NK: Tensor) -> Tensor:
-        """The rows' answers [N, O], summed in float32."""
+        """Return the rows' outputs [N, O], summed in float32."""
         out_NKO = x_NI.new_zeros(*expert_NK.shape, x_NI.shape[-1], dtype=torch.result_type(x_NI, weight_NK))
         for number in sorted(set(expert_NK.flatten().tolist())):
             at_N, at_K = torch.where(expert_NK == number)
@@ -62,7 +62,7 @@ class SplitExperts(nn.Module):
 
 
 def split_experts(model: nn.Module) -> None:
-    """Replace the library's experts by `SplitExperts`, in place, where those compute the same."""
+    """Replace the library's experts by `SplitExperts`, in place, if the results are equal."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if getattr(child, "has_gate", False) and not getattr(child, "has_post_expert_norm", False):

@@ -1,7 +1,7 @@
-// Few queries with keys and values that stay where they are. Scores by tiles (AMX): keys are the rows of the product
-// and queries its columns, so that no key is packed. Values by vectors: to pack them takes three times as long as to
-// multiply them by two queries. Without tiles keys become columns in registers, next to where they are multiplied.
-// All sums are those of `product`, bit by bit.
+// Attention of few queries with keys and values in place. Scores by tiles (AMX): keys are the rows of the product and
+// queries its columns, so that no key is packed. Values by vectors, because packing them takes three times as long as
+// multiplying them by two queries. Without tiles, keys are transposed in registers just before they are multiplied. All
+// sums equal those of `product`, bit for bit.
 #pragma once
 #include <type_traits>
 
@@ -21,7 +21,7 @@ struct Keys {
     long row;
 };
 
-// queries: [num_words][ROWS]; scores: of left's keys, then of right's, [2 ROWS][ROWS]. `meanwhile` is called with each
+// queries: [num_words][ROWS]; scores: for left's keys, then for right's, [2 ROWS][ROWS]. `meanwhile` is called in each
 // step.
 template <class Meanwhile>
 INLINE void score_in_place(const Keys& left, const Keys& right, const uint32_t* queries, long num_words, float* scores,
@@ -40,15 +40,15 @@ INLINE void score_in_place(const Keys& left, const Keys& right, const uint32_t* 
     _tile_stored(1, scores + ROWS * ROWS, 4 * ROWS);
 }
 
-// A column of scores [LANES][ROWS].
+// Returns a column of scores [LANES][ROWS].
 INLINE vf column(const float* scores) {
     const vi lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     return _mm512_i32gather_ps(left<4>(lane), scores, 4);
 }
 
-// sums[R][COLUMNS_IN_PLACE] += weights V for 2 ROWS keys, where value_at(i) is where those columns of a key's values lie.
-// Weights are words of two keys ROWS apart. As a tile does it, the first ROWS keys are summed up and the others, and both
-// are added. `meanwhile` is called with each two keys.
+// sums[R][COLUMNS_IN_PLACE] += weights V for 2 ROWS keys; value_at(i) is the address of these columns of a key's
+// values. A word of weights belongs to two keys ROWS apart. As in a tile, the first ROWS keys and the others are summed
+// separately, then added. `meanwhile` is called after each two keys.
 template <int R, class ValueAt, class Meanwhile>
 INLINE void add_values_in_place(ValueAt value_at, const uint32_t* weights, long weight_row, float* sums, long sum_row,
                                 Meanwhile meanwhile) {
@@ -56,7 +56,7 @@ INLINE void add_values_in_place(ValueAt value_at, const uint32_t* weights, long 
     const vi upper = set1_word(0xffff0000);
     const vi low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23), high = add(low, set1_word(8));
     alignas(64) float first[R][ROWS], second[R][ROWS];
-    vf a[R][V], b[R][V];  // of even and of odd columns in turns
+    vf a[R][V], b[R][V];  // for even and odd columns alternately
     for (int r = 0; r < R; r++) {
         const vi words = load_words(weights + r * weight_row);
         store(first[r], as_float(left<16>(words)));
@@ -89,7 +89,7 @@ INLINE void add_values_in_place(ValueAt value_at, const uint32_t* weights, long 
 #elif defined(HAS_BF16)
 namespace vectors {
 
-// f(the number of rows as a constant).
+// Calls f with the number of rows as a constant.
 template <class F> INLINE void with_rows(int rows, F f) {
     if (rows == 1) f(std::integral_constant<int, 1>());
     else if (rows == 2) f(std::integral_constant<int, 2>());
@@ -97,7 +97,7 @@ template <class F> INLINE void with_rows(int rows, F f) {
     else f(std::integral_constant<int, MOST_ROWS_IN_PLACE>());
 }
 
-// scores[R][LANES] of as many keys. `meanwhile` is called with each LANES words of a key.
+// scores[R][LANES] of LANES keys. `meanwhile` is called after each LANES words of a key.
 template <int R, class Meanwhile>
 INLINE void score_in_place(const uint32_t* const keys[LANES], const uint32_t* queries, long query_row, long num_words,
                            float* scores, long score_row, Meanwhile meanwhile) {
@@ -113,8 +113,8 @@ INLINE void score_in_place(const uint32_t* const keys[LANES], const uint32_t* qu
     for (int r = 0; r < R; r++) store(scores + r * score_row, sums[r]);
 }
 
-// sums[R][COLUMNS_IN_PLACE] += weights V for `num` keys, where value_at(i) is where those columns of a key's values lie.
-// Weights are words of two neighbours. `meanwhile` is called with each two keys.
+// sums[R][COLUMNS_IN_PLACE] += weights V for `num` keys; value_at(i) is the address of these columns of a key's values.
+// A word of weights belongs to two neighbouring keys. `meanwhile` is called after each two keys.
 template <int R, class ValueAt, class Meanwhile>
 INLINE void add_values_in_place(ValueAt value_at, int num, const uint32_t* weights, long weight_row, float* sums,
                                 long sum_row, Meanwhile meanwhile) {

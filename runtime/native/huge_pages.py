@@ -1,9 +1,9 @@
-"""Weights on huge pages, once a server answers.
+"""Weights on huge pages, moved once a server answers.
 
-A step reads all weights, and an entry of the TLB reaches 4 KiB of them or 2 MiB. Asking for huge pages as
-memory is taken makes loading half as slow again where a host gives a virtual machine its memory page by
-page; so the kernel is asked to move them afterwards (Linux 6.1, `MADV_COLLAPSE`), by a thread that computing
-and answering go before. Without it, or where it has no such pages left, weights stay where they are.
+A step reads all weights, and an entry of the TLB covers 4 KiB or 2 MiB. Huge pages from the start make
+loading half as slow again on virtual machines whose host gives memory page by page; so the kernel moves the
+weights afterwards (Linux 6.1, `MADV_COLLAPSE`), in a thread of the lowest priority. Without support, or
+without free huge pages, weights stay where they are.
 """
 
 import logging
@@ -23,7 +23,7 @@ Range = tuple[int, int]
 
 
 def weight_ranges(model: nn.Module) -> set[Range]:
-    """First and last address of each whole run of huge pages that holds weights of a model on the CPU."""
+    """Return first and last address of each run of huge pages that holds a model's weights on the CPU."""
     found = set[Range]()
     for module in model.modules():
         if not isinstance(module, nn.Embedding):  # of which a step reads a few rows
@@ -40,9 +40,9 @@ def weight_ranges(model: nn.Module) -> set[Range]:
 def move_to_huge_pages(
     ranges: Iterable[Range], after: threading.Thread | None = None
 ) -> threading.Thread | None:
-    """Begin to move what lies there; the thread that does, or None if there is nothing to move or no way.
+    """Start moving these ranges; return the thread, or None if there is nothing to move or no support.
 
-    It begins `after` another, so that not both are in the way of a server that starts.
+    It starts `after` another thread, so that a starting server is slowed by one at a time.
     """
     pages = [at for first, end in sorted(ranges) for at in range(first, end, HUGE_PAGE)]
     if not pages or sys.platform != "linux":

@@ -1,4 +1,4 @@
-"""The instructions that multiply a model's numbers on this CPU, in words for the start line."""
+"""Instructions that multiply a model's numbers on this CPU, in words for the start line."""
 
 import ctypes
 
@@ -9,11 +9,11 @@ INT8_IS_FASTER = {
     "AVX-512 with bf16": "by three quarters",
     "AMX": "for one request at a time, by a half",
 }
-"""When and by how much `--quantization int8` is faster than bfloat16, as was measured (docs/served.md)."""
+"""When and by how much `--quantization int8` is faster than bfloat16, as measured (docs/served.md)."""
 
 
 def instructions(library: ctypes.CDLL | None, dtype: torch.dtype, *, has_whole: bool) -> str:
-    """Say what multiplies numbers of this format; `has_whole` is true of weights of few bits."""
+    """Return what multiplies numbers of this format; `has_whole` for weights of few bits."""
     if library is None:
         return f"torch's kernels for {torch.backends.cpu.get_cpu_capability()}"
     name = _name(library)
@@ -24,7 +24,7 @@ def instructions(library: ctypes.CDLL | None, dtype: torch.dtype, *, has_whole: 
 
 
 def faster(library: ctypes.CDLL | None, dtype: torch.dtype, *, has_whole: bool) -> str | None:
-    """Name the option with which answers come sooner, if that was measured."""
+    """Return the option that would speed up answers, if that was measured."""
     if library is None or has_whole or dtype is not torch.bfloat16:
         return None
     when = INT8_IS_FASTER.get(_name(library))

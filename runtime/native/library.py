@@ -1,7 +1,7 @@
-"""The compiled kernels, called by plain pointers: a call costs about a microsecond and no torch headers.
+"""Compiled kernels, called with plain pointers: a call costs about a microsecond, without torch headers.
 
-Law: kernels are a matter of speed. Without them, for whatever reason, every answer is computed by torch, and
-one line of the log says why. `SUNDOG_NATIVE` chooses a variant (`amx`, `avx512_bf16`, `avx512`, `avx2`; on
+Law: kernels only affect speed. If they are missing for any reason, torch computes everything, and one line of
+the log gives the reason. `SUNDOG_NATIVE` chooses a variant (`amx`, `avx512_bf16`, `avx512`, `avx2`; on
 aarch64 `neon_i8mm`, `neon_bf16`, `neon_dotprod`, `neon`) or none (`off`).
 """
 
@@ -26,11 +26,11 @@ _LOG = logging.getLogger("sundog.native")
 
 
 class Unavailable(Exception):
-    """Raised with the reason why there are no kernels here."""
+    """Raised if no kernels are available; the message is the reason."""
 
 
 def open_library(variant: str) -> ctypes.CDLL:
-    """A variant's library; raises BuildError or Unavailable."""
+    """Return a variant's library; raises BuildError or Unavailable."""
     path = build.built(variant)
     try:
         library = ctypes.CDLL(str(path))
@@ -59,7 +59,7 @@ def open_library(variant: str) -> ctypes.CDLL:
 
 
 def choose(wanted: str | None, cpu_flags: set[str]) -> str:
-    """The variant for this CPU, or the wanted one if the CPU can run it."""
+    """Return the variant for this CPU, or the wanted one if the CPU supports it."""
     can = build.variants_of(cpu_flags)
     if wanted == "off":
         raise Unavailable("SUNDOG_NATIVE is off")
@@ -86,7 +86,7 @@ def _opened(wanted: str | None, cpu_flags: set[str]) -> ctypes.CDLL:
 
 @functools.cache
 def kernels() -> ctypes.CDLL | None:
-    """The kernels of this process, or None, which the log explains once."""
+    """Return the kernels of this process, or None, with the reason logged once."""
     try:
         return _opened(os.environ.get("SUNDOG_NATIVE"), build.cpu_flags())
     except (build.BuildError, Unavailable) as error:

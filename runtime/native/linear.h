@@ -1,5 +1,6 @@
-// Linear layers, column block by column block. Weights are read where they lie: plain, one row an output [O][I]; packed,
-// [O / block][I / 2][block][2] of bf16 and [O / BLOCK][I][BLOCK] of others; or whole numbers of few bits (few_bits.h).
+// Linear layers, column block by column block. Weights are read in their own format: plain, one row per output [O][I];
+// packed, [O / block][I / 2][block][2] of bf16 and [O / BLOCK][I][BLOCK] of others; or integers of few bits
+// (few_bits.h).
 #pragma once
 #include <algorithm>
 
@@ -14,34 +15,38 @@ struct Linear {
     int64_t num_in, num_out;
     int32_t block;       // of packed weights, 0: plain
     int32_t bits;        // of whole numbers, 0: bf16 or float
-    const float* scale;  // of whole numbers: [O / BLOCK][I / GROUP][BLOCK]
+    // Of whole numbers, as FewBits has them:
+    const void* scale;
+    const void* least;
+    int32_t group;
+    int32_t has_halves;
 };
 
 namespace {
 
-// Of a block's words, those that are multiplied at once: as many as stay in the first cache where tiles come back to
-// them for few rows. For many rows sums would be loaded and stored too often.
+// Words of a block that are multiplied at once: as many as stay in the first cache if tiles return to them for few
+// rows. For many rows, sums would be loaded and stored too often.
 inline int64_t most_words(int64_t rows) { return tiles::HERE && rows <= 64 ? 64 : 128; }
 constexpr int64_t MOST_ROWS_AT_ONCE = 512, LEAST_PANEL_ROWS = 96, MOST_PANEL_INPUTS = 1536;
-// Where rows are multiplied as floats: the inputs for which some columns stay in the first cache, and rows in the second;
-// the rows from which on it is worth it to make floats of those columns, too, before they are multiplied.
+// If rows are multiplied as floats: the inputs for which some columns stay in the first cache and rows in the second,
+// and the number of rows from which it pays to convert these columns to floats first.
 constexpr int64_t INPUTS_AT_ONCE = 256, MOST_FLOAT_ROWS = 192, LEAST_WIDENED_ROWS = 48;
 
 inline int64_t num_blocks(const Linear& l) { return (l.num_out + BLOCK - 1) / BLOCK; }
 
-// As torch gives it: rounded to the model's format.
+// Rounds to the model's format, as torch does.
 template <class T> INLINE vf kept(vf a) { return a; }
 template <> INLINE vf kept<bf16>(vf a) { return as_float(left<16>(rounded(a))); }
 template <> INLINE vf kept<f16>(vf a) { return to_half(a); }
 
-// Rows of numbers, `row` numbers apart.
+// Rows of numbers, with the stride `row`.
 template <class T> struct Matrix {
     T* at;
     int64_t row;
     T* operator[](int64_t r) const { return at + r * row; }
 };
 
-// Some rows as products take them: as they are, and where weights need it as floats or whole numbers.
+// Some rows as operands of products: unchanged and, if the weights need it, as floats or integers.
 template <class T> struct Operand {
     Matrix<const T> x;
     Matrix<const float> floats;
@@ -84,7 +89,7 @@ void plain_block(const Linear& l, int64_t first, int n, const Matrix<const T>& x
         }
 }
 
-// `product` for many rows: some columns at a time become floats in a room of their own.
+// `product` for many rows: some columns at a time are converted to floats in a buffer.
 template <class Mac>
 void widened_product(long num_rows, int num_vectors, const uint32_t* a, long a_row, const void* b, long b_row, long num_steps,
                      float* c, long c_row, bool adds, const char* next) {
@@ -103,11 +108,11 @@ void widened_product(long num_rows, int num_vectors, const uint32_t* a, long a_r
     }
 }
 
-// Fetches what is read next, at last from `next`.
+// Prefetches what is read next, finally from `next`.
 template <class T>
 void packed_block(const Linear& l, int64_t first, int n, const Operand<T>& in, int64_t rows, float* out, const void* next) {
     using Mac = typename Packed<T>::Mac;
-    constexpr int INPUTS = Mac::PARTS * Mac::PER_WORD;  // of a step
+    constexpr int INPUTS = Mac::PARTS * Mac::PER_WORD;  // per step
     constexpr bool widens = BY_FLOATS<T> && !std::is_same_v<T, float>;
     const uint32_t* a = BY_FLOATS<T> ? (const uint32_t*)in.floats.at : (const uint32_t*)in.x.at;
     const int64_t a_row = BY_FLOATS<T> ? in.floats.row : in.x.row / Mac::PER_WORD;
@@ -125,16 +130,17 @@ void packed_block(const Linear& l, int64_t first, int n, const Operand<T>& in, i
     }
 }
 
-// Where the weights of a block begin, if they are packed.
+// Returns where the weights of a block begin, if they are packed.
 template <class T> const void* block_at(const Linear& l, int64_t block) {
     if (!l.block) return nullptr;
     return (const char*)l.weight + block * BLOCK * l.num_in * (l.bits ? l.bits : 8 * int64_t(sizeof(T))) / 8;
 }
 
-// The columns `first ... first + n` of x W^T + b for x [rows][num_in]: out [rows][BLOCK]. `next` is read next, if known.
+// Computes the columns `first ... first + n` of x W^T + b for x [rows][num_in]: out [rows][BLOCK]. `next` is read next,
+// if known.
 template <class T>
 void linear_block(const Linear& l, int64_t first, int n, const Operand<T>& in, int64_t rows, float* out, const void* next) {
-    if (l.bits) few_bits_block(l.weight, l.scale, l.bits, first, in.whole, rows, out);
+    if (l.bits) few_bits_block({l.weight, l.scale, l.least, l.bits, l.group, bool(l.has_halves)}, first, in.whole, rows, out);
     else if (l.block) packed_block(l, first, n, in, rows, out, next);
     else plain_block(l, first, n, in.x, rows, out);
     if (!l.bias) return;
@@ -148,23 +154,23 @@ inline float* block_room(int i) {
     return (float*)rooms[i].take(sizeof(float) * MOST_ROWS_AT_ONCE * BLOCK);
 }
 
-// Whether many rows of a layer are multiplied panel by panel.
+// Returns whether many rows of a layer are multiplied panel by panel.
 inline bool in_panels(const Linear& l, int64_t rows) {
     return tiles::HERE && !l.bits && l.block == BLOCK && l.num_in % 32 == 0 &&
            l.num_in <= MOST_PANEL_INPUTS && rows >= LEAST_PANEL_ROWS;
 }
 
-// One block of columns of one layer, or of two, into `out`, which begins at its first column.
+// Computes one block of columns of one layer or of two, into `out`, which begins at its first column.
 struct Columns {
-    const Linear &left, &right;  // the same if it is one
+    const Linear &left, &right;  // equal if there is only one
     int64_t first;
     int n;
-    const void* next = nullptr;  // what is read next, if it is known
+    const void* next = nullptr;  // what is read next, if known
 };
 
 #if defined(__AMX_BF16__)
-// As many of the rows as are whole panels; how many. A cache line of results is written past the caches, as reading it
-// first would hold up what is multiplied.
+// Computes as many rows as form whole panels; returns their number. Whole cache lines of results bypass the caches,
+// because reading them first would delay the products.
 template <class Made>
 int64_t panel_columns(const Columns& b, const Matrix<const bf16>& x, int64_t rows, const Matrix<bf16>& out, Made made) {
     const bool is_one = &b.left == &b.right, whole = b.n == BLOCK && uintptr_t(out.at) % 64 == 0 && out.row % 32 == 0;
@@ -193,7 +199,7 @@ int64_t panel_columns(const Columns& b, const Matrix<const bf16>& x, int64_t row
     tiles::Panel<decltype(put)> panel((const uint32_t*)x.at, x.row / 2, num_rows, words, put);
     const int step = is_one ? 2 * LANES : LANES;
     for (int c = 0; c < b.n; c += step) {
-        // What lies behind this block: as much of it as this is of two halves.
+        // Data behind this block, in the share of this one of two halves.
         const auto* behind = (c % (2 * LANES) ? right - LANES * words : left) + (BLOCK + c) * words;
         panel.multiply(left + c, (is_one ? left + LANES : right) + c, BLOCK, c, (const char*)behind, words * step / 16);
     }
@@ -202,7 +208,7 @@ int64_t panel_columns(const Columns& b, const Matrix<const bf16>& x, int64_t row
 }
 #endif
 
-// x W^T + b of one layer, or what is made of the sums of two.
+// Computes x W^T + b of one layer, or the gated activation of two.
 template <class T, class Made>
 void make_columns(const Columns& b, Operand<T> in, int64_t rows, Matrix<T> out, Made made) {
     const bool is_one = &b.left == &b.right;

@@ -1,7 +1,8 @@
 """Linear layers for the CPU, their weights packed once for the compiled kernels.
 
-Decoding reads every weight for a handful of rows, so its speed is how fast weights are read; prompts multiply
-them by many rows. Both want columns side by side. A row's product has the same bits beside any other rows.
+Decoding reads every weight for a handful of rows, so its speed is that of reading weights; prompts multiply
+them by many rows. Both need columns side by side. A row's product has the same bits whatever other rows there
+are.
 
 Shapes: O outputs, I inputs; B blocks of `BLOCK` outputs.
 """
@@ -26,7 +27,7 @@ LEAST_OUTPUTS = 16
 ONEDNN_BLOCKS = (64, 32, 16)
 NUM_LOOKED_UP = 256
 NUM_AT_ONCE = 64 * BLOCK
-"""Outputs that are packed at once, so that a head needs no copy of itself on the way."""
+"""Outputs packed at a time, so that a head needs no full copy of itself."""
 
 
 class PackedWeights(Protocol):
@@ -34,21 +35,23 @@ class PackedWeights(Protocol):
 
     @property
     def record(self) -> Linear:
-        """The layer as the kernels read it; without a weight if its order is not theirs."""
+        """Record of the layer for the kernels; without a weight if its order is different."""
         ...
 
     @property
     def num_bytes(self) -> int:
-        """The number of bytes, those that fill up blocks included."""
+        """Number of bytes, including padding of blocks."""
         ...
 
     def of(self, x: Tensor) -> Tensor:
-        """The product [..., O] of an input [..., I]."""
+        """Return the product [..., O] of an input [..., I]."""
         ...
 
 
 def packed(weight_OI: Tensor) -> Tensor:
-    """The weights in the order of linear.h: [B, I / 2, BLOCK, 2] of bfloat16, [B, I, BLOCK, 1] of others."""
+    """Return the weights in the order of linear.h: [B, I / 2, BLOCK, 2] of bfloat16, [B, I, BLOCK, 1] of
+    others.
+    """
     num_out, num_in = weight_OI.shape
     pair = 2 if weight_OI.dtype is torch.bfloat16 else 1
     found = weight_OI.new_empty(-(-num_out // BLOCK), num_in // pair, BLOCK, pair)
@@ -71,7 +74,7 @@ class Packed:
         self.record = Linear(self._weights.data_ptr(), bias, *reversed(weight_OI.shape), BLOCK)
 
     def columns(self, first: int, num: int) -> "Packed":
-        """Copy some outputs, which need not begin where a block does."""
+        """Copy some outputs, which need not begin at a block's boundary."""
         weight_OI = self._weights.transpose(1, 2).reshape(-1, self.record.num_in)[first : first + num]
         bias_O = None if self._bias is None else self._bias[first : first + num]
         return Packed(weight_OI, bias_O, self._library)
@@ -98,7 +101,7 @@ class Packed:
 class OneDnnPacked:
     """Weights [O, I] and bias [O] in bfloat16, in oneDNN's own order.
 
-    It packs where there are no kernels of ours. The record has the weights' address if they lie in blocks.
+    Used without our own kernels. The record has the weights' address if they lie in blocks.
     """
 
     def __init__(self, weight_OI: Tensor, bias_O: Tensor | None) -> None:
@@ -136,7 +139,7 @@ def _block(address: int, num_numbers: int, weight_OI: Tensor) -> int | None:
 
 
 class PackedLinear(nn.Module):
-    """An `nn.Linear` for inference; takes [..., I] to [..., O]."""
+    """`nn.Linear` for inference, [..., I] to [..., O]."""
 
     def __init__(self, weights: PackedWeights) -> None:
         super().__init__()
@@ -167,7 +170,7 @@ def _packing(weight_OI: Tensor, library: ctypes.CDLL | None) -> Packing | None:
 
 
 def pack_linears(model: nn.Module, progress: LoadProgress | None = None) -> int:
-    """Replace what can be packed, in place, one after another, so that memory is freed; returns how many."""
+    """Replace what can be packed, in place, one after another to free memory; return their number."""
     library = kernels()
     places: dict[nn.Linear, list[tuple[nn.Module, str]]] = {}
     for parent in model.modules():
@@ -186,6 +189,8 @@ def pack_linears(model: nn.Module, progress: LoadProgress | None = None) -> int:
 
 
 def let_go_of_files(model: nn.Module) -> None:
-    """Copy what was not packed, so that the weights' files are mapped no more: all of a file would stay."""
+    """Copy unpacked weights, so that the weights' files are no longer mapped: all of a file would stay in
+    memory.
+    """
     for tensor in (*model.parameters(), *model.buffers()):
         tensor.data = tensor.data.clone()

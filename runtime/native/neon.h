@@ -1,7 +1,7 @@
-// The vector operations of simd.h for aarch64: NEON, and its products of bytes (dotprod, i8mm) and of bf16 where the
-// target has them.
+// Vector operations of simd.h for aarch64: NEON, and its products of bytes (dotprod, i8mm) and of bf16 if the target
+// has them.
 //
-// Memory is read by types that may alias and lie anywhere, as x86's operations do: the same words are floats to one
+// Memory is read by types that may alias and are not aligned, as x86's operations do: the same words are floats to one
 // function and bits to the next.
 #pragma once
 #include <arm_neon.h>
@@ -27,7 +27,7 @@ INLINE vf zero() { return vdupq_n_f32(0); }
 INLINE vf set1(float x) { return vdupq_n_f32(x); }
 INLINE vi set1_word(uint32_t x) { return vdupq_n_s32(int32_t(x)); }
 INLINE vf fma(vf a, vf b, vf c) { return vfmaq_f32(c, a, b); }
-// Of a NaN and a number both are the second, as on x86; NEON's own operations return the NaN.
+// For a NaN and a number both return the second, as on x86; NEON's own operations return the NaN.
 INLINE vf max(vf a, vf b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
 INLINE vf min(vf a, vf b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
 INLINE float sum(vf a) { return vaddvq_f32(a); }
@@ -57,18 +57,18 @@ INLINE void store(float* p, vf a) { *(floats_anywhere*)p = a; }
 INLINE vf load(const f16* p) { return vcvt_f32_f16(vreinterpret_f16_u16(*(const halves_anywhere*)p)); }
 INLINE void store(f16* p, vf a) { *(halves_anywhere*)p = vreinterpret_u16_f16(vcvt_f16_f32(a)); }
 INLINE vf to_half(vf a) { return vcvt_f32_f16(vcvt_f16_f32(a)); }
-// Lanes from `first` up to `end` of a, minus infinity elsewhere.
+// Returns lanes `first` to `end` of a, and minus infinity elsewhere.
 INLINE vf only(vf a, int first, int end) {
     const vi lane = {0, 1, 2, 3};
     const uint32x4_t in = vandq_u32(vcgeq_s32(lane, vdupq_n_s32(first)), vcltq_s32(lane, vdupq_n_s32(end)));
     return vbslq_f32(in, a, set1(-INFINITY));
 }
 INLINE vi where_nan(vf a, vi of_nan, vi other) { return vbslq_s32(vceqq_f32(a, a), other, of_nan); }
-// `yield` ends at once on most cores: a barrier of instructions is what waits about as long as x86's pause.
+// `yield` returns at once on most cores; an instruction barrier waits about as long as x86's pause.
 INLINE void spin() { __asm__ volatile("isb" ::: "memory"); }
 
-// Adds products of bytes, of `a` without a sign and of `b` with one, four neighbours to a lane. Where the CPU has only
-// those of two bytes with signs, 128 is taken from `a` before, and given back to the sums by who begins them.
+// Adds products of unsigned bytes `a` and signed bytes `b`, four neighbours to a lane. If the CPU only has products of
+// signed bytes, 128 is subtracted from `a` first, and the initial sums compensate for it.
 #if defined(__ARM_FEATURE_MATMUL_INT8)
 constexpr int BYTES_LESS = 0;
 INLINE vi fewer(vi bytes) { return bytes; }

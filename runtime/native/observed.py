@@ -1,4 +1,4 @@
-"""A pass of the library's own layers over a few tokens, written down: what our decoder must compute.
+"""Recorded pass of the library's own layers over a few tokens, as the reference for our decoder.
 
 Shapes: T tokens of the pass; H query heads, K key/value heads; D key width, E value width; W hidden width.
 """
@@ -23,12 +23,12 @@ from sundog.runtime.step.step import Span
 MOST_TOKENS = 12
 STIRRED = {torch.float32: 1e-4, torch.bfloat16: 0.01, torch.float16: 0.00125}
 NUM_STIRRED = 16
-"""A router's input as rounding might change it, and how often that is tried."""
+"""Number of perturbations of a router's input, as large as rounding errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attended:
-    """The inputs of one layer's attention."""
+    """Inputs of one layer's attention."""
 
     k_TKD: Tensor
     v_TKE: Tensor
@@ -38,7 +38,7 @@ class Attended:
 
 @dataclass(slots=True)
 class Pass:
-    """Some tokens in the first blocks of the cache, and what the library made of them."""
+    """Tokens in the first blocks of the cache, and the library's results for them."""
 
     token_T: NDArray[np.int64]
     position_T: NDArray[np.int64]
@@ -48,7 +48,7 @@ class Pass:
     into_TW: dict[int, Tensor] = field(default_factory=dict)
     out_of_TW: dict[int, Tensor] = field(default_factory=dict)
     routed: dict[int, tuple[nn.Module, tuple[Tensor, ...]]] = field(default_factory=dict)
-    """Layers' routers and what they take: inputs [T, W], and a bias of some."""
+    """Routers of layers with their inputs: [T, W], and a bias for some."""
     logits_TV: Tensor = field(default_factory=lambda: torch.empty(0))
 
     @property
@@ -56,7 +56,9 @@ class Pass:
         return torch.from_numpy(self.span.table_NB[0])
 
     def settled_T(self, layer: int) -> Tensor:
-        """The tokens that keep their experts if their router's input is rounded otherwise."""
+        """Return the tokens whose choice of experts does not depend on the rounding of their router's
+        input.
+        """
         settled_T = torch.ones(len(self.token_T), dtype=torch.bool)
         if layer in self.routed:
             router, (into_TW, *given) = self.routed[layer]
@@ -83,7 +85,7 @@ class _Noting:
 
 
 def observe(model: PreTrainedModel, layers: nn.ModuleList, cache: PagedKVCache, max_model_len: int) -> Pass:
-    """The pass, with each layer's input and output; its keys and values stay in the cache."""
+    """Record a pass, with each layer's input and output; its keys and values stay in the cache."""
     num_tokens = min(MOST_TOKENS, max_model_len)
     at_T = np.arange(num_tokens)
     slot_T = cache.block_size + at_T

@@ -1,9 +1,9 @@
 // Products of many rows by tiles (AMX): 32 rows by 32 columns at a time.
 //
-// The unit multiplies a tile in the time in which the first cache gives one, and waits for the second. So the weights
-// of 32 columns and MOST_WORDS inputs are copied, tile by tile, to where they stay in the first cache; rows stream past
-// them from the second, loaded so that they drive nothing out of the first. Sums are put away while the next block is
-// begun, and what becomes of them is done between its products. A row's sums are those of `product`, bit by bit.
+// The unit multiplies a tile in the time in which the first cache delivers one, and has to wait for the second cache.
+// So the weights of 32 columns and MOST_WORDS inputs are copied, tile by tile, to a place where they stay in the first
+// cache; rows are streamed from the second, with loads that evict nothing from the first. Sums are stored while the
+// next block begins, and processed between its products. A row's sums equal those of `product`, bit for bit.
 #pragma once
 #include "team.h"
 #include "tiles.h"
@@ -11,23 +11,23 @@
 #if defined(__AMX_BF16__)
 namespace tiles {
 
-// `put(row, column, sums, sums of the right tile)` gets each row's sums of 2 x 16 columns.
+// `put(row, column, sums, sums of the right tile)` is called with each row's sums of 2 x 16 columns.
 template <class Put> class Panel {
   public:
     static constexpr long HIGH = 2 * ROWS, MOST_ROWS = 512;
 
-    // num_rows: at most MOST_ROWS, whole times HIGH, at least twice; num_words whole times WORDS. Rows lie x_row words
-    // apart, best not a power of two.
+    // num_rows: at most MOST_ROWS, a multiple of HIGH, at least twice that; num_words: a multiple of WORDS. Rows have
+    // the stride x_row in words, best not a power of two.
     Panel(const uint32_t* x, long x_row, long num_rows, long num_words, Put put)
         : x_(x), x_row_(x_row), num_rows_(num_rows), num_words_(num_words), put_(put) {
         static thread_local Room rooms[2];
         weights_ = (uint32_t*)rooms[0].take(4 * MOST_WORDS * HIGH);
         sums_ = (float*)rooms[1].take(4 * (MOST_ROWS / HIGH + 1) * BLOCK_SUMS);
-        before_ = sums_ + MOST_ROWS / HIGH * BLOCK_SUMS;  // of no block
+        before_ = sums_ + MOST_ROWS / HIGH * BLOCK_SUMS;  // no previous block
         take_shape(ROWS, ROWS);
     }
 
-    // 16 columns from `left` and 16 from `right`, whose words lie b_row apart; fetches num_lines from `next` meanwhile.
+    // Multiplies 16 columns from `left` and 16 from `right`, with the stride b_row; prefetches num_lines from `next`.
     void multiply(const uint32_t* left, const uint32_t* right, long b_row, long column, const char* next, long num_lines) {
         const long chunks = (num_words_ + MOST_WORDS - 1) / MOST_WORDS;
         const long chunk = (num_words_ / chunks + WORDS - 1) / WORDS * WORDS;
@@ -47,14 +47,14 @@ template <class Put> class Panel {
         }
     }
 
-    // Puts the last block's sums; the panel is done then.
+    // Stores the last block's sums, which ends the panel.
     void finish() {
         _tile_stored(0, before_, 64);
         _tile_stored(1, before_ + TILE_SUMS, 64);
         _tile_stored(2, before_ + 2 * TILE_SUMS, 64);
         _tile_stored(3, before_ + 3 * TILE_SUMS, 64);
         put_rows(HIGH);
-        _mm_sfence();  // results may have been written past the caches
+        _mm_sfence();  // results may have bypassed the caches
     }
 
   private:
@@ -75,7 +75,7 @@ template <class Put> class Panel {
         }
     }
 
-    // One block of sums; in its first step the sums of the block before make room for it.
+    // Computes one block of sums; its first step stores those of the previous block.
     template <bool ADDS> INLINE void add_block(const uint32_t* x, long steps, float* sums, const char* next, long lines) {
         const uint32_t *lower = x + ROWS * x_row_, *w = weights_;
         const long rows_a_step = steps > 1 ? (HIGH + steps - 2) / (steps - 1) : 0;

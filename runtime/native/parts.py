@@ -1,7 +1,7 @@
-"""The parts of a decoder as records, each taken for what it computes.
+"""Parts of a decoder as records, recognised by what they compute.
 
-Names only find candidates: a norm is what it makes of ones and of noise, an activation what it makes of a
-range, a packed weight what lies in its memory. Whatever does not fit raises `Unrecognised` with the reason.
+Names only find candidates: a norm is tested with ones and noise, an activation on a range of inputs, a packed
+weight by its memory. Anything else raises `Unrecognised` with the reason.
 
 Shapes: I inputs and O outputs of a linear layer.
 """
@@ -28,12 +28,12 @@ ROUTER = ("gate", "router")
 
 
 class Unrecognised(Exception):
-    """Raised with the reason why a model is left to the library's own modules."""
+    """Raised for a model that the kernels cannot compute; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class GatedProducts:
-    """The products between attention and the next layer: of all rows, or of experts, or both."""
+    """MLP of a layer: dense, of experts, or both."""
 
     gate: Linear
     up: Linear
@@ -43,12 +43,12 @@ class GatedProducts:
 
     @property
     def inner(self) -> int:
-        """The widest of their inner numbers."""
+        """Largest inner width."""
         return max(int(linear.num_in) for linear in self.linears[2::3])
 
     @property
     def linears(self) -> list[Linear]:
-        """The products there are, one expert's for all."""
+        """Linear layers of the MLP, one expert's for all."""
         own = [self.gate, self.up, self.down] if self.gate.num_out else []
         if not self.experts.num:
             return own
@@ -58,7 +58,7 @@ class GatedProducts:
 
 @dataclass(slots=True)
 class Parts:
-    """Makes records, and keeps alive what they point to."""
+    """Factory of records that keeps alive the tensors they point to."""
 
     dtype: torch.dtype
     kept: list[object] = field(default_factory=list)
@@ -66,7 +66,7 @@ class Parts:
     def linears(
         self, parent: nn.Module, names: tuple[str, ...], merged: str, num_in: int, *num_out: int
     ) -> list[Linear]:
-        """The layers of these names, each [I] to its O, or their places in the one that holds all."""
+        """Return the layers of these names, each [I] to its O, or their slices of a merged layer."""
         whole = getattr(parent, merged, None)
         if not isinstance(whole, nn.Module):
             return [
@@ -82,7 +82,7 @@ class Parts:
         return [_columns(rest, at, n, self.dtype.itemsize) for at, n in zip(first, num_out, strict=True)]
 
     def linear(self, module: nn.Module, num_in: int | None, num_out: int | None = None) -> Linear:
-        """A linear layer [I] to [O], whatever is None of them; plain or packed, without what adapters add."""
+        """Return a linear layer [I] to [O], None for any size; plain or packed, without adapters."""
         module = _base(module)
         self.kept.append(module)
         if type(module) is nn.Linear and module.weight.dtype is self.dtype and module.weight.is_contiguous():
@@ -100,7 +100,7 @@ class Parts:
         return found
 
     def products(self, mlp: nn.Module, width: int) -> GatedProducts:
-        """A layer's products behind attention, which answer [W] to [W]."""
+        """Return a layer's MLP, which maps [W] to [W]."""
         experts = maybe_child(mlp, "experts")
         if experts is None:
             gating = Gating(activation(child(mlp, "act_fn", "activation_fn")))
@@ -128,9 +128,9 @@ class Parts:
         return gate, up, down
 
     def _router(self, mlp: nn.Module, width: int) -> ExpertsRecord:
-        """A router's record: it scores, chooses and weighs as it does with noise.
+        """Return a router's record, after testing its scores, choices and weights with noise.
 
-        A bias that the products keep themselves is given to it.
+        A bias kept by the experts is passed to it.
         """
         router = child(mlp, *ROUTER)
         exact = copy.deepcopy(router).float()
@@ -168,7 +168,7 @@ class Parts:
         return copied.data_ptr()
 
     def norm(self, module: nn.Module | None, width: int) -> Norm:
-        """A root mean square norm of `width` numbers; none for None."""
+        """Return the RMSNorm record; an empty one if `module` is None."""
         if module is None:
             return Norm(None, width, 0.0)
         eps = getattr(module, "variance_epsilon", None) or getattr(module, "eps", None)
@@ -191,18 +191,18 @@ class Parts:
 
 
 def products_of(layer: nn.Module) -> nn.Module:
-    """The module that holds a layer's products behind attention."""
+    """Return a layer's MLP module."""
     return child(layer, "mlp", "block_sparse_moe")
 
 
 def router_of(layer: nn.Module) -> nn.Module | None:
-    """The router of a layer's experts, if it has some."""
+    """Return the router of a layer's experts, if it has some."""
     products = products_of(layer)
     return None if maybe_child(products, "experts") is None else child(products, *ROUTER)
 
 
 def child(module: nn.Module, *names: str) -> nn.Module:
-    """The first child of these names that is there."""
+    """Return the first child with one of these names."""
     found = maybe_child(module, *names)
     if found is None:
         raise Unrecognised(f"{type(module).__name__} has no {' or '.join(names)}")
@@ -210,13 +210,13 @@ def child(module: nn.Module, *names: str) -> nn.Module:
 
 
 def maybe_child(module: nn.Module, *names: str) -> nn.Module | None:
-    """The first child of these names that is there, if one is."""
+    """Return the first child with one of these names, or None."""
     found = (getattr(module, name, None) for name in names)
     return next((each for each in found if isinstance(each, nn.Module)), None)
 
 
 def activation(module: Callable[[Tensor], Tensor]) -> int:
-    """Return the number of this activation among those that the kernels know."""
+    """Return the kernels' number of this activation."""
     x = torch.linspace(-12, 12, 999)
     with torch.inference_mode():
         answer = module(x)
@@ -240,7 +240,7 @@ def _of_best_groups(wanted: Tensor, num: int, num_chosen: int, num_compared: int
 
 
 def _weighs(scores: Tensor, wanted: Tensor, weights: Tensor, chosen: Tensor) -> tuple[float | None, bool]:
-    """Return the factor of weights, and if they are normalised; None if other experts were chosen."""
+    """Return the factor of weights and whether they are normalised; None if other experts were chosen."""
     best = wanted.topk(chosen.shape[-1]).indices
     if not torch.equal(best.sort().values, chosen.sort().values):
         return None, False

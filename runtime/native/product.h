@@ -1,8 +1,8 @@
 // Products of rows with packed columns: C[M][N] (+)= A[M][K] B[K][N].
 //
-// B lies as its number format is packed (below), a step of K after the other. A is words of 32 bits: floats, or two
-// neighbouring bf16 along K where the CPU multiplies those. A row's sums are made in the order of K whatever the other
-// rows are and however many are multiplied at once, so that a row's result never depends on them.
+// B is stored as its number format is packed (below), one step of K after another. A consists of words of 32 bits:
+// floats, or two bf16 that are neighbours along K if the CPU multiplies those. A row's sums are computed in the order
+// of K whatever the other rows are and however many are multiplied at once, so that its result never depends on them.
 #pragma once
 #include <algorithm>
 #include <type_traits>
@@ -10,7 +10,7 @@
 #include "simd.h"
 #include "tiles.h"
 
-// How columns are multiplied: of a step of K, in PARTS words of A for each row, and COLUMN_BYTES of B for each column.
+// How columns are multiplied: a step of K has PARTS words of A for each row, and COLUMN_BYTES of B for each column.
 struct Floats {
     static constexpr int PARTS = 1, COLUMN_BYTES = 4, PER_WORD = 1;
     static INLINE vi columns(const char* b, int) { return load_words((const uint32_t*)b); }
@@ -20,7 +20,7 @@ struct Halves : Floats {
     static constexpr int COLUMN_BYTES = 2;
     static INLINE vi columns(const char* b, int) { return as_int(load((const f16*)b)); }
 };
-// Words of two bf16 where the CPU does not multiply them: each as the float that it is.
+// Words of two bf16 if the CPU does not multiply them: each is converted to float.
 struct WidenedPairs : Floats {
     static constexpr int PARTS = 2;
     static INLINE vi columns(const char* b, int part) {
@@ -37,14 +37,14 @@ struct Pairs : Floats {
 using Pairs = WidenedPairs;
 #endif
 
-// How packed weights of a number format are multiplied, and whether by floats that the rows are made first.
+// How packed weights of a number format are multiplied, and whether rows are converted to floats first.
 template <class T> struct Packed { using Mac = Floats; };
 template <> struct Packed<bf16> { using Mac = Pairs; };
 template <> struct Packed<f16> { using Mac = Halves; };
 template <class T> constexpr bool BY_FLOATS = Packed<T>::Mac::PER_WORD == 1;
 
-// As many rows and vectors at once as there are registers for their sums: VECTORS of MOST_VECTORS for `rows`, so many
-// that a sum is ready when it is added to again.
+// Numbers of rows and vectors whose sums fill the registers: VECTORS of MOST_VECTORS for `rows`, so many that a sum is
+// ready before the next addition to it.
 #if defined(__AVX512F__)
 constexpr int MOST_ROWS = 6, MOST_VECTORS = 4;
 constexpr int vectors_at_once(long) { return 4; }
@@ -56,7 +56,7 @@ constexpr int MOST_ROWS = 6, MOST_VECTORS = 8;
 constexpr int vectors_at_once(long rows) { return rows == 1 ? 8 : rows <= 3 ? 4 : rows == 4 ? 3 : 2; }
 #endif
 
-// `lines` of `next` are fetched with each step. Loops are unrolled before compilers choose what stays in registers.
+// `lines` of `next` are prefetched in each step. Loops are unrolled before compilers assign registers.
 template <class Mac, int ROWS, int VECTORS>
 __attribute__((noinline)) void product_tile(const uint32_t* a, long a_row, const char* b, long b_row, long num_steps, float* c, long c_row,
                          bool adds, const char* next, long lines) {
@@ -93,19 +93,19 @@ void product_columns(long num_rows, const uint32_t* a, long a_row, const char* b
     const long step_lines = (Mac::COLUMN_BYTES * VECTORS * LANES + 63) / 64;
     const long lines = next ? (step_lines + passes - 1) / passes : 0;
     for (long r = 0, n, pass = 0, fetched = 0; r < num_rows; r += n, pass++, fetched += lines) {
-        n = (num_rows - r + passes - pass - 1) / (passes - pass);  // passes of equal size: few rows wait for their sums
+        n = (num_rows - r + passes - pass - 1) / (passes - pass);  // passes of equal size: with few rows, sums have to wait
         product_rows<Mac, MOST_ROWS, VECTORS>(n, a + r * a_row, a_row, b, b_row, num_steps, c + r * c_row, c_row, adds,
                                               next + fetched * num_steps * 64, fetched < step_lines ? lines : 0);
     }
 }
 
-// `num_vectors` vectors of columns lie side by side in B and C. Fetches as much from `next` as B has, if there is any.
+// `num_vectors` vectors of columns are adjacent in B and C. Prefetches as much from `next` as B has, if it is set.
 template <class Mac>
 void product(long num_rows, int num_vectors, const uint32_t* a, long a_row, const void* b, long b_row, long num_steps,
              float* c, long c_row, bool adds, const char* next = nullptr) {
 #if defined(__AMX_BF16__)
-    // Tiles add in another order than vectors do. So as many steps as there are whole tiles of are theirs, however many
-    // are asked for at once: that depends on the rows.
+    // Tiles add in another order than vectors. So tiles compute the steps that fill whole tiles, however many steps a
+    // call has, since that depends on the number of rows.
     if constexpr (std::is_same_v<Mac, Pairs>)
         if (const long whole = num_steps / tiles::WORDS * tiles::WORDS) {
             tiles::product(num_rows, num_vectors, a, a_row, (const uint32_t*)b, b_row, whole, c, c_row, adds, next);

@@ -1,4 +1,4 @@
-// Linear layers of a step, whose blocks of columns all threads take (team.h).
+// Linear layers of a step, whose blocks of columns are shared among all threads (team.h).
 #pragma once
 #include "linear.h"
 
@@ -6,13 +6,13 @@ namespace {
 
 using Linears = std::initializer_list<const Linear*>;
 
-// Whether rows become floats for one of the layers.
+// Returns whether rows are converted to floats for one of the layers.
 template <class T> bool needs_floats(Linears layers) {
     return BY_FLOATS<T> && std::any_of(layers.begin(), layers.end(), [](const Linear* l) { return l->block && !l->bits; });
 }
 
-// Of a layer's rows, those that are multiplied by one block of columns after the other, as equal parts as can be: their
-// inputs stay in a core's own cache. Tiles are quick enough to wait for the next cache.
+// Rows that are multiplied by one block of columns after another, in parts as equal as possible: their inputs stay in a
+// core's own cache. Tiles are fast enough to wait for the next cache.
 template <class T> int64_t rows_at_once(const Linear& l, int64_t rows) {
     constexpr int64_t INPUT_BYTES = 1 << 20, STEP = 32;
     if (!l.block || !rows) return MOST_ROWS_AT_ONCE;
@@ -32,7 +32,7 @@ inline int64_t num_blocks(Linears layers) {
     return blocks;
 }
 
-// One of the blocks of some layers: which layer, and which of its blocks.
+// Block of columns: its layer, and its number in that layer.
 struct Place {
     int64_t layer, block;
     Place(Linears layers, int64_t n) : layer(0), block(n) {
@@ -51,36 +51,34 @@ template <class F> void each_row(Walker& walker, int64_t rows, F f) {
     });
 }
 
-// Where rows of `num_in` inputs are made whole numbers, kept for the next call.
+// Buffer for rows of `num_in` inputs as integers, reused by the next call.
 inline WholeRows room_for_whole(int64_t rows, int64_t num_in) {
     static thread_local Room rooms[2];
-    WholeRows whole{nullptr, nullptr, num_in};
+    WholeRows whole{nullptr, nullptr, num_in, true};
     whole.at = (int8_t*)rooms[0].take(size_t(rows * whole.row()));
-    whole.unit = (Unit*)rooms[1].take(sizeof(Unit) * size_t(rows * whole.groups()));
+    whole.unit = (Unit*)rooms[1].take(sizeof(Unit) * size_t(rows * whole.units()));
     return whole;
 }
 
-inline bool are_whole(Linears layers) {
-    return std::any_of(layers.begin(), layers.end(), [](const Linear* l) { return l->bits; });
-}
-
-// The rows as whole numbers, where a layer's weights are some.
+// Returns the rows as integers, if a layer's weights are integers. All of these have groups of GROUP, or none has.
 template <class T>
 WholeRows as_whole(Walker& walker, Linears layers, const Matrix<const T>& x, int64_t rows, WholeRows room) {
-    if (are_whole(layers)) {
-        room.num_in = (*layers.begin())->num_in;
+    const auto* of = std::find_if(layers.begin(), layers.end(), [](const Linear* l) { return l->bits; });
+    if (of != layers.end()) {
+        room.num_in = (*of)->num_in;
+        room.is_fine = (*of)->group != GROUP;
         each_row(walker, rows, [&](int64_t r) { room.take(r, x[r]); });
     }
     return room;
 }
 
-// The rows of some layers' one input, as one thread's products take them.
+// Rows of the common input of some layers, as operands of one thread's products.
 template <class T> class Operands {
   public:
     Operands(Linears layers, const Matrix<const T>& x, const WholeRows& whole)
         : x_(x), whole_(whole), num_in_((*layers.begin())->num_in), needs_floats_(needs_floats<T>(layers)) {}
 
-    // Some rows, made floats unless the last call had the same.
+    // Returns some rows, converted to floats unless the last call had the same rows.
     Operand<T> from(int64_t first, int64_t rows) {
         Operand<T> found{{x_[first], x_.row}, {}, whole_.from(first)};
         if (!needs_floats_) return found;
@@ -110,8 +108,8 @@ template <class T> class Operands {
     int64_t first_ = -1;
 };
 
-// Blocks of columns of some layers of one input: f(layer, first column, n, first row, rows, operand, what is read next).
-// Behind the last block this thread's own first one of the layers `then` is read.
+// Calls f(layer, first column, n, first row, rows, operand, what is read next) for blocks of columns of layers with one
+// input. After the last block, this thread's first block of the layers `then` is read.
 template <class T, class F>
 void each_block(Walker& walker, Linears layers, Linears then, const Matrix<const T>& x, const WholeRows& whole, int64_t rows, F f) {
     const int64_t blocks = num_blocks(layers);
@@ -130,14 +128,14 @@ void each_block(Walker& walker, Linears layers, Linears then, const Matrix<const
             one(piece, piece + 1 < end ? place_of<T>(layers, piece + 1) : last);
         });
     }
-    // Some neighbours at once, since what lies behind a block is fetched while it is multiplied.
+    // Several neighbours at once, because the next block is prefetched while one is multiplied.
     const int64_t at_once = std::clamp<int64_t>(panels * blocks / 16, 1, 8);
     walker.each(panels * blocks, at_once, [&](int64_t piece, int64_t end) {
         for (; piece < end; piece++) one(piece, nullptr);
     });
 }
 
-// x W^T + b of some layers into `out`, whose rows hold the layers' columns one after the other.
+// Computes x W^T + b of some layers into `out`, whose rows contain the layers' columns one after another.
 template <class T>
 void linear(Walker& walker, Linears layers, Linears then, const Matrix<const T>& x, const WholeRows& room, int64_t rows,
             const Matrix<T>& out) {

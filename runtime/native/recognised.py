@@ -1,7 +1,7 @@
-"""Models that the kernels compute as a whole: those that they answer as the library does.
+"""Recognition of models that the kernels compute exactly as the library does.
 
-Law: the library's modules stay the definition. Parts are taken from them, every layer is compared with what
-the library's own made of the same input, and a model that differs anywhere is left to the library.
+Law: the library's modules are the definition. Parts are taken from them, every layer's result is compared
+with the library's on the same input, and a model that differs anywhere is left to the library.
 """
 
 import ctypes
@@ -19,15 +19,17 @@ from sundog.runtime.native.parts import Unrecognised
 from sundog.runtime.native.records import Rotary
 
 APART = {torch.float32: 1e-4, torch.bfloat16: 0.04, torch.float16: 0.005}
-"""The share of a layer's work that may differ: bf16 rounds to 0.004, ten times; another layer is off by 1."""
+"""Share of a layer's output that may differ: ten times bf16's rounding of 0.004; a wrong layer is off by
+1.
+"""
 LOST = {torch.float32: 1e-6, torch.bfloat16: 4e-3, torch.float16: 5e-4}
-"""The share of the state that rounding may lose when a layer's work is added to it."""
+"""Share of the residual stream that rounding may change when a layer's output is added to it."""
 
 
 def recognised(
     library: ctypes.CDLL, model: PreTrainedModel, cache: PagedKVCache, max_model_len: int
 ) -> NativeDecoder:
-    """The model as the kernels compute it; raises Unrecognised where they would differ.
+    """Return the model for the kernels; raises Unrecognised if results would differ.
 
     Uses the cache's first blocks.
     """
@@ -61,7 +63,7 @@ def _check(decoder: NativeDecoder, seen: Pass, cache: PagedKVCache) -> None:
 def _find_rotary(
     decoder: NativeDecoder, layer: int, seen: Pass, cache: PagedKVCache, arrays: StepArrays
 ) -> None:
-    """Let a layer rotate queries and keys like the library, by the first way with equal results."""
+    """Set a layer's rotary embedding to the first variant that gives the library's results."""
     for rotary in Rotary:
         try:
             decoder.turn(layer, rotary)

@@ -1,4 +1,4 @@
-"""The arguments of the compiled kernels, as plain records; `attention.h` and `decoder.h` have the same."""
+"""Arguments of the compiled kernels, as plain records equal to those in `attention.h` and `decoder.h`."""
 
 from collections.abc import Callable
 from ctypes import Structure, c_float, c_int32, c_int64, c_void_p
@@ -10,10 +10,10 @@ from torch import Tensor
 
 
 class Rotary(IntEnum):
-    """The numbers of a head that are turned against each other: its halves, neighbours, or none.
+    """Which numbers of a head are rotated as a pair: i and i + half (HALVES), neighbours (PAIRS), or none.
 
-    Wide halves are as wide as the library's table is, other halves half as wide. Pairs that part leave all
-    their first numbers before their second ones.
+    A half is half as wide as the library's table of angles, with WIDE_HALVES as wide as the table.
+    PARTING_PAIRS rotates neighbours, and then stores the first numbers of all pairs before the second ones.
     """
 
     HALVES = 0
@@ -24,20 +24,20 @@ class Rotary(IntEnum):
 
 
 class Score(IntEnum):
-    """A router's scores are made of its logits: of all experts together, or of each alone."""
+    """Normalisation of a router's logits: over all experts together, or each alone."""
 
     SOFTMAX = 0
     SIGMOID = 1
 
 
 GATINGS: tuple[Callable[[Tensor], Tensor], ...] = (F.silu, lambda x: F.gelu(x, approximate="tanh"))
-"""The functions that open a product, in the order of `Gating` in decoder.h; CLAMPED follows them."""
+"""Gating functions, in the order of `Gating` in decoder.h; CLAMPED follows them."""
 CLAMPED = len(GATINGS)
 FORMATS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 
 class LayerRecord(Structure):
-    """An attention layer and its keys and values."""
+    """Attention layer with its keys and values."""
 
     _fields_ = (
         ("keys", c_void_p),
@@ -56,7 +56,7 @@ class LayerRecord(Structure):
 
 
 class SequencesRecord(Structure):
-    """The requests of a step."""
+    """Requests of a step."""
 
     _fields_ = (
         ("num_sequences", c_int64),
@@ -68,13 +68,13 @@ class SequencesRecord(Structure):
 
 
 class RowsRecord(Structure):
-    """Rows of heads, and how far they lie apart."""
+    """Addresses of rows of heads, and their strides."""
 
     _fields_ = (("at", c_void_p), ("row", c_int64), ("head", c_int64))
 
 
 class Linear(Structure):
-    """A linear layer's weights: plain, packed in blocks of columns, or whole numbers of a few bits."""
+    """Weights of a linear layer: plain, packed in blocks of columns, or quantised to a few bits."""
 
     _fields_ = (
         ("weight", c_void_p),
@@ -84,23 +84,26 @@ class Linear(Structure):
         ("block", c_int32),
         ("bits", c_int32),
         ("scale", c_void_p),
+        ("least", c_void_p),
+        ("group", c_int32),
+        ("has_halves", c_int32),
     )
 
 
 class Norm(Structure):
-    """A root mean square norm; without a weight there is none."""
+    """RMSNorm; it does nothing if the weight is missing."""
 
     _fields_ = (("weight", c_void_p), ("width", c_int64), ("eps", c_float))
 
 
 class ExpertRecord(Structure):
-    """The products that one expert makes."""
+    """Linear layers of one expert."""
 
     _fields_ = tuple((name, Linear) for name in ("gate", "up", "down"))
 
 
 class ExpertsRecord(Structure):
-    """A layer's experts, and the router that chooses among them; none unless there are some."""
+    """Experts of a layer and their router; empty for a dense layer."""
 
     _fields_ = (
         ("each", c_void_p),
@@ -118,7 +121,7 @@ class ExpertsRecord(Structure):
 
 
 class DecoderLayer(Structure):
-    """A layer of a decoder, with its weights."""
+    """Layer of a decoder, with its weights."""
 
     _fields_ = (
         ("attention", LayerRecord),
@@ -137,19 +140,19 @@ class DecoderLayer(Structure):
 
     @property
     def linears(self) -> list[Linear]:
-        """The products before and behind attention."""
+        """Linear layers before and after attention."""
         return [self.kv_a, self.q_a, self.q, self.k, self.v, self.o]
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The numbers and widths of its heads, and of the latents that they are made of."""
+        """Numbers and widths of its heads, and of their latents."""
         a = self.attention
         widths = a.num_heads, a.num_key_heads, a.key_width, a.value_width
         return (*widths, self.kv_a.num_out, self.q_a.num_out)
 
 
 class DecoderRecord(Structure):
-    """A decoder of layers whose attention is equal."""
+    """Decoder with equal attention in all layers."""
 
     _fields_ = (
         ("layers", c_void_p),
@@ -176,7 +179,7 @@ class DecoderRecord(Structure):
 
 
 class StepRecord(Structure):
-    """The layers `first ... end` of one step."""
+    """Layers `first ... end` of one step."""
 
     _fields_ = (
         ("sequences", c_void_p),

@@ -1,4 +1,4 @@
-// What a decoder does to each row between its products, rounded to the model's format wherever torch rounds.
+// Operations of a decoder on each row between its products, rounded to the model's format wherever torch rounds.
 #pragma once
 #include <vector>
 
@@ -21,7 +21,7 @@ template <class T> void norm_row(const T* x, const Norm& norm, T* out) {
     }
 }
 
-// x = x + s norm(more) for one row; `more` is lost.
+// x = x + s norm(more) for one row; overwrites `more`.
 template <class T> void add_row(T* x, T* more, const Norm& norm, float s) {
     if (norm.weight) norm_row(more, norm, more);
     for (int64_t i = 0; i < norm.width; i += LANES) {
@@ -32,7 +32,7 @@ template <class T> void add_row(T* x, T* more, const Norm& norm, float s) {
     }
 }
 
-// Numbers of one row as they are, or scaled.
+// Copies the numbers of one row, scaled if required.
 template <class T> void scale_row(const T* x, float s, T* out, int64_t width) {
     if (s == 1) return void(std::memcpy(out, x, sizeof(T) * size_t(width)));
     for (int64_t i = 0; i < width; i += LANES) {
@@ -41,7 +41,7 @@ template <class T> void scale_row(const T* x, float s, T* out, int64_t width) {
     }
 }
 
-// The logits of one row as the model wants them: scaled, and bent to stay within a cap.
+// Scales the logits of one row, and applies a soft cap.
 template <class T> void finish_logits(T* x, const Decoder& d) {
     if (d.logit_scale != 1) scale_row(x, d.logit_scale, x, d.vocab_size);
     if (d.logit_softcap == 0) return;
@@ -52,8 +52,8 @@ template <class T> void finish_logits(T* x, const Decoder& d) {
     }
 }
 
-// A head's rotary embedding in place, halves against each other (Su et al., "RoFormer", 2021). The second half's cosines
-// and sines lie `second` behind the first's: in their place where both are the same.
+// Applies a head's rotary embedding in place, to pairs i and i + half (Su et al., "RoFormer", 2021). Cosines and sines
+// of the second half lie `second` behind those of the first; 0 if they are equal.
 template <class T> void rotate(T* x, const float* cos, const float* sin, int64_t half, int64_t second) {
     for (int64_t i = 0; i < half; i += LANES) {
         const int n = int(std::min<int64_t>(LANES, half - i));
@@ -65,7 +65,7 @@ template <class T> void rotate(T* x, const float* cos, const float* sin, int64_t
     }
 }
 
-// The same, neighbours against each other, which part or stay side by side.
+// The same for neighbouring pairs, which are stored apart or side by side.
 template <class T> void rotate_pairs(T* x, const float* cos, const float* sin, int64_t width, bool part) {
     static thread_local std::vector<T> seconds;
     if (part) seconds.resize(size_t(width / 2));
@@ -85,7 +85,7 @@ template <class T> void rotate_pairs(T* x, const float* cos, const float* sin, i
 template <class T> INLINE vf activated(vf x, int32_t activation) {
 #if defined(__AVX512BF16__)
     if constexpr (std::is_same_v<T, bf16>)
-        if (activation == SILU) {  // in a third of the time, and right to 1 in 100,000
+        if (activation == SILU) {  // in a third of the time, and accurate to 1 in 100,000
             const vf divisor = set1(1.f) + roughly_exp2(min(set1(126.f), x * set1(-1.44269504f)));
             const vf nearly = roughly_inverse(divisor);
             return kept<T>(x * nearly * (set1(2.f) - divisor * nearly));
@@ -96,7 +96,7 @@ template <class T> INLINE vf activated(vf x, int32_t activation) {
     return kept<T>(set1(.5f) * x * (set1(1.f) + tanh(inner)));
 }
 
-// A gate and what it opens, as torch rounds them.
+// Multiplies a gate's activation by the gated value, rounded as torch does.
 template <class T> INLINE vf gated(vf gate, vf up, const Decoder& d) {
     gate = kept<T>(gate), up = kept<T>(up);
     if (d.gating != CLAMPED) return activated<T>(gate, d.gating) * up;
@@ -106,7 +106,7 @@ template <class T> INLINE vf gated(vf gate, vf up, const Decoder& d) {
     return kept<T>(gate * kept<T>(open)) * kept<T>(up + set1(1.f));
 }
 
-// Heads in place: what lies at the beginning of each of them.
+// Rotates the beginning of each head, in place.
 template <class T> void turn_heads(const Decoder& d, const DecoderLayer& layer, int64_t position, T* heads, int num) {
     if (layer.rotary == NO_TURN) return;
     const float *cos = layer.cos + position * d.rotary_width, *sin = layer.sin + position * d.rotary_width;
@@ -117,7 +117,7 @@ template <class T> void turn_heads(const Decoder& d, const DecoderLayer& layer, 
         else rotate(x, cos, sin, half, wide - half);
 }
 
-// One row's heads from the products' [q, k, v]: normed and turned, keys and values into their slot.
+// Normalises and rotates one row's heads of the products' [q, k, v]; stores keys and values in their slot.
 template <class T> void keep_heads(const Decoder& d, const DecoderLayer& layer, T* q, T* k, const T* v, int64_t slot,
                                    int64_t position) {
     const Layer& a = layer.attention;
@@ -133,7 +133,7 @@ template <class T> void keep_heads(const Decoder& d, const DecoderLayer& layer, 
     std::memcpy((T*)a.values + slot * values, v, sizeof(T) * size_t(values));
 }
 
-// The same of latent attention: queries are turned at their ends, and `end` is the end of all heads' keys.
+// The same for latent attention: queries are rotated at their ends, and `end` is the common end of all heads' keys.
 template <class T> void keep_latent_heads(const Decoder& d, const DecoderLayer& layer, T* q, const T* kv, T* end, int64_t slot,
                                           int64_t position) {
     const Layer& a = layer.attention;

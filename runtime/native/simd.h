@@ -1,17 +1,16 @@
-// Vectors of 32-bit lanes for the instruction set that this file is compiled for, and the three number formats
-// that models come in. Everything is computed in float; bf16 products are taken two at a time where the CPU
-// has them.
+// Vectors of 32-bit lanes for the instruction set that this file is compiled for, and the three number formats of
+// models. Everything is computed in float; products of bf16 are computed two at a time if the CPU can.
 //
-// A CPU's own operations stand in x86.h and neon.h: each function there exists in both, and is all that kernels see of
-// the CPU. What only some CPUs have is announced by a macro: HAS_BF16 (`rounded`, `store` to bf16, and `add_pair_products`
-// of words of two bf16), HAS_POWERS (`times_power`), HAS_ROUNDED_PAIR. AMX alone has files of its own (tiles.h).
+// Operations of the CPU are in x86.h and neon.h: each function exists in both, and kernels use nothing else of the CPU.
+// A macro announces what only some CPUs have: HAS_BF16 (`rounded`, `store` to bf16, and `add_pair_products` of words of
+// two bf16), HAS_POWERS (`times_power`), HAS_ROUNDED_PAIR. Only AMX has files of its own (tiles.h).
 #pragma once
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 
 #define INLINE inline __attribute__((always_inline))
-// Before a loop over registers: gcc keeps what an array holds in memory, too, unless the loop is unrolled first.
+// Before a loop over registers: gcc also keeps an array in memory unless the loop is unrolled first.
 #define UNROLLED _Pragma("GCC unroll 16")
 
 struct bf16 { uint16_t bits; };
@@ -25,13 +24,13 @@ struct f16 { uint16_t bits; };
 #error "there are vector operations for x86-64 and for aarch64 only"
 #endif
 
-// The cache that a line is fetched to.
+// Cache to which a line is prefetched.
 enum Cache { FIRST = 3, SECOND = 2 };
 template <Cache TO = SECOND> INLINE void prefetch(const void* line) { __builtin_prefetch(line, 0, TO); }
 
 INLINE vf load(const bf16* p) { return as_float(left<16>(widen(&p->bits))); }
 #if !defined(HAS_BF16)
-// To the nearest bf16, to even between two. A NaN stays one: its upper half holds the quiet bit.
+// Rounds to the nearest bf16, halves to even. A NaN stays a NaN: its upper half contains the quiet bit.
 INLINE vi rounded(vf a) {
     const vi x = as_int(a);
     const vi up = right<16>(add(x, add(set1_word(0x7fff), both(right<16>(x), set1_word(1)))));
@@ -40,7 +39,7 @@ INLINE vi rounded(vf a) {
 INLINE void store(bf16* p, vf a) { narrow(&p->bits, rounded(a)); }
 #endif
 
-// The first n lanes, zeros behind them; and the first n lanes back.
+// Loads the first n lanes, with zeros behind them; and stores the first n lanes.
 template <class T> INLINE vf load_part(const T* p, int n) {
     if (n >= LANES) return load(p);
     T part[LANES] = {};
@@ -55,7 +54,7 @@ template <class T> INLINE void store_part(T* p, vf a, int n) {
 }
 
 #if !defined(HAS_POWERS)
-// x 2^n for a whole n, down to results below the least normal number.
+// x 2^n for a whole n; results may be denormal.
 INLINE vf times_power(vf x, vf n) {
     const vi half = to_int(round(n * set1(.5f))), rest = to_int(n - round(n * set1(.5f)));
     const vf a = as_float(left<23>(add(half, set1_word(127)))), b = as_float(left<23>(add(rest, set1_word(127))));
@@ -63,11 +62,11 @@ INLINE vf times_power(vf x, vf n) {
 }
 #endif
 
-// e^x: 2^n e^r, with r in ln 2 [-1/2, 1/2] and e^r by its Taylor series: of degree 7 to the last bits of a float, of
-// degree 4 to 1 in 20,000.
+// e^x: 2^n e^r, with r in ln 2 [-1/2, 1/2] and e^r by its Taylor series: of degree 7 accurate to the last bits of a
+// float, of degree 4 to 1 in 20,000.
 template <int DEGREE = 7> INLINE vf exp(vf x) {
     constexpr float ONE_OVER_FACTORIAL[] = {1.f, 1.f, .5f, 1.f / 6, 1.f / 24, 1.f / 120, 1.f / 720, 1.f / 5040};
-    x = min(set1(89.f), max(set1(-104.f), x));  // of a NaN and a number both give the second
+    x = min(set1(89.f), max(set1(-104.f), x));  // for a NaN and a number both return the second
     const vf n = round(x * set1(1.44269504f));
     vf r = fma(n, set1(-0.693359375f), x);
     r = fma(n, set1(2.12194440e-4f), r);

@@ -1,37 +1,37 @@
-// Attention of many rows to one tile of keys by tiles (AMX), 32 rows at a time.
+// Attention of many rows over one tile of keys by tiles (AMX), 32 rows at a time.
 //
-// While scores of some rows are made, and values are added to others, the rows between them are weighed, row by row
-// between the products: tiles and vectors work at once. Scores and weights stay in the first cache; keys and values
-// stream past it. A row's result is that of `product` and weighing one after the other, bit by bit.
+// While scores of some rows are computed, and values are added to others, the rows between them are weighed, row by row
+// between the products: tiles and vectors work at once. Scores and weights stay in the first cache; keys and values are
+// streamed past it. A row's result equals that of `product` followed by weighing, bit for bit.
 #pragma once
 #include "tiles.h"
 
 #if defined(__AMX_BF16__)
 namespace tiles {
 
-// Words are pairs of bf16; rows lie so many words or floats apart.
+// Words are pairs of bf16; the strides of rows are in words or floats.
 struct Tiled {
     const uint32_t *queries, *keys, *values;
     long query_row, key_row, value_row;
-    long key_words;  // whole times WORDS
-    long num_keys, num_values;  // whole times 32
-    float *scores, *sums;  // of scores two times 32 rows
+    long key_words;  // a multiple of WORDS
+    long num_keys, num_values;  // multiples of 32
+    float *scores, *sums;  // scores: two times 32 rows
     uint32_t* weights;  // two times 32 rows
     long score_row, weight_row, sum_row;
 };
 
-// `weigh(row, scores, weights)` makes a row's weights of its scores and prepares its sums.
+// `weigh(row, scores, weights)` computes a row's weights from its scores and prepares its sums.
 template <class Weigh> class Strips {
   public:
     static constexpr long HIGH = 2 * ROWS;
 
     Strips(const Tiled& t, Weigh weigh) : t_(t), weigh_(weigh) { take_shape(ROWS, ROWS); }
 
-    // num_rows: whole times HIGH.
+    // num_rows: a multiple of HIGH.
     void attend(long num_rows) {
         const long turns = t_.num_keys / HIGH * (t_.key_words / WORDS) + t_.num_values / HIGH * (t_.num_keys / HIGH);
         rows_a_turn_ = (HIGH + turns - 1) / turns;
-        before_ = scores_of(1), before_row_ = t_.score_row;  // of no block
+        before_ = scores_of(1), before_row_ = t_.score_row;  // no previous block
         const long strips = num_rows / HIGH;
         for (long i = -1; i <= strips; i++) {
             weighed_ = i, next_ = i >= 0 && i < strips ? 0 : HIGH;
@@ -73,7 +73,7 @@ template <class Weigh> class Strips {
     INLINE void put_lower_left() { _tile_stored(2, before_ + ROWS * before_row_, 4 * before_row_); }
     INLINE void put_lower_right() { _tile_stored(3, before_ + ROWS * before_row_ + ROWS, 4 * before_row_); }
 
-    // 32 x 32 sums; in its first step those of the block before make room.
+    // Computes 32 x 32 sums; its first step stores those of the previous block.
     template <bool ADDS>
     INLINE void block(const uint32_t* a, long a_row, const uint32_t* b, long b_row, long steps, float* c, long c_row) {
         const uint32_t* lower = a + ROWS * a_row;

@@ -1,5 +1,5 @@
-// Threads for one call: those of the OpenMP library that torch has loaded, so that there is one pool and no
-// more threads than cores. They wait for each other only inside a call.
+// Threads of one call: those of the OpenMP library that torch has loaded, so that there is one pool and no more threads
+// than cores. They wait for each other only inside a call.
 #pragma once
 #include <dlfcn.h>
 #include <sched.h>
@@ -12,14 +12,14 @@
 
 #include "tiles.h"
 
-// One thread's share of one part of a call: how many of its pieces are taken, of them from the end above 2^32, and how
-// many done.
+// A thread's share of one part of a call: the number of its pieces that are taken, those taken from the end counted
+// above 2^32, and the number that are done.
 struct alignas(64) Part {
     static constexpr uint64_t FROM_END = uint64_t(1) << 32;
     std::atomic<uint64_t> taken{0};
     std::atomic<long> done{0};
 
-    // The next piece of `size` from the front, or the last one: its number, or `size` if none is left.
+    // Returns the next piece of `size` from the front, or the last one: its number, or `size` if none is left.
     long take(long size, bool last) {
         uint64_t now = taken.load(std::memory_order_relaxed);
         do
@@ -29,15 +29,15 @@ struct alignas(64) Part {
     }
 };
 
-// One thread's way through the parts of a call, which all threads walk in the same order.
+// Progress of one thread through the parts of a call, which all threads walk in the same order.
 //
-// A part is over when its pieces are done, whoever did them: nobody waits for a thread that has no core, or has
-// not woken up yet, unless it holds a piece.
+// A part is over when its pieces are done, whoever did them: no thread waits for another that has no core, or has not
+// woken up yet, unless that one has taken a piece.
 class Walker {
   public:
     Walker(Part* next, int thread, int num_threads) : next_(next), thread_(thread), num_threads_(num_threads) {}
 
-    // f(first, end) of pieces below `total` until none is left, `step` at a time; returns when all are done.
+    // Calls f(first, end) for pieces below `total`, `step` at a time, until none is left; returns when all are done.
     template <class F> void each(long total, long step, F f) {
         Part& part = *next_;
         next_ += num_threads_;
@@ -50,8 +50,8 @@ class Walker {
         wait(part, num_mine, total);
     }
 
-    // f(piece, end) of pieces below `total`: first of a share of this thread's own, side by side up to `end`, then from
-    // the end of what others have not begun.
+    // Calls f(piece, end) for pieces below `total`: first for this thread's own share, adjacent up to `end`, then from
+    // the end of shares that other threads have not begun.
     template <class F> void each_own(long total, F f) {
         Part* parts = next_;
         next_ += num_threads_;
@@ -65,7 +65,7 @@ class Walker {
         wait(*parts, num_mine, total);
     }
 
-    // The first of this thread's own pieces of `total`.
+    // Returns the first of this thread's own pieces of `total`.
     long first_own(long total) const { return total * thread_ / num_threads_; }
 
   private:
@@ -104,8 +104,8 @@ template <class F> void walk(int num_threads, int num_parts, F f) {
     else parallel(one, &call, unsigned(num_threads), 0);
 }
 
-// Room that a thread keeps from call to call, and that only grows. Much room is on huge pages where the kernel gives
-// them: rows of it lie pages apart.
+// Buffer that a thread keeps from call to call, and that only grows. A large one is on huge pages if the kernel
+// provides them, because its rows lie pages apart.
 class Room {
   public:
     ~Room() { give_back(); }

@@ -1,8 +1,8 @@
 // Products by tiles (AMX): 16 x 16 sums in a register, from 16 rows of 32 bf16 and as many columns of pairs.
 //
-// A thread's tiles have a shape, which says how many rows the last of them hold. Whoever calls products forgets the
-// shape first (another library may have set one) and releases the tiles at the end, so that no switch of threads
-// saves them.
+// A thread's tiles have a shape, which includes the number of rows of the last ones. The caller of products forgets the
+// shape first (another library may have set one) and releases the tiles at the end, so that switches of threads need
+// not save them.
 #pragma once
 #include "simd.h"
 
@@ -33,7 +33,7 @@ inline void release() {
     forget();
 }
 
-// Sums in tiles 0 to 3, rows in 4 and 5, columns in 6 and 7; `upper` rows in the first, `lower` in the second.
+// Sums are in tiles 0 to 3, rows in 4 and 5, columns in 6 and 7; `upper` rows in the first, `lower` in the second.
 inline void take_shape(int upper, int lower) {
     const int wanted = upper * 100 + lower;
     if (upper_and_lower() == wanted) return;
@@ -43,12 +43,12 @@ inline void take_shape(int upper, int lower) {
         shape.rows[i] = uint8_t(rows[i]);
         shape.row_bytes[i] = 64;
     }
-    __asm__ volatile("" ::"r"(&shape) : "memory");  // gcc 12 believes that only its first word is read
+    __asm__ volatile("" ::"r"(&shape) : "memory");  // gcc 12 assumes that only the first word is read
     _tile_loadconfig(&shape);
     upper_and_lower() = wanted;
 }
 
-// One of two row tiles by one of two column tiles: sums of 32 x 32 at most.
+// Multiplies one or two row tiles by one or two column tiles: at most 32 x 32 sums.
 struct Sums {
     float* at;
     long row;  // in floats
@@ -87,8 +87,8 @@ INLINE void sums_of(const uint32_t* a, long a_row, const uint32_t* b, long b_row
     if (DOWN > 1 && ACROSS > 1) _tile_stored(3, c.at + down + 16, 4 * c.row);
 }
 
-// C[M][N] (+)= A[M][K] B[K][N] as `product` has it, for whole tiles of words and vectors of 16 columns. Fetches as much
-// from `next` as B has, if there is any.
+// C[M][N] (+)= A[M][K] B[K][N] as `product` computes it, for whole tiles of words and vectors of 16 columns. Prefetches
+// as much from `next` as B has, if it is set.
 inline void product(long num_rows, int num_vectors, const uint32_t* a, long a_row, const uint32_t* b, long b_row,
                     long num_words, float* c, long c_row, bool adds, const char* next) {
     const long passes = (num_rows + 2 * ROWS - 1) / (2 * ROWS) * ((num_vectors + 1) / 2);
@@ -114,7 +114,7 @@ inline void product(long num_rows, int num_vectors, const uint32_t* a, long a_ro
     }
 }
 
-// Asks the kernel for tiles, for all threads of this process.
+// Requests tiles from the kernel, for all threads of this process.
 inline bool allowed() {
     constexpr long REQUEST = 0x1023, TILE_DATA = 18;
     return syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;

@@ -1,16 +1,16 @@
-// Words put in another order, in registers: LANES rows of LANES words turned around, and halves side by side.
+// Reordering of words in registers: transposes of LANES rows of LANES words, and interleaved halves.
 #pragma once
 #include "simd.h"
 
 #if defined(__AVX512F__)
-// The lower or upper LANES words, each of a half of `a` and one of `b`.
+// Interleaves the halves of the lower or upper LANES words of `a` and `b`.
 template <bool UPPER> INLINE vi interleaved(vi a, vi b) {
     const __m512i step = _mm512_set1_epi32(0x00010001), from_both = _mm512_set1_epi32(UPPER ? 0x00300010 : 0x00200000);
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     return _mm512_permutex2var_epi16(a, _mm512_add_epi32(_mm512_mullo_epi32(lane, step), from_both), b);
 }
 
-// The words of rows from `at` on: out[i] are those of column at + i.
+// Transposes words of rows from `at` on: out[i] has those of column at + i.
 INLINE void transposed(const uint32_t* const rows[LANES], long at, vi out[LANES]) {
     __m512i a[16], b[16];
     for (int i = 0; i < 16; i++) a[i] = load_words(rows[i] + at);
@@ -35,13 +35,13 @@ INLINE void transposed(const uint32_t* const rows[LANES], long at, vi out[LANES]
     }
 }
 #elif defined(__aarch64__)
-// The lower or upper LANES words, each of a half of `a` and one of `b`.
+// Interleaves the halves of the lower or upper LANES words of `a` and `b`.
 template <bool UPPER> INLINE vi interleaved(vi a, vi b) {
     const uint16x8_t x = vreinterpretq_u16_s32(a), y = vreinterpretq_u16_s32(b);
     return vreinterpretq_s32_u16(UPPER ? vzip2q_u16(x, y) : vzip1q_u16(x, y));
 }
 
-// The words of rows from `at` on: out[i] are those of column at + i.
+// Transposes words of rows from `at` on: out[i] has those of column at + i.
 INLINE void transposed(const uint32_t* const rows[LANES], long at, vi out[LANES]) {
     const vi a = load_words(rows[0] + at), b = load_words(rows[1] + at);
     const vi c = load_words(rows[2] + at), d = load_words(rows[3] + at);
@@ -78,7 +78,7 @@ INLINE void transpose(const uint32_t* const rows[LANES], long at, uint32_t* out,
 #endif
 
 #if defined(__AVX512F__) || defined(__aarch64__)
-// 2 LANES words, each of a half of `a` and one of `b`.
+// Interleaves the halves of 2 LANES words of `a` and `b`.
 INLINE void interleave(const uint16_t* a, const uint16_t* b, uint32_t* out) {
     const vi low = load_words((const uint32_t*)a), high = load_words((const uint32_t*)b);
     store_words(out, interleaved<false>(low, high));

@@ -1,13 +1,13 @@
-// Attention of queries over keys and values that stay where they are, in the blocks of a paged cache.
+// Attention of queries over keys and values in place, in the blocks of a paged cache.
 //
-// A piece of work is a few queries of one sequence with all query heads of one key head, so that each key is
-// read once for them. Keys are taken in tiles that begin at multiples of TILE, whatever the queries, with the
-// softmax kept up to date tile by tile (Milakov and Gimelshein, "Online normalizer calculation for softmax",
-// 2018): a row's result depends neither on the chunk it is computed in nor on other sequences.
+// A piece of work is a few queries of one sequence with all query heads of one key head, so that each key is read once
+// for them. Keys are processed in tiles that begin at multiples of TILE, whatever the queries, and the softmax is
+// updated tile by tile (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018): a row's result
+// depends neither on the chunk that it is computed in nor on other sequences.
 //
-// A row keeps its largest score m, the sum of weights t, and the weighted sum of values v. The scores 1, 3 of a first
-// tile give m = 3, t = e^-2 + 1. A next tile with the score 4 makes m = 4, scales t and v by e^(3-4), and adds e^0 to t
-// and the value itself to v; the answer is v / t, as if all scores had been there at once.
+// For each row the largest score m, the sum of weights t, and the weighted sum of values v are stored. The scores 1, 3
+// of a first tile give m = 3, t = e^-2 + 1. A next tile with the score 4 makes m = 4, scales t and v by e^(3-4), and
+// adds e^0 to t and the value itself to v; the answer is v / t, as if all scores had been there at once.
 #pragma once
 #include <algorithm>
 #include <vector>
@@ -21,10 +21,10 @@
 
 namespace {
 
-// Keys that are multiplied at once, and rows of queries for which they are packed once.
+// Keys that are multiplied at once, and the number of query rows for which they are packed once.
 constexpr int TILE = tiles::HERE ? 128 : 64, MOST_TILE_ROWS = tiles::HERE ? 1536 : 192;
 
-// How a format is multiplied: in pairs as it is, or as floats.
+// How a format is multiplied: in pairs directly, or as floats.
 template <class T> struct Multiplied { using Mac = Floats; };
 #if defined(HAS_BF16)
 template <> struct Multiplied<bf16> { using Mac = Pairs; };
@@ -43,13 +43,13 @@ template <class T> void pack_row(const T* from, int width, uint32_t* to, int num
 
 int rounded_up(int n, int step) { return (n + step - 1) / step * step; }
 
-// A piece of work: some queries of one sequence with some of its key heads.
+// Piece of work: some queries of one sequence with some of its key heads.
 struct Piece {
     int64_t sequence, first;
     int num, first_head, num_heads;
 };
 
-// Where up to TILE neighbours of a sequence are kept, and the heads that are wanted of them.
+// Slots of up to TILE neighbours of a sequence, and the heads that are read.
 struct Tile {
     int64_t slot[TILE];
     int num = 0, first_head = 0, num_heads = 0;
@@ -60,11 +60,11 @@ template <class T> class Worker {
     using Mac = typename Multiplied<T>::Mac;
     static constexpr int PER = Mac::PER_WORD;
     static constexpr bool BY_TILES = tiles::HERE && PER == 2;
-    static constexpr int LINE_BYTES = 64, AHEAD = 1024;  // lines that are fetched before few rows meet them
+    static constexpr int LINE_BYTES = 64, AHEAD = 1024;  // lines that are prefetched before few rows need them
     static constexpr float ONE_OVER_LN2 = 1.44269504f, HEADROOM = 8;
-    static constexpr int KEYS_AT_ONCE = BY_TILES ? 2 * LANES : LANES;  // columns are made up to a multiple of it
-    // Rows lie a cache line more apart than they are wide: that is a power of two often, and a column's rows would
-    // share a few places of a cache.
+    static constexpr int KEYS_AT_ONCE = BY_TILES ? 2 * LANES : LANES;  // columns are padded to a multiple of it
+    // Rows are padded by a cache line: their width is often a power of two, at which one column of all rows would share
+    // a few places of a cache.
     static constexpr int MORE = BY_TILES ? LANES : 0, SCORES = TILE + MORE, WEIGHTS = BY_TILES ? TILE / PER + MORE : TILE;
 
   public:
@@ -88,7 +88,7 @@ template <class T> class Worker {
         }
     }
 
-    // A piece; fetches the beginning of what this thread does next, if that is known.
+    // Computes a piece; prefetches the beginning of this thread's next piece, if it is known.
     void attend(const Piece& p, const Piece* next) {
         const int64_t start = s_.start[p.sequence] + p.first, position = s_.position[p.sequence] + p.first;
         const int rows = p.num * group_;
@@ -101,7 +101,7 @@ template <class T> class Worker {
         const int64_t end = position + p.num;
         for (int64_t at = first_key(p); at < end; at += TILE) {
             tile_ = next_;
-            if (!in_next_) begin_next();  // nothing of it is fetched yet
+            if (!in_next_) begin_next();  // none of it has been prefetched yet
             in_next_ = false;
             knows_next_ = at + TILE < end || next;
             if (at + TILE < end) look_up(p, at + TILE);
@@ -114,7 +114,7 @@ template <class T> class Worker {
     }
 
   private:
-    // Whether keys stay where they are for so many rows of a head.
+    // Returns whether keys are read in place for this many rows of a head.
     bool stay_in_place(int rows) const {
 #if defined(HAS_BF16)
         if constexpr (PER == 2 && !BY_TILES)
@@ -123,7 +123,7 @@ template <class T> class Worker {
         return BY_TILES && rows <= LANES;
     }
 
-    // One tile of keys, head by head; `position` is the first row's, counted from the tile.
+    // Processes one tile of keys, head by head; `position` is the first row's, counted from the tile.
     void attend_many(int heads, int rows, int64_t position) {
         const int hidden = int(std::max<int64_t>(0, -position)) * group_;  // rows before this tile
         many_ = BY_TILES ? (rows - hidden) / 32 * 32 : 0;
@@ -134,7 +134,7 @@ template <class T> class Worker {
         for (int h = 0; h < heads; h++) attend_tile(h, rows, hidden, position);
     }
 
-    // The rows of a head from `hidden` on.
+    // Processes the rows of a head from `hidden` on.
     void attend_tile(int h, int rows, int hidden, int64_t position) {
         const int n = rounded_up(tile_.num, KEYS_AT_ONCE);
         pack_keys(h);
@@ -158,8 +158,8 @@ template <class T> class Worker {
                      (BY_TILES ? n : tile_.num + PER - 1) / PER, sums, sum_row_, true);
     }
 
-    // The same for few rows, some keys of all heads after the others: what is computed and what is fetched both follow
-    // memory, a little apart.
+    // The same for few rows, a few keys of all heads at a time: computation and prefetching both follow memory, at a
+    // small distance.
     void attend_few(int heads, int rows, int64_t position) {
         const int n = rounded_up(tile_.num, KEYS_AT_ONCE);
 #if defined(HAS_BF16)
@@ -173,7 +173,7 @@ template <class T> class Worker {
     }
 
 #if defined(__AMX_BF16__)
-    // All rows' scores with the keys i ... i + 2 LANES, which stay where they are if they lie there as tiles read them.
+    // Computes all rows' scores with the keys i ... i + 2 LANES, in place if they are stored as tiles read them.
     void score_few(int h, int i, int rows) {
         alignas(64) float scores[2 * LANES * LANES];
         tiles::take_shape(LANES, LANES);
@@ -183,7 +183,7 @@ template <class T> class Worker {
         for (int row = 0; row < rows; row++) {
             float* to = (float*)scores_ + (h * rows + row) * SCORES + i;
             store(to, tiles::column(scores + row));
-            store(to + LANES, tiles::column(scores + LANES * LANES + row));  // of no key: masked, but numbers
+            store(to + LANES, tiles::column(scores + LANES * LANES + row));  // no key: masked, but must be numbers
         }
     }
 
@@ -192,7 +192,7 @@ template <class T> class Worker {
         if (rows > MOST_ROWS_IN_PLACE || l_.value_width % COLUMNS_IN_PLACE) return add_packed(h, i, rows);
         for (int c = 0; c < l_.value_width; c += COLUMNS_IN_PLACE)
             for (int row = h * rows; row < (h + 1) * rows; row += 2) {
-                const auto value_at = [&](int j) {  // of no key: its weight is 0
+                const auto value_at = [&](int j) {  // no key: its weight is 0
                     return place(l_.values, tile_, std::min(i + j, tile_.num - 1), h, l_.value_width) + c;
                 };
                 const auto meanwhile = [&] { fetch(row == h * rows ? 2 * COLUMNS_IN_PLACE / (2 * LANES) : 0); };
@@ -204,14 +204,15 @@ template <class T> class Worker {
             }
     }
 
-    // The same of more rows.
+    // The same for more rows.
     void add_packed(int h, int i, int rows) {
         pack_values(h, i, 2 * LANES);
         product<Mac>(rows, value_columns_ / LANES, weights_ + h * rows * WEIGHTS + i / PER, WEIGHTS, values_,
                      value_columns_, LANES, (float*)sums_ + h * rows * sum_row_, sum_row_, true);
     }
 
-    // The tile's keys i ... i + LANES, those beyond its end being whatever lies there; copied where they lie apart.
+    // Returns the tile's keys i ... i + LANES; those beyond its end are arbitrary. Copies them if they are not
+    // adjacent.
     tiles::Keys keys_at(int h, int i, uint32_t* spare) {
         if (l_.block_size % LANES == 0 && l_.key_width % (2 * LANES) == 0)
             return {place(l_.keys, tile_, i, h, l_.key_width), long(sizeof(T)) * l_.num_key_heads * l_.key_width};
@@ -221,7 +222,7 @@ template <class T> class Worker {
         return {spare, 4 * key_words_};
     }
 
-    // Rows from `hidden` on, as many as are whole strips, of a head whose first row is `head`.
+    // Processes rows from `hidden` on that form whole strips, of a head whose first row is `head`.
     void attend_strips(int head, int hidden, int64_t position, int n) {
         const int from = head + hidden;
         const tiles::Tiled tiled{queries_ + from * query_row_,
@@ -246,10 +247,10 @@ template <class T> class Worker {
         tiles::Strips<decltype(one)>(tiled, one).attend(many_);
     }
 #elif defined(HAS_BF16)
-    // All rows' scores with the keys i ... i + LANES.
+    // Computes all rows' scores with the keys i ... i + LANES.
     void score_few(int h, int i, int rows) {
         const uint32_t* keys[LANES];
-        for (int j = 0; j < LANES; j++)  // of no key: masked, but numbers
+        for (int j = 0; j < LANES; j++)  // no key: masked, but must be numbers
             keys[j] = (const uint32_t*)place(l_.keys, tile_, std::min(i + j, tile_.num - 1), h, l_.key_width);
         vectors::with_rows(rows, [&](auto num) {
             vectors::score_in_place<num.value>(keys, queries_ + h * rows * query_row_, query_row_, key_words_,
@@ -272,7 +273,7 @@ template <class T> class Worker {
     }
 #endif
 
-    // Where head h of a tile is kept, of its token i.
+    // Returns where head h of a tile is stored, for its token i.
     const T* place(const void* cache, const Tile& tile, int i, int h, int width) const {
         return (const T*)cache + (tile.slot[i] * l_.num_key_heads + tile.first_head + h) * width;
     }
@@ -282,7 +283,7 @@ template <class T> class Worker {
         return l_.window ? std::max<int64_t>(0, position - l_.window + 1) / TILE * TILE : 0;
     }
 
-    // The next tile is that of a piece from position `at` on.
+    // Sets the next tile: that of a piece from position `at` on.
     void look_up(const Piece& p, int64_t at) {
         const auto* table = (const int64_t*)s_.table[p.sequence];
         next_.first_head = p.first_head, next_.num_heads = p.num_heads;
@@ -304,7 +305,7 @@ template <class T> class Worker {
             pack_row(q, l_.key_width, turns ? spare_ : queries_ + at * query_row_, key_words_);
             for (int word = 0; turns && word < key_words_; word++)
                 queries_[(h * key_words_ + word) * LANES + row] = spare_[word];
-            const float unit = is_quick_ ? ONE_OVER_LN2 : 1.f;  // of powers of two, or of e
+            const float unit = is_quick_ ? ONE_OVER_LN2 : 1.f;  // for powers of two, or of e
             ((float*)most_)[at] = l_.sinks ? l_.sinks[head] * unit : -INFINITY;
             store(total(at), zero());
             if (l_.sinks) *total(at) = 1;
@@ -312,13 +313,13 @@ template <class T> class Worker {
         std::memset((float*)sums_ + h * rows * sum_row_, 0, 4 * size_t(rows) * size_t(sum_row_));
     }
 
-    // The cache lines of a tile's keys and values.
+    // Returns the number of cache lines of a tile's keys and values.
     int num_lines(const Tile& t) const {
         return t.num * t.num_heads * (l_.key_width + l_.value_width) * int(sizeof(T)) / LINE_BYTES;
     }
 
-    // Fetches some more lines: of this tile's keys, then of its values, then of the next tile, in their order in memory.
-    // Inlined, because compilers drop calls of a function that does nothing else.
+    // Prefetches some more lines: of this tile's keys, then of its values, then of the next tile, in their order in
+    // memory. Inlined, because compilers drop calls of a function that does nothing else.
     INLINE void fetch(int lines) {
         constexpr auto FETCHED_TO = BY_TILES ? SECOND : FIRST;  // a tile is larger than the first cache
         while (lines > 0 && (left_ || next_row())) {
@@ -328,17 +329,17 @@ template <class T> class Worker {
         }
     }
 
-    // Some more of the next tile, so that memory and arithmetic are never without work.
+    // Prefetches some more of the next tile, so that memory and arithmetic are always busy.
     INLINE void fetch_some() {
         lines_due_ += lines_a_turn_;
         fetch(int(lines_due_));
         lines_due_ -= float(int(lines_due_));
     }
 
-    // Fetches from the beginning of the next tile.
+    // Begins to prefetch the next tile.
     void begin_next() { in_next_ = true, row_ = left_ = 0; }
 
-    // Where a token's heads begin that are fetched next; whether there are any.
+    // Finds the heads of the token that are prefetched next; returns whether there are any.
     bool next_row() {
         if (!in_next_ && row_ == 2 * tile_.num) begin_next();
         const Tile& t = in_next_ ? next_ : tile_;
@@ -351,14 +352,14 @@ template <class T> class Worker {
         return true;
     }
 
-    // The tile's keys, word by word side by side; fetches this head's share of what comes next.
+    // Packs the tile's keys, word by word; prefetches this head's share of the next data.
     void pack_keys(int h) {
         const bool as_it_is = PER == 2 && l_.key_width % (2 * LANES) == 0;
         for (int i = 0; i < tile_.num; i += LANES) {
             const uint32_t* rows[LANES];
             for (int j = 0; j < LANES; j++) {
                 if (i + j >= tile_.num) {
-                    rows[j] = rows[j - 1];  // masked, but a number
+                    rows[j] = rows[j - 1];  // masked, but must be a number
                     continue;
                 }
                 const T* key = place(l_.keys, tile_, i + j, h, l_.key_width);
@@ -375,8 +376,8 @@ template <class T> class Worker {
         }
     }
 
-    // `num` of the tile's values from `first` on, two in a word where words are multiplied in pairs: neighbours, or by
-    // tiles those LANES apart, as two vectors of weights become such words soonest.
+    // Packs `num` of the tile's values from `first` on, two in a word if words are multiplied in pairs: neighbours, or
+    // for tiles those LANES apart, the order in which two vectors of weights become such words fastest.
     void pack_values(int h, int first, int num) {
         constexpr int APART = BY_TILES ? LANES : 1;
         for (int word = 0; word < (num + PER - 1) / PER; word++) {
@@ -389,7 +390,7 @@ template <class T> class Worker {
                 pack_row(value(i), l_.value_width, to, value_columns_);
             } else if (i + APART < tile_.num) {
                 pack_pairs((const uint16_t*)value(i), (const uint16_t*)value(i + APART), to);
-            } else {  // nothing, times a weight of 0
+            } else {  // arbitrary values, times a weight of 0
                 for (int e = 0; e < value_columns_; e++)
                     to[e] = i < tile_.num && e < l_.value_width ? ((const uint16_t*)value(i))[e] : 0;
             }
@@ -402,7 +403,8 @@ template <class T> class Worker {
         for (; e < l_.value_width; e++) to[e] = a[e] | uint32_t(b[e]) << 16;
     }
 
-    // A row's scores become weights; `last` is the column of its own position, n the columns. Its sums are row `own`.
+    // Computes weights from a row's scores; `last` is the column of its own position, n the columns. Its sums are row
+    // `own`.
     INLINE void weigh(float* scores, uint32_t* weights, int own, int64_t last, int n) {
         const int end = int(std::min<int64_t>(last + 1, n));
         const int first = int(l_.window ? std::min<int64_t>(std::max<int64_t>(0, last + 1 - l_.window), TILE) : 0);
@@ -438,7 +440,7 @@ template <class T> class Worker {
                 store_words(weights + i / 2, rounded_pair(load(scores + i), load(scores + i + LANES)));
     }
 
-    // A part of what row `own` has summed up.
+    // Scales a part of the sums of row `own`.
     void keep(int own, float part) {
         float* out = (float*)sums_ + own * sum_row_;
         for (int e = 0; e < value_columns_; e += LANES) store(out + e, load(out + e) * set1(part));
@@ -446,9 +448,8 @@ template <class T> class Worker {
     }
 
 #if defined(__AMX_BF16__)
-    // The same where nothing is done to scores but to scale them: in powers of two, all in registers. What has been
-    // summed up is only made smaller for a score that would weigh more than 2^HEADROOM. IS_WHOLE: all of the tile is
-    // seen.
+    // The same if scores are only scaled: in powers of two, all in registers. Sums are scaled down only for a score
+    // that would have a weight above 2^HEADROOM. IS_WHOLE: the whole tile is visible.
     template <bool IS_WHOLE>
     INLINE void weigh_quickly(const float* scores, uint32_t* weights, int first, int end, int n, int own) {
         constexpr int MOST = TILE / LANES;
@@ -484,7 +485,7 @@ template <class T> class Worker {
         else store((float*)weights + i, weight);
     }
 
-    // What row `own` has weighed in all, in parts.
+    // Returns the sum of the weights of row `own`, in parts.
     INLINE float* total(int own) const { return (float*)total_ + own * LANES; }
 
     void finish(int64_t start, int rows, int key_head, int h) {
@@ -505,8 +506,8 @@ template <class T> class Worker {
     const bool is_quick_;
     Tile tile_, next_;
     bool knows_next_ = false, in_place_ = false;  // keys of few rows are not packed
-    int many_ = 0;  // rows that are attended in strips
-    // What is fetched next: a row of this tile or of the next, keys before values, and the lines that are left of it.
+    int many_ = 0;  // rows that are computed in strips
+    // What is prefetched next: a row of this tile or of the next, keys before values, and its remaining lines.
     bool in_next_ = false;
     int row_ = 0, left_ = 0;
     const char* fetched_ = nullptr;

@@ -1,4 +1,4 @@
-// The vector operations of simd.h for x86-64: AVX2, AVX-512, and its bf16, VNNI and tiles (AMX).
+// Vector operations of simd.h for x86-64: AVX2, AVX-512, and its bf16, VNNI and tiles (AMX).
 #pragma once
 #include <immintrin.h>
 
@@ -44,7 +44,7 @@ INLINE void store(float* p, vf a) { _mm512_storeu_ps(p, a); }
 INLINE vf load(const f16* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
 INLINE void store(f16* p, vf a) { _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT)); }
 INLINE vf to_half(vf a) { return _mm512_cvtph_ps(_mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT)); }
-// Lanes from `first` up to `end` of a, minus infinity elsewhere.
+// Returns lanes `first` to `end` of a, and minus infinity elsewhere.
 INLINE vf only(vf a, int first, int end) {
     const uint32_t below_end = end >= 16 ? 0xffff : (1u << (end < 0 ? 0 : end)) - 1;
     const uint32_t below_first = first >= 16 ? 0xffff : (1u << (first < 0 ? 0 : first)) - 1;
@@ -56,7 +56,7 @@ INLINE vi where_nan(vf a, vi of_nan, vi other) {
 INLINE vf times_power(vf x, vf n) { return _mm512_scalef_ps(x, n); }
 INLINE vi add_byte_products(vi sums, vi a, vi b) {
 #if defined(__AVX512VNNI__)
-    // As an intrinsic it costs two copies of a register with gcc 12.
+    // The intrinsic costs two register copies with gcc 12.
     __asm__("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(a), "v"(b));
     return sums;
 #else
@@ -64,8 +64,8 @@ INLINE vi add_byte_products(vi sums, vi a, vi b) {
     return add(sums, add(even, _mm512_madd_epi16(_mm512_srli_epi16(a, 8), _mm512_srai_epi16(b, 8))));
 #endif
 }
-// Two vectors of finite numbers as words of two bf16, halves between two of which go up: in a third of the time that the
-// CPU's own instruction takes.
+// Converts two vectors of finite numbers to words of two bf16, halves rounded up: in a third of the time of the CPU's
+// own instruction.
 INLINE vi rounded_pair(vf low, vf high) {
     const vi half = set1_word(0x8000);
     return _mm512_mask_blend_epi16(0xaaaaaaaa, right<16>(add(as_int(low), half)), add(as_int(high), half));
@@ -133,7 +133,7 @@ INLINE vi add_byte_products(vi sums, vi a, vi b) {
 INLINE int to_int(float a) { return _mm_cvtss_si32(_mm_set_ss(a)); }
 INLINE void spin() { _mm_pause(); }
 
-// What is taken from bytes of weights before they are multiplied: nothing here.
+// Offset subtracted from bytes of weights before they are multiplied: none here.
 constexpr int BYTES_LESS = 0;
 INLINE vi fewer(vi bytes) { return bytes; }
 
@@ -143,24 +143,24 @@ INLINE vi fewer(vi bytes) { return bytes; }
 #endif
 #if defined(__AVX512BF16__)
 #define HAS_BF16 1
-// Numbers below the least normal one become 0.
+// Denormal numbers become 0.
 INLINE vi rounded(vf a) { return _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(a)); }
 INLINE void store(bf16* p, vf a) { _mm256_storeu_si256((__m256i*)p, (__m256i)_mm512_cvtneps_pbh(a)); }
 INLINE vf add_pair_products(vf sums, vi a, vi b) { return _mm512_dpbf16_ps(sums, (__m512bh)a, (__m512bh)b); }
-// Two vectors past the caches, to where a line of them begins.
+// Stores two vectors past the caches, at the beginning of a cache line.
 INLINE void stream(bf16* p, vf low, vf high) { _mm512_stream_si512((__m512i*)p, (__m512i)_mm512_cvtne2ps_pbh(high, low)); }
 #endif
 
 #if defined(__AVX512F__) && defined(__AVX512DQ__)
-// 2^x to 1 in 200,000, for weights that become bf16; 0 of minus infinity.
+// 2^x to 1 in 200,000, for weights that become bf16; 0 for minus infinity.
 INLINE vf roughly_exp2(vf x) {
     const vf r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);  // in [0, 1)
     vf p = fma(r, set1(0.0135341632f), set1(0.0520114698f));
     p = fma(p, r, set1(0.241442751f));
     p = fma(p, r, set1(0.693003836f));
-    return _mm512_scalef_ps(fma(p, r, set1(1.00000259f)), x);  // by the whole number below x
+    return _mm512_scalef_ps(fma(p, r, set1(1.00000259f)), x);  // scaled by the whole number below x
 }
-// 2^x to 1 in 10,000, a twentieth of what rounding to a bf16 changes; 0 of minus infinity.
+// 2^x to 1 in 10,000, a twentieth of the effect of rounding to a bf16; 0 for minus infinity.
 INLINE vf exp2_of_8_bits(vf x) {
     const vf r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
     const vf p = fma(fma(r, set1(0.0780238733f), set1(0.226066932f)), r, set1(0.695834279f));

@@ -1,1 +1,1 @@
-"""A model's layers shared among processes: what each rank holds, and what the ranks say to each other."""
+"""Models shared among processes: each rank's share, and communication between ranks."""

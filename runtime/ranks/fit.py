@@ -1,6 +1,6 @@
-"""The check whether ranks can share a model, from its folder, before any of them starts.
+"""Check whether ranks can share a model, from its folder, before any of them starts.
 
-The styles of the library's plans that ranks follow, and what they mean. Nothing here imports torch.
+Lists the styles of the library's plans that ranks support, and their meanings. Nothing here imports torch.
 """
 
 from importlib.util import find_spec
@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 import re
 
 SUMMED = {"rowwise": False, "rowwise_split_input": True, "rowwise_rep": True}
-"""Each rank has some inputs' weights, and the ranks' answers are summed; whether it is given all inputs."""
+"""Styles in which a rank has the weights of some inputs, and outputs are summed; the value says whether it
+gets all inputs.
+"""
 GATHERED = ("colwise_gather_output", "colwise_rep")
-"""Each rank has some outputs' weights, and all outputs are gathered."""
+"""Styles in which a rank has the weights of some outputs, which are then gathered from all ranks."""
 KEPT = ("moe_tp_experts", "moe_identity_expert")
-"""The library's own hooks do what is needed: they sum what plain tensors have made."""
+"""Styles handled by the library's own hooks, which sum plain tensors."""
 ALONE = (
     "colwise",
     "packed_colwise",
@@ -31,21 +33,21 @@ ALONE = (
     "replicate",
     "local_params",
 )
-"""A rank needs nothing of the others to compute its share."""
+"""Styles that need no communication."""
 STYLES = frozenset((*SUMMED, *GATHERED, *KEPT, *ALONE, "embedding_rowwise"))
 
 
 def generic(name: str) -> str:
-    """A module's name as plans have it: `*` for the number of a layer."""
+    """Return a module's name in the form of plans: `*` for the number of a layer."""
     return re.sub(r"\.\d+(?=\.|$)", ".*", name)
 
 
 KEYS = ("k_proj", "qkv_proj", "query_key_value", "kv_b_proj")
-"""The names of layers that make keys, alone or with others."""
+"""Names of layers that compute keys, alone or with others."""
 
 
 def check_ranks(folder: Path, num_ranks: int) -> None:
-    """Refuse a model that `num_ranks` cannot share; LoadError says by name what stands against it."""
+    """Raise LoadError if `num_ranks` ranks cannot share a model, with the reason."""
     if num_ranks == 1:
         return
     asked = f"--tensor-parallel-size is {num_ranks}"
@@ -59,7 +61,7 @@ def check_ranks(folder: Path, num_ranks: int) -> None:
 
 
 def why_not_shared(config: "PreTrainedConfig", num_ranks: int) -> str | None:
-    """Return why the model of this configuration cannot be shared, if its kind or its numbers tell."""
+    """Return why the model of this configuration cannot be shared, by its kind or sizes; None otherwise."""
     if getattr(config, "quantization_config", None) is not None:
         return "is quantised, and only whole weights are shared among ranks; leave it at 1"
     plan: dict[str, str] = getattr(config, "base_model_tp_plan", None) or {}

@@ -1,8 +1,8 @@
-"""The collectives of a replica's ranks over torch.distributed: gloo, or NCCL on CUDA.
+"""Collectives of a replica's ranks over torch.distributed: gloo, or NCCL on CUDA.
 
-Law: every rank takes the same steps in the same order, so the collectives of one meet those of the others.
-A rank that fails or dies breaks the group: collectives of the others raise (gloo), or their processes are
-ended by what watches them (`runtime/worker/ranks.py`).
+Law: every rank takes the same steps in the same order, so their collectives match. A rank that fails or dies
+breaks the group: collectives of the others raise (gloo), or their processes are ended by their watcher
+(`runtime/worker/ranks.py`).
 
 Shapes: R sampling rows of a step.
 """
@@ -20,11 +20,11 @@ from sundog.runtime.ranks.rank import LOOPBACK, RankPlace
 from sundog.runtime.sampling.sampler import Sampled, named
 
 WAIT_S = 300.0
-"""The seconds that a collective waits for the other ranks, as long as a step (`engine_process.STEP_S`)."""
+"""Seconds that a collective waits for the other ranks, as long as a step (`engine_process.STEP_S`)."""
 
 
 class RankGroup:
-    """The ranks of a replica as one of them sees them. `device` is this rank's own."""
+    """Group of a replica's ranks, as used by one of them. `device` is this rank's own."""
 
     def __init__(self, rank: RankPlace, device: torch.device) -> None:
         self.rank, self.device = rank, device
@@ -56,11 +56,11 @@ class RankGroup:
         dist.destroy_process_group()
 
     def sum(self, part: Tensor) -> None:
-        """Make of each rank's part their sum, in place; the same bits at every rank."""
+        """Replace each rank's part by their sum, in place; the same bits at every rank."""
         dist.all_reduce(part)
 
     def gather_columns(self, part: Tensor, num_columns: int) -> Tensor:
-        """All `num_columns` of a tensor; each rank has an equal share, but the last may have fewer."""
+        """Return all `num_columns` of a tensor; each rank has an equal share, the last possibly fewer."""
         width = -(-num_columns // self.rank.count)
         if part.shape[-1] < width:
             part = torch.nn.functional.pad(part, (0, width - part.shape[-1]))
@@ -69,17 +69,19 @@ class RankGroup:
         return torch.cat(parts, -1)[..., :num_columns]
 
     def least(self, number: int) -> int:
-        """The smallest of the ranks' numbers."""
+        """Return the smallest of the ranks' numbers."""
         numbers = torch.tensor([number], device=self.device)
         dist.all_reduce(numbers, dist.ReduceOp.MIN)
         return int(numbers)
 
     def follow(self, token_R: Tensor) -> None:
-        """Make these the tokens of rank 0, in place; -1 where a row has none."""
+        """Replace these tokens by rank 0's, in place; a row without a token has -1."""
         dist.broadcast(token_R, 0)
 
     def share(self, sampled: Sampled, num_rows: int) -> Sampled:
-        """Return what rank 0 sampled; the others give nothing, and learn tokens and rows without one."""
+        """Return what rank 0 sampled, including rows without a token; the other ranks pass None as
+        `sampled`.
+        """
         if not self.rank.leads:
             token_R = torch.empty(num_rows, dtype=torch.int64, device=self.device)
             self.follow(token_R)
@@ -90,9 +92,9 @@ class RankGroup:
 
 
 def device_of(rank: RankPlace, device: str) -> torch.device:
-    """The rank's own: `cuda` is the GPU of its number, of those that its replica sees.
+    """Return the rank's own device: `cuda` becomes the GPU of its number among its replica's.
 
-    Raises ConfigError where it sees too few.
+    Raises ConfigError if there are too few.
     """
     if device != "cuda":
         return torch.device(device)

@@ -1,4 +1,4 @@
-"""The number of a process among a replica's ranks, and where they meet. Nothing here imports torch."""
+"""Number of a process among a replica's ranks, and their meeting place. Nothing here imports torch."""
 
 import socket
 from dataclasses import dataclass, replace
@@ -8,9 +8,9 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class RankPlace:
-    """Rank `number` of `count`; rank 0 samples, and keeps the store in which the others find each other.
+    """Rank `number` of `count`; rank 0 samples, and has the store in which the others find each other.
 
-    The store listens at `port` of this machine, at rank 0 by the socket `listening`.
+    The store listens at `port` of this machine; at rank 0 that is the socket `listening`.
     """
 
     number: int
@@ -20,11 +20,11 @@ class RankPlace:
 
     @property
     def leads(self) -> bool:
-        """True if this is the rank that samples."""
+        """Whether this rank samples."""
         return self.number == 0
 
     def other(self, number: int) -> "RankPlace":
-        """Another rank of the same replica."""
+        """Return another rank of the same replica."""
         return replace(self, number=number, listening=None)
 
     def __str__(self) -> str:
@@ -32,7 +32,7 @@ class RankPlace:
 
 
 def first_of(count: int) -> RankPlace:
-    """Rank 0 of `count`, with a socket that only this machine reaches, at a port that is free."""
+    """Return rank 0 of `count`, with a socket that only this machine reaches, at a free port."""
     listening = socket.create_server((LOOPBACK, 0))
     port: int = listening.getsockname()[1]
     return RankPlace(0, count, port, listening.detach())

@@ -1,9 +1,9 @@
-"""A model of which each rank holds its share, by the library's own `tp_plan` and loader.
+"""Model split over ranks, by the library's own `tp_plan` and loader.
 
-The library reads each rank's share of the weights, and hooks its modules. What its hooks do for training and
-for wrapped tensors is not needed here: weights become plain tensors, and modules the layers below. Each of
-these keeps the library's own module as `part`, with its share of the weights: what packs plain linear
-layers, or computes them by kernels, finds them there.
+The library reads each rank's share of the weights, and hooks its modules. Its hooks for training and wrapped
+tensors are not needed: weights become plain tensors, and modules the layers below. Each of these keeps the
+library's own module as `part`, with its share of the weights, so that packing and kernels for plain linear
+layers apply.
 
 Shapes: R rows, I inputs and O outputs of a layer, V tokens of the vocabulary, W width of the states.
 """
@@ -25,9 +25,9 @@ from sundog.runtime.ranks.group import RankGroup
 
 
 class SummedLinear(nn.Module):
-    """Takes this rank's share of the inputs [..., I of it] to the sum over ranks [..., O].
+    """Linear layer from this rank's share of the inputs [..., I of it] to the sum over ranks [..., O].
 
-    With `splits` it is given all inputs, and takes its share of them. The bias is added once, behind the sum.
+    With `splits` it gets all inputs, and uses its share. The bias is added once, after the sum.
     """
 
     def __init__(self, part: nn.Linear, group: RankGroup, *, splits: bool) -> None:
@@ -48,7 +48,7 @@ class SummedLinear(nn.Module):
 
 
 class GatheredLinear(nn.Module):
-    """Takes [..., I] to this rank's share of the outputs, and gathers all [..., O]."""
+    """Linear layer from [..., I] to this rank's share of the outputs, gathered to [..., O]."""
 
     def __init__(self, part: nn.Linear, group: RankGroup, num_out: int) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class GatheredLinear(nn.Module):
 
 
 class SummedEmbedding(nn.Module):
-    """The states [..., W] of tokens, each of which one rank knows: `part` has rows from `start` on."""
+    """Embedding [..., W] of tokens, each stored on one rank: `part` has rows from `start` on."""
 
     def __init__(self, part: nn.Embedding, group: RankGroup, start: int) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class SummedEmbedding(nn.Module):
 
 
 def load_share(folder: Path, group: RankGroup, *, dtype: str, max_model_len: int) -> PreTrainedModel:
-    """This rank's share of the model; every rank loads its own at the same time.
+    """Load this rank's share of the model, at the same time as the other ranks.
 
     Raises LoadError as `load_model` does.
     """
@@ -101,7 +101,9 @@ def load_share(folder: Path, group: RankGroup, *, dtype: str, max_model_len: int
 
 
 def _unwrapped(model: nn.Module, folder: Path) -> Iterator[tuple[str, torch.Size]]:
-    """Turn each rank's shares into plain tensors, tied ones once; yield the whole shapes by name."""
+    """Turn each rank's shares into plain tensors, tied ones only once; yield the names and the shapes of the
+    whole tensors.
+    """
     plain: dict[int, nn.Parameter] = {}
     for module_name, module in model.named_modules():
         for name, value in list(module.named_parameters(recurse=False)):

@@ -1,1 +1,1 @@
-"""Engine processes and jobs on a Ray cluster: where they are placed, begun again, and ended."""
+"""Engine processes and jobs on a Ray cluster: placement, restarts, and cleanup."""

@@ -1,8 +1,8 @@
-"""The actor of a replica on a Ray cluster: it has a fork server, and forks engine processes when it is asked.
+"""Ray actor of a replica, which has a fork server and forks engine processes on request.
 
-Ray starts it, starts it again when its process or its node is gone, and ends it; all that it has forked ends
-with it. An engine's messages go over a link of ours from the forked process to the server; Ray's own calls
-carry what begins it, and how it ended.
+Ray starts it, restarts it when its process or node is gone, and ends it; everything that it forked ends with
+it. An engine's messages go over our own link from the forked process to the server; Ray's calls only start it
+and report its end.
 """
 
 import os
@@ -26,20 +26,21 @@ from sundog.runtime.worker.messages import WORKER_MESSAGES
 
 
 class Facts(NamedTuple):
-    """The facts about a replica's actor before an engine begins."""
+    """Facts about a replica's actor before an engine starts."""
 
     host: str
     node: str
-    """The id that Ray gives the node."""
+    """Ray's id of the node."""
     process: int
-    """The number of Ray's own process, from which engines are forked."""
+    """Id of Ray's own process, from which engines are forked."""
     versions: tuple[tuple[str, str], ...]
     refusal: str | None
-    """The reason why there can be no engine there, if so."""
+    """Reason why no engine can run there, if so."""
 
 
 class EngineActor:
-    """Has `module` as its fork server, with the orders of the server, in its `folder`.
+    """Ray actor that runs a fork server: `module` is its module, `orders` are the server's, `folder` is its
+    working folder.
 
     Ray calls it in the process's main thread, to which the fork server is bound.
     """
@@ -53,7 +54,7 @@ class EngineActor:
         self._engines: dict[int, ChildProcess] = {}
 
     def facts(self) -> Facts:
-        """Return where it is, and what it was made of, once its fork server has imported everything."""
+        """Return the node and versions, once the fork server has imported everything."""
         refusal = None
         try:
             trio.run(self._forks.ready)
@@ -65,7 +66,7 @@ class EngineActor:
         )
 
     def begin(self, replica: int, host: str, port: int, secret: bytes) -> int:
-        """The id of a new engine process, with a link to the server, which listens at that address."""
+        """Start an engine process with a link to the server at this address; return its id."""
 
         async def begun() -> ChildProcess:
             with await connected((host, port), WORKER_MESSAGES, secret) as link:

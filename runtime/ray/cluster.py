@@ -1,7 +1,7 @@
-"""The Ray cluster that a command uses: an existing one, or a local one that begins and ends with it.
+"""Ray cluster of a command: an existing one, or a local one that starts and ends with it.
 
-Law: a cluster that was there is left as it was found; of one that began here nothing is left, however its
-command ends (`keeper.py`). A local one can be used with a secret token alone.
+Law: an existing cluster is left as it was found; of a local one nothing remains, however its command ends
+(`keeper.py`). A local one needs a secret token.
 """
 
 import logging
@@ -24,28 +24,30 @@ from sundog.runtime.host.python import module_command
 log = logging.getLogger("sundog.ray")
 
 OURS = Path(__file__).parents[3]
-"""The folder from which this process imports Sundog."""
+"""Folder from which this process imports Sundog."""
 LOCAL, ANY = "local", "auto"
 REACH_S = 5.0
 FOLDER_CHARACTERS = 40
-"""The most characters of the local cluster's folder: its sockets' paths are 60 longer, and may have 107."""
+"""Maximum number of characters in the path of the local cluster's folder: its sockets' paths are 60 longer,
+and may have 107.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A cluster that this process is connected to; `host` is this machine's address there."""
+    """Connected cluster; `host` is this machine's address there."""
 
     host: str
     is_ours: bool
 
     def num(self, resource: str) -> float:
-        """Return the amount that all nodes have of it together."""
+        """Return the amount of a resource on all nodes."""
         import ray
 
         return float(ray.cluster_resources().get(resource, 0.0))
 
     def fits(self, demand: Mapping[str, float]) -> bool:
-        """Return True if a node has as much, if nothing else ran on it."""
+        """Return whether an idle node would have enough."""
         import ray
 
         return any(
@@ -57,9 +59,10 @@ class Cluster:
 
 @contextmanager
 def joined(address: str | None, num_cpus: int) -> Iterator[Cluster]:
-    """Connect to the cluster at `address`, or begin a local one of `num_cpus` if there is none given.
+    """Connect to the cluster at `address`, or start a local one of `num_cpus` if none is given.
 
-    Raises ModuleNotFoundError without Ray, ConfigError if there is no such cluster, or one of another Ray.
+    Raises ModuleNotFoundError without Ray, ConfigError if there is no such cluster, or one of another Ray
+    version.
     """
     if find_spec("ray") is None:
         raise ModuleNotFoundError("No module named 'ray'", name="ray")
@@ -106,9 +109,9 @@ def _begun(num_cpus: int) -> Iterator[str]:
 
 @contextmanager
 def _connected(address: str, said: str) -> Iterator[str]:
-    """Be a driver of the cluster; this machine's address there. SIGTERM is left as it was.
+    """Connect as a driver of the cluster; yield this machine's address there. SIGTERM handling is unchanged.
 
-    What Ray says, some of it on stdout, goes to stderr.
+    Ray's output, some of it on stdout, goes to stderr.
     """
     import ray  # its environment must have been set before
 
@@ -128,7 +131,7 @@ def _connected(address: str, said: str) -> Iterator[str]:
 
 
 def _check_reached(address: str, said: str) -> None:
-    """Refuse at once an address without listener: Ray would try for half a minute."""
+    """Raise at once for an address without listener: Ray would retry for half a minute."""
     if address == ANY:
         return
     host, _, port = address.rpartition(":")

@@ -1,4 +1,4 @@
-"""Processes of a cluster that run jobs one after another, as `sundog/sweeps/workers.py` has them here."""
+"""Processes of a cluster that run jobs one after another, like `sundog/sweeps/workers.py` on one machine."""
 
 import os
 from collections.abc import Callable
@@ -15,7 +15,7 @@ D = TypeVar("D")
 
 
 class JobActor(Generic[J, R]):
-    """Calls `run` with jobs, in the folder of the command if the node has it."""
+    """Ray actor that calls `run` with jobs, in the command's folder if the node has that folder."""
 
     def __init__(self, run: Callable[[J], R], folder: str) -> None:
         with suppress(OSError):
@@ -27,9 +27,9 @@ class JobActor(Generic[J, R]):
 
 
 class RayWorker(Generic[J, R, D]):
-    """A process on a CPU that some node has free; its results are small enough for Ray to carry.
+    """Worker process on a node's free CPU; its results are small enough for Ray.
 
-    A job whose process dies has the result `died(how)`.
+    The result of a job whose process dies is `died(how)`.
     """
 
     def __init__(self, run: Callable[[J], R], died: Callable[[str], D]) -> None:
@@ -53,6 +53,6 @@ class RayWorker(Generic[J, R, D]):
 
 
 def wait(promises: list[Any]) -> list[Any]:
-    """Return the promises that are kept or broken; waits until there is one."""
+    """Wait until some promises are fulfilled or broken, and return those."""
     done, _ = ray.wait(promises, num_returns=1)
     return list(done)

@@ -1,8 +1,8 @@
-"""`python -m sundog.runtime.ray.keeper FOLDER NUM_CPUS`: the process that a local Ray cluster belongs to.
+"""`python -m sundog.runtime.ray.keeper FOLDER NUM_CPUS`: owner process of a local Ray cluster.
 
-A child of it begins the cluster and prints the address or, in a line, why there is none. The keeper ends the
-cluster when its stdin does: when the command that it was begun for has ended, however that ended, and while
-the cluster still begins, too. Every process of Ray's is killed then: its agents would go on for minutes.
+A child of it starts the cluster and prints the address or, in a line, why it cannot. The keeper ends the
+cluster when its stdin closes: when its command has ended in any way, even while the cluster is starting.
+Every process of Ray is killed then: its agents would go on for minutes.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ from pathlib import Path
 PR_SET_CHILD_SUBREAPER = 36
 LOOK_S = 0.01
 OBJECT_STORE_BYTES = 100 * 2**20
-"""The size of Ray's object store: no token and no weight goes through it; Ray takes no less than 75 MiB."""
+"""Size of Ray's object store: no token and no weight goes through it; Ray's minimum is 75 MiB."""
 
 
 def main(folder: str, num_cpus: int) -> None:

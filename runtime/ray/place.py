@@ -1,7 +1,7 @@
-"""Ray as a place of engine processes: each replica is an actor in a placement group of its own (STRICT_PACK).
+"""Ray as a place for engine processes: each replica is an actor in its own placement group (STRICT_PACK).
 
-Ray begins an actor again whose process or node is gone, in the same group, wherever that then is; the
-server's EngineSupervisor the engine process, which the actor forks, and with it the replica's ranks.
+Ray restarts an actor whose process or node is gone, in the same group, wherever that is then; the server's
+EngineSupervisor restarts the engine process, which the actor forks, and with it the replica's ranks.
 """
 
 import logging
@@ -30,14 +30,14 @@ from sundog.runtime.worker.life import ended_or_killed
 from sundog.runtime.worker.messages import WORKER_MESSAGES
 
 LEAVE_S = 30.0
-"""The time, in seconds, that the process of Ray may take to say how an engine has ended."""
+"""Seconds within which Ray's process must report how an engine ended."""
 KILL_S = 120.0
-"""The time, in seconds, that a task which kills the process of Ray may take: it needs a process itself."""
+"""Seconds for a task that kills Ray's process; the task needs a process of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class RayProcess:
-    """An engine process on the cluster (`RunningProcess`)."""
+    """Engine process on the cluster (`RunningProcess`)."""
 
     facts: Facts
     actor: Any
@@ -58,7 +58,7 @@ class RayProcess:
 
 
 def kill(facts: Facts) -> None:
-    """End a process by a task on its node: an actor that Ray has begun again by now is another process."""
+    """End a process by a task on its node: a restarted actor has another process."""
     node = NodeAffinitySchedulingStrategy(facts.node, soft=False)
     task = ray.remote(kill_process).options(num_cpus=0, max_retries=0, scheduling_strategy=node)
     task.remote(facts.process)
@@ -67,17 +67,17 @@ def kill(facts: Facts) -> None:
 log = logging.getLogger("sundog.ray")
 
 LOOK_S = 5.0
-"""The interval, in seconds, at which people are told that an engine has no place yet."""
+"""Seconds between two log lines that an engine has no place yet."""
 START_S = 660.0
-"""The seconds that an actor may take to begin; its fork server has 600 to import all (`forks.READY_S`)."""
+"""Seconds for an actor to start; its fork server has 600 to import everything (`forks.READY_S`)."""
 AGAIN_S = 0.1
 MEET_S = 60.0
-"""The time, in seconds, that it may take to connect to the server, hands shaken."""
+"""Seconds to connect to the server, handshake included."""
 
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """The orders of an actor: `module`, started with `packed`, is the fork server of its engines."""
+    """Orders of an actor: `module`, started with `packed`, is the fork server of its engines."""
 
     module: str
     packed: bytes
@@ -85,16 +85,16 @@ class Orders:
 
 @dataclass(slots=True)
 class Home:
-    """A replica's group, and its actor if one has begun."""
+    """Placement group of a replica, and its actor if one has started."""
 
     group: Any
     actor: Any = None
 
 
 class RayPlace:
-    """The place of engine processes on a cluster (`Launcher`), until `close`.
+    """Place of engine processes on a cluster (`Launcher`), until `close`.
 
-    Each is given what `demand` says, on one node, which is waited for `wait_s`. They connect to `host`, this
+    Each gets the resources `demand` on one node, waiting up to `wait_s`. They connect to `host`, this
     machine's address for them.
     """
 
@@ -109,7 +109,7 @@ class RayPlace:
         self._homes: dict[int, Home] = {}
 
     async def begin(self, replica: int) -> RayProcess:
-        """An engine process in the replica's group; ConfigError where there can be none."""
+        """Start an engine process in the replica's group; ConfigError if that is impossible."""
         home = await self._home(replica)
         facts = await self._ready(replica, home)
         secret = secrets.token_bytes(32)
@@ -141,10 +141,10 @@ class RayPlace:
         return process
 
     def tend(self) -> None:
-        """Ray begins its actors again, and an actor its fork server when it is next asked to fork."""
+        """Do nothing: Ray restarts its actors, and an actor its fork server."""
 
     def close(self) -> None:
-        """End all actors, and give their groups back."""
+        """End all actors, and release their groups."""
         for home in self._homes.values():
             with suppress(ray.exceptions.RayError):  # the cluster may be gone itself
                 if home.actor is not None:

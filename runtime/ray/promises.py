@@ -1,4 +1,4 @@
-"""Ray's promises, for tasks of Trio: no thread waits for them. Ray's long messages are cut to a line."""
+"""Ray's promises for Trio tasks, without waiting threads, and Ray's long messages cut to a line."""
 
 from contextlib import suppress
 from typing import Any
@@ -17,7 +17,7 @@ def why(error: Exception) -> str:
 
 
 async def answered(promise: Any) -> Any:
-    """Return the value of Ray's promise, once it is fulfilled; raises what broke it."""
+    """Return the value of Ray's promise once it is fulfilled; raise its error."""
     token, is_there = trio.lowlevel.current_trio_token(), trio.Event()
 
     def tell(_: object) -> None:
@@ -31,7 +31,7 @@ async def answered(promise: Any) -> Any:
 
 
 async def end_of(reaped: Any) -> str:
-    """Return how a process ended, in words: as was promised, or as the promise was broken."""
+    """Return how a process ended, in words: its promised result, or the promise's error."""
     try:
         return str(await answered(reaped))
     except ray.exceptions.RayError as error:

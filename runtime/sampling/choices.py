@@ -1,4 +1,4 @@
-"""The choice of the next tokens of a step's requests, as columns on the host, and on a device.
+"""Sampling parameters of a step's requests, as columns on the host and on a device.
 
 Shapes: R requests that sample in this step.
 """
@@ -16,18 +16,17 @@ from sundog.runtime.structured.matcher import Matcher
 
 T = TypeVar("T")
 Pairs = tuple[tuple[int, T], ...]
-"""The values of the few rows that have one, each with its row's number."""
+"""Values of the rows that have one, with the row numbers."""
 Likely = int | tuple[int, ...]
-"""The tokens listed beside a row's own: a number of likeliest ones, or these very tokens."""
+"""Tokens to list besides a row's own: a number of likeliest ones, or given tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The choice of the next tokens of R requests; `top_k_R` 0 is off.
+    """Sampling parameters of R requests; `top_k_R` 0 is off.
 
-    `edits` change single logits first. `logprobs` says of which tokens a row's log probabilities are wanted
-    beside those of its own, `matchers` keep rows to a grammar, `failed` says why a row's request
-    cannot sample at all.
+    `edits` first change single logits. `logprobs` are the log probabilities wanted per row, `matchers`
+    restrict rows to a grammar, `failed` has the reason why a row's request cannot sample.
     """
 
     temperature_R: NDArray[np.float32]
@@ -42,17 +41,17 @@ class Choices:
 
     @property
     def is_plain(self) -> bool:
-        """True if the columns say it all, so that a device can choose without the host."""
+        """Whether the columns suffice, so that a device can sample without the host."""
         return not (self.edits or self.logprobs or self.matchers or self.failed)
 
     def columns(self) -> tuple[NDArray[Any], ...]:
-        """Return what a device needs of them, in the order of `SamplingColumns`."""
+        """Return the columns for the device, in the order of `SamplingColumns`."""
         with np.errstate(divide="ignore"):
             log_min_p_R = np.log(self.min_p_R)
         return self.temperature_R, self.top_k_R, self.top_p_R, log_min_p_R, self.uniform_R
 
     def of(self, rows: NDArray[np.int64]) -> "Choices":
-        """The choices of some of the rows, in this order."""
+        """Return the parameters of some rows, in this order."""
         return Choices(
             self.temperature_R[rows],
             self.top_k_R[rows],
@@ -67,7 +66,7 @@ class Choices:
 
 
 class SamplingColumns(NamedTuple):
-    """The numbers of `Choices` where the logits are; a weight is at least `min_p` of the largest one."""
+    """Numbers of `Choices` on the logits' device; weights below `min_p` of the largest are dropped."""
 
     temperature_R: Tensor
     top_k_R: Tensor

@@ -1,4 +1,4 @@
-"""The requests of a step that keep to a grammar: masks before tokens are chosen, the tokens afterwards."""
+"""Sampling under grammars: masks before tokens are chosen, updates afterwards."""
 
 from dataclasses import replace
 
@@ -10,9 +10,9 @@ from sundog.runtime.sampling.sampler import Bitmasks, Sampled, sample
 
 
 def choose(logits_RV: Tensor, choices: Choices | None) -> Sampled:
-    """Return a token for each row, as `sample` does, by the grammars of those that have one.
+    """Return a token for each row like `sample`, under the grammars of those that have one.
 
-    On a GPU the logits are still to come: the masks are computed while the model runs.
+    On a GPU the logits are still being computed: the masks are made meanwhile.
     """
     if choices is None or not choices.matchers:
         return sample(logits_RV, choices)

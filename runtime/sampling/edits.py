@@ -1,4 +1,4 @@
-"""Changes to single logits before a token is chosen: bans, biases, penalties.
+"""Changes to single logits before sampling: bans, biases, penalties.
 
 Shapes: E rows that change, V tokens of the vocabulary; K entries, of all rows one after the other.
 """
@@ -19,11 +19,11 @@ NO_COUNTS: NDArray[np.int32] = np.empty(0, np.int32)
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """The changes in one row of logits. Ids beyond the vocabulary are left out.
+    """Changes in one row of logits. Ids beyond the vocabulary are ignored.
 
-    `allowed` None allows all tokens. `bias` belongs to `biased`. `seen` are the tokens that penalties weigh,
-    each once, and `count` says how often the answer has each: 0 for those of the prompt alone. With `forced`
-    that token alone is left, whatever else is said of it.
+    `allowed` None allows all tokens. `bias` belongs to `biased`. `seen` are the distinct tokens for
+    penalties, and `count` how often the answer has each: 0 for those of the prompt alone. With `forced` only
+    that token remains, overriding everything else.
     """
 
     allowed: Ints | None = None
@@ -39,7 +39,9 @@ class Edit:
 
 
 def apply(logits_EV: Tensor, edits: Sequence[Edit]) -> None:
-    """Change float32 logits in place, row by row as `edits` say. O(V) where tokens are allowed, else O(K)."""
+    """Apply `edits` to float32 logits in place, row by row. O(V) if the edit lists allowed tokens, else
+    O(K).
+    """
     for row, edit in enumerate(edits):
         if edit.allowed is not None:
             _keep(logits_EV[row], edit.allowed)
@@ -60,14 +62,14 @@ def apply(logits_EV: Tensor, edits: Sequence[Edit]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Single logits: row and token of each; `kept_K` says which of the given ones they are."""
+    """Single logits: row and token of each; `kept_K` are indices into the given ones."""
 
     row_K: Tensor
     id_K: Tensor
     kept_K: NDArray[np.bool_]
 
     def of(self, columns: Sequence[NDArray[np.float32] | NDArray[np.int32]]) -> Tensor:
-        """The numbers that belong to them."""
+        """Return the numbers of the kept entries."""
         column_K = np.concatenate(columns)[self.kept_K]
         return torch.from_numpy(column_K).to(self.row_K.device, torch.float32)
 
@@ -93,9 +95,9 @@ def _keep(logits_V: Tensor, allowed: Ints) -> None:
 
 
 def _penalise(logits_EV: Tensor, at: Entries, edits: Sequence[Edit]) -> None:
-    """Repetition, frequency, presence, in vLLM's order and arithmetic.
+    """Apply repetition, frequency and presence penalties, in vLLM's order and arithmetic.
 
-    Repetition divides what is above 0 and multiplies the rest (Keskar et al., "CTRL", 2019, section 4.1).
+    Repetition divides positive logits and multiplies others (Keskar et al., "CTRL", 2019, section 4.1).
     """
     lengths = [len(edit.seen) for edit in edits]
 

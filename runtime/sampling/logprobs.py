@@ -1,6 +1,6 @@
-"""Log probabilities of chosen tokens, and of the likeliest ones in their place.
+"""Log probabilities of chosen tokens, and of the likeliest alternatives.
 
-Shapes: N rows, V tokens of the vocabulary, K the most likely tokens that any row asks for.
+Shapes: N rows, V tokens of the vocabulary, K the most alternatives of any row.
 """
 
 import math
@@ -15,13 +15,13 @@ from sundog.actors.core.params.logprobs import TokenLogprobs
 from sundog.runtime.sampling.choices import Likely
 
 MOST_LOGITS = 2**23
-"""The most logits at a time: 32 MiB in float32, whatever the number of rows."""
+"""Most logits at a time: 32 MiB in float32, whatever the number of rows."""
 
 
 def token_logprobs(
     logits_NV: Tensor, token_ids: Sequence[int], likely: Sequence[Likely]
 ) -> list[TokenLogprobs]:
-    """Return each row's log probabilities of its token, and of the likeliest or the named ones. O(N × V)."""
+    """Return each row's log probabilities of its token, and of the likeliest or given ones. O(N × V)."""
     size = max(1, MOST_LOGITS // logits_NV.shape[1])
     found: list[TokenLogprobs] = []
     for start in range(0, len(logits_NV), size):
@@ -51,7 +51,7 @@ def _part(logits_NV: Tensor, token_ids: Sequence[int], likely: Sequence[Likely])
 
 
 def _in_order(logprob_V: Tensor, ids: list[int], values: list[float], k: int) -> list[int]:
-    """The k likeliest tokens, equals by their numbers: which of them `ids` has depends on the batch. O(V)."""
+    """Return the k likeliest tokens, ties by token id: which of them `ids` has depends on the batch. O(V)."""
     last = values[min(k, len(values)) - 1]
     if math.isnan(last) or all(one > other for one, other in pairwise(values[: k + 1])):
         return ids[:k]

@@ -1,9 +1,9 @@
-"""The sampling parameters of all requests, and what their next tokens depend on, one row each.
+"""Sampling parameters of all requests and their state, one row each.
 
 Randomness has no state: the number that decides a token is a hash of the request's seed and the token's
-position. So a seed gives the same stream whatever else is in the batch, and a preempted request goes on as if
-nothing had happened. Penalties and bad words depend on what has been said; that is made again from the
-request's tokens whenever it is admitted, and grows by one token a step.
+position. So a seed gives the same stream whatever else is in the batch, and after a preemption. Penalties and
+bad words depend on earlier tokens; that state is rebuilt from the request's tokens at each admission, and
+grows by one token a step.
 
 Shapes: R requests that sample in this step.
 """
@@ -29,10 +29,10 @@ COLUMNS = ("_temperature", "_top_k", "_top_p", "_min_p", "_key", "_min_position"
 
 
 class SamplingRows:
-    """The sampling parameters of all requests as columns, and rules of the few that have some.
+    """Sampling parameters of all requests as columns, and rules of the few that have some.
 
-    A request whose parameters cannot be read fails by itself: its row says why, and takes the likeliest token
-    until it is forgotten.
+    A request with invalid parameters fails alone: its row has the reason, and takes the likeliest token until
+    it is removed.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class SamplingRows:
 
     @property
     def looks_back(self) -> bool:
-        """True if some row's choice depends on the tokens that it has been given."""
+        """Whether some row's sampling depends on its earlier tokens."""
         return bool(self._rules or self._matchers)
 
     def grow(self, num_rows: int) -> None:
@@ -69,7 +69,7 @@ class SamplingRows:
         sampling: Sampling,
         token_ids: Sequence[int] = (),
     ) -> None:
-        """Note how the tokens of this request, now in `row`, are chosen; `token_ids` are all it has."""
+        """Set the sampling of this request, now in `row`; `token_ids` are all its tokens."""
         self._failed.pop(row, None)
         try:
             self._read(row, request_id, num_prompt_tokens, sampling, token_ids)
@@ -105,7 +105,7 @@ class SamplingRows:
         self._matchers.pop(row, None)
         if sampling.constraint is not None:
             if self._grammars is None:
-                raise ValueError("this engine keeps to no grammar")
+                raise ValueError("this engine does not support grammars")
             ends = (*self._eos_token_ids, *sampling.stop_token_ids)
             outputs = token_ids[num_prompt_tokens:]
             after = sampling.constraint_after
@@ -114,19 +114,21 @@ class SamplingRows:
             )
 
     def advance(self, rows: Sequence[int], tokens: Sequence[int]) -> None:
-        """Note the tokens that these rows have been given."""
+        """Record new tokens of these rows."""
         if self._rules:
             for row, token in zip(rows, tokens, strict=True):
                 if row in self._rules:
                     self._rules[row].add(token)
 
     def forget(self, row: int) -> None:
-        """No request is in this row any more."""
+        """Clear this row."""
         for notes in (self._rules, self._logprobs, self._matchers, self._failed):
             notes.pop(row, None)
 
     def take(self, rows_R: NDArray[np.int64], position_R: NDArray[np.int64]) -> Choices | None:
-        """The choices of these requests for their tokens at `position_R`; None if plain greedy."""
+        """Return the parameters of these requests for their tokens at `position_R`; None if all are greedy
+        without rules.
+        """
         temperature_R = self._temperature[rows_R]
         rules, logprobs, failed = self._rules, self._logprobs, self._failed
         matchers = self._matchers
@@ -151,7 +153,7 @@ class SamplingRows:
 
 
 def uniforms(key_R: NDArray[np.uint64], position_R: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Numbers in [0, 1): element `position` of the SplitMix64 stream that starts at `key`.
+    """Return numbers in [0, 1): number `position` of the SplitMix64 stream that starts at `key`.
 
     SplitMix64: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014.
     """

@@ -1,10 +1,10 @@
-"""A request's parameters change single logits from step to step: its bans, biases, penalties and budgets.
+"""Rules of a request that change single logits from step to step: bans, biases, penalties and budgets.
 
-What a request has said so far has one owner, its row. It grows by one token a step, and is made again when
-the request is admitted again. Memory: 20 bytes and one dictionary entry for each different token.
+The row owns the history of a request. It grows by one token a step, and is rebuilt when the request is
+admitted again. Memory: 20 bytes and one dictionary entry for each different token.
 
-Law: a token that a budget of reasoning forces depends on the request's own tokens alone, so chunks,
-preemptions, prefix hits and what else is in the batch change nothing.
+Law: a token forced by a reasoning budget depends on the request's own tokens alone, so chunks, preemptions,
+prefix hits and the rest of the batch change nothing.
 """
 
 import math
@@ -18,11 +18,10 @@ from sundog.runtime.sampling.edits import NO_COUNTS, NO_IDS, Edit
 
 
 class ThinkingBudget:
-    """The state of a request's reasoning, which begins with the token `begin` and ends with `end`.
+    """State of a request's reasoning, between the tokens `begin` and `end`.
 
-    As in vLLM, the prompt's last mark says whether it opens reasoning, and what stands behind that mark
-    counts. Each section of the answer has the whole budget; a mark that begins reasoning within one is a
-    token of it like any other.
+    As in vLLM, the prompt's last mark decides whether reasoning is open, and tokens after it count. Each
+    section of the answer has the whole budget; an opening mark within one counts like any other token.
     """
 
     def __init__(
@@ -30,7 +29,7 @@ class ThinkingBudget:
     ) -> None:
         self._budget, self._begin, self._end = num_tokens, begin, end
         self._spent: int | None = None
-        """The tokens of the section that is open; None where none is."""
+        """Tokens of the open section; None outside of reasoning."""
         for num_behind, token in enumerate(reversed(prompt)):
             if token in (begin, end):
                 self._spent = num_behind if token == begin else None
@@ -39,7 +38,7 @@ class ThinkingBudget:
             self.add(token)
 
     def add(self, token: int) -> None:
-        """The request has been given this token."""
+        """Record a token of the request."""
         if token == self._end:
             self._spent = None
         elif self._spent is not None:
@@ -49,7 +48,7 @@ class ThinkingBudget:
 
     @property
     def forced(self) -> int | None:
-        """The token that must come next: the end of the reasoning, once the budget is spent."""
+        """Token that must come next: the end of the reasoning, once the budget is spent."""
         return self._end if self._spent is not None and self._spent >= self._budget else None
 
 
@@ -57,9 +56,9 @@ Ints = NDArray[np.int64]
 
 
 class TokenCounts:
-    """The count of each token that was said; `num` different ones, in the order in which they came.
+    """Count of each token so far; `num` different ones, in order of appearance.
 
-    Tokens of the prompt are in it with a count of 0, if they are given.
+    Prompt tokens, if given, are included with a count of 0.
     """
 
     def __init__(self, prompt: Sequence[int], outputs: Sequence[int]) -> None:
@@ -91,7 +90,7 @@ class TokenCounts:
 
 
 class BadWords:
-    """Sequences of tokens of which the last is banned once the others have just been said.
+    """Token sequences whose last token is banned right after the others.
 
     As in vLLM, the prompt's tokens do not begin one. O(different lengths) a step.
     """
@@ -125,9 +124,9 @@ MOST_TOKEN_ID = 2**31 - 1
 
 
 class Rules:
-    """The rules of one request, from the tokens it has when it is admitted; `add` each further one.
+    """Rules of one request, built from its tokens at admission; `add` each further one.
 
-    Raises ValueError for numbers that cannot be used.
+    Raises ValueError for unusable numbers.
     """
 
     def __init__(
@@ -159,10 +158,10 @@ class Rules:
             or len(self._ends)
             or self._thinking is not None
         )
-        """True if there is any rule."""
+        """Whether there is any rule."""
 
     def add(self, token: int) -> None:
-        """The request has been given this token."""
+        """Record a token of the request."""
         if self._counts is not None:
             self._counts.add(token)
         if self._bad_words is not None:
@@ -205,7 +204,7 @@ def _thinking(sampling: Sampling, prompt: Sequence[int], outputs: Sequence[int])
 
 
 def _penalties(sampling: Sampling) -> tuple[float, float, float]:
-    """Return repetition, frequency and presence penalties, as float32 holds them."""
+    """Return repetition, frequency and presence penalties, rounded to float32."""
     numbers = (sampling.repetition_penalty, sampling.frequency_penalty, sampling.presence_penalty)
     with np.errstate(over="ignore", under="ignore"):
         repetition, frequency, presence = np.array(numbers, np.float64).astype(np.float32).tolist()

@@ -1,12 +1,12 @@
-"""The sampler chooses the next token of every sampling request of a step, from the logits.
+"""Sampler: chooses the next token of every sampling request of a step, from the logits.
 
-Law: rows know nothing of each other. A row whose logits are not numbers, or whose choosing raises,
-fails alone, and the tokens of the others are what they would have been without it.
+Law: rows are independent. A row whose logits are not numbers, or whose sampling raises, fails alone, and the
+others get the same tokens as without it.
 
-Greedy rows take the token of the largest logit. On the CPU numpy looks for it, which compares many numbers at
-a time: in half of torch's time (32 rows of 151,936, one thread of an EPYC with AVX-512: 2.9 ms of 6.8 in
-float32, 3.0 of 6.5 in bf16). The others draw by weight from what `min_p`, `top_k` and `top_p` leave. Tokens
-that a grammar allows come as bits, the form in which grammar engines give them.
+Greedy rows take the token of the largest logit. On the CPU numpy finds it with vector instructions, in half
+of torch's time (32 rows of 151,936, one thread of an EPYC with AVX-512: 2.9 ms of 6.8 in float32, 3.0 of 6.5
+in bf16). The others are sampled by weight from what `min_p`, `top_k` and `top_p` leave. Tokens allowed by a
+grammar come as bits, the format of grammar engines.
 
 Shapes: R requests that sample in this step, V tokens of the vocabulary; D requests draw, and E have their
 logits changed; M rows have a mask of W words of 32 tokens each.
@@ -30,10 +30,10 @@ FEW_TOKENS = 1024
 
 
 def draw(logits_RV: Tensor, best_R: Tensor, choices: Choices, columns: SamplingColumns) -> Tensor:
-    """A token for each row, by inverting the sum of the weights in the vocabulary's order.
+    """Sample a token for each row, by inverting the sum of the weights in the vocabulary's order.
 
-    What the host must know it knows from `choices`: on CUDA nothing here waits for the device. A row with
-    temperature 0 is drawn at temperature 1.
+    The host uses only `choices`: on CUDA nothing here waits for the device. A row with temperature 0 is
+    sampled at temperature 1.
     """
     # From the largest down, so that no temperature makes an infinity of it.
     temperature_R1 = columns.temperature_R.masked_fill(columns.temperature_R == 0, 1.0)[:, None]
@@ -56,7 +56,9 @@ def draw(logits_RV: Tensor, best_R: Tensor, choices: Choices, columns: SamplingC
 def _least(
     logits_RV: Tensor, choices: Choices, columns: SamplingColumns, is_filtered_R: NDArray[np.bool_]
 ) -> Tensor:
-    """The least logit [R, 1] that `top_k` and `top_p` keep; minus infinity where a row has neither."""
+    """Return the smallest logit [R, 1] that `top_k` and `top_p` keep; minus infinity for a row without
+    either.
+    """
     vocab_size = logits_RV.shape[1]
     is_few_R = (choices.top_k_R > 0) & (choices.top_k_R < vocab_size)
     most = int(choices.top_k_R[is_few_R].max(initial=0))
@@ -77,12 +79,11 @@ def _least(
 def _least_kept(
     logits_RV: Tensor, top_k_R1: Tensor, top_p_R1: Tensor, width: int, *, needs_more: bool
 ) -> Tensor:
-    """The least logit [R, 1] that is both among the `top_k` and in the smallest set of `top_p`.
+    """Return the least logit [R, 1] that is both among the `top_k` and in the smallest set of `top_p`.
 
-    A threshold rather than a choice of tokens: equal logits have no order that would be the same
-    in every batch, so all equals of the least one stay. The `width` likeliest tokens are looked at, and on
-    the CPU all of them if those do not weigh enough for a row without `top_k`, of which there are some if it
-    `needs_more`.
+    A threshold rather than a set of tokens: equal logits have no order that would be the same in every batch,
+    so all ties of the least one stay. Only the `width` likeliest tokens are examined. With `needs_more` there
+    are rows without `top_k`: if those tokens do not have enough weight for such a row, the CPU examines all.
     """
     vocab_size = logits_RV.shape[1]
     has_k_R1 = (top_k_R1 > 0) & (top_k_R1 < vocab_size)
@@ -106,7 +107,9 @@ def _least_kept(
 
 
 def _sorted(logits_RV: Tensor) -> Tensor:
-    """The logits of each row, the largest first. On a CPU by numpy, in a tenth of torch's time or less."""
+    """Sort the logits of each row, the largest first; on a CPU by numpy, in a tenth of torch's time or
+    less.
+    """
     if logits_RV.device.type != "cpu":
         return logits_RV.sort(dim=-1, descending=True).values
     negative_RV = -logits_RV.numpy()
@@ -115,11 +118,11 @@ def _sorted(logits_RV: Tensor) -> Tensor:
 
 
 MINUS_INFINITY_BITS = 0xFF80
-"""The bits of bf16's minus infinity, as an unsigned integer: only negative NaNs are above it."""
+"""Bits of bf16's minus infinity, as an unsigned integer: only negative NaNs are above it."""
 
 
 def likeliest(logits_RV: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest logit of each row, NaN where one is, and its token: the first of equals."""
+    """Return the largest logit of each row, NaN if there is one, and its token: the first of equals."""
     token_R = _by_numpy(logits_RV) if logits_RV.device.type == "cpu" else None
     if token_R is None:
         # `max` takes the first of equals as `argmax` does, in a third of its time on the CPU.
@@ -143,7 +146,7 @@ def _by_numpy(logits_RV: Tensor) -> Tensor | None:
 
 @dataclass(frozen=True, slots=True)
 class Bitmasks:
-    """The tokens that the rows `row_M` may choose, as bits.
+    """Allowed tokens of the rows `row_M`, as bits.
 
     Bit t % 32 of `word_MW[:, t // 32]`, counted from the lowest, is 1 if token t is allowed. Tokens beyond
     the last word are not allowed.
@@ -153,7 +156,7 @@ class Bitmasks:
     word_MW: NDArray[np.int32]
 
     def apply(self, logits_RV: Tensor) -> None:
-        """Rule out what is not allowed, in place. O(M × V)."""
+        """Set logits of tokens that are not allowed to minus infinity, in place. O(M × V)."""
         vocab_size = logits_RV.shape[1]
         words_MW = np.ascontiguousarray(self.word_MW).view(np.uint8)
         allowed_MV = np.unpackbits(words_MW, axis=1, count=vocab_size, bitorder="little")
@@ -173,9 +176,9 @@ NO_TOKEN = "no token can be chosen: its logits are infinite, not numbers, or all
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """A token for each of R rows; `failed` says of a row why it has none, and 0 stands in its place.
+    """Token for each of R rows; `failed` has the reasons of rows without one, which hold 0.
 
-    `logprobs` are those of the rows that asked for them and have a token.
+    `logprobs` are those of the rows that requested them and have a token.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -184,7 +187,7 @@ class Sampled:
 
 
 def sample(logits_RV: Tensor, choices: Choices | None, masks: Bitmasks | None = None) -> Sampled:
-    """Return a token for each row; with `choices` None the likeliest. Writes `masks` into the logits."""
+    """Return a token for each row; with `choices` None the likeliest. Applies `masks` to the logits."""
     if masks is not None:
         masks.apply(logits_RV)
     if choices is None:
@@ -250,7 +253,9 @@ def _pick(
     choices: Choices,
     changed: Mapping[int, Tensor] = NOTHING_CHANGED,
 ) -> Sampled:
-    """Choose the likeliest token of greedy rows, and sample others; `changed` rows replace those given."""
+    """Return the likeliest token of each greedy row, and a sampled one for the others; `changed` rows replace
+    those given.
+    """
     drawn = np.flatnonzero(choices.temperature_R > 0)
     if drawn.size:
         row_D = torch.from_numpy(drawn).to(logits_RV.device)
@@ -266,7 +271,7 @@ def _pick(
 
 
 def pick(logits_RV: Tensor, choices: Choices | None, columns: SamplingColumns | None) -> Tensor:
-    """The tokens [R] of plain choices, -1 where there is none; on CUDA nothing waits for the device."""
+    """Return the tokens [R] of plain choices, -1 for none; on CUDA without waiting for the device."""
     best_R, token_R = likeliest(logits_RV)
     if choices is not None and columns is not None:
         drawn_R = draw(logits_RV.float(), best_R.float(), choices, columns)
@@ -275,7 +280,7 @@ def pick(logits_RV: Tensor, choices: Choices | None, columns: SamplingColumns | 
 
 
 def named(tokens: list[int]) -> Sampled:
-    """Return the tokens of `pick`, once they have come to the host."""
+    """Return what `pick` chose, once the tokens have come to the host."""
     failed = {row: NO_TOKEN for row, token in enumerate(tokens) if token < 0}
     return Sampled([max(token, 0) for token in tokens] if failed else tokens, failed)
 

@@ -1,1 +1,1 @@
-"""Describe one step as numbers, without a device: what it computes, scores, drafts and pads."""
+"""One step as numbers, without a device: its tokens, scored tokens, drafts and padding."""

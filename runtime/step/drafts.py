@@ -1,10 +1,10 @@
-"""Drafts that the runner keeps between steps, and the tokens that they are made from.
+"""Drafts kept between steps, and the tokens that they are made from.
 
-A draft is verified by sampling in its place: the token that the model samples there, with the very random
+A draft is verified by sampling at its position: the token that the model samples there, with the random
 number that decides that token without drafts, either is the draft or replaces it. So a request gets the same
 tokens with drafts and without, greedy or not: this is rejection sampling of one certain guess (Leviathan et
-al., "Fast Inference from Transformers via Speculative Decoding", 2023, algorithm 1, with q = 1), where
-the draft is accepted with its own probability and what replaces it is drawn from the rest.
+al., "Fast Inference from Transformers via Speculative Decoding", 2023, algorithm 1, with q = 1), where the
+draft is accepted with its own probability and its replacement is sampled from the rest.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from sundog.runtime.step.step import Ints, Part, Step
 
 
 def accepted_rows(step: Step, sampled: Sampled) -> list[int]:
-    """The sampling rows whose tokens count: of each request those up to its first rejected draft."""
+    """Return the sampling rows whose tokens count: those of each request up to its first rejected draft."""
     kept, goes_on, last = [], False, None
     for row, name in enumerate(step.request_ids):
         if name != last:
@@ -41,20 +41,20 @@ class Drafts:
         self._drafted: set[str] = set()
 
     def admit(self, request_id: str, token_ids: Sequence[int], sampling: Sampling) -> None:
-        """Note that a request begins to run, or runs again, with these tokens."""
+        """Add a request that begins to run, or runs again, with these tokens."""
         self._length[request_id] = len(token_ids)
         self._tokens[request_id] = np.array(token_ids, np.int64)
         if may_draft(sampling):
             self._drafted.add(request_id)
 
     def forget(self, request_id: str) -> None:
-        """The request runs no longer."""
+        """Remove a request that no longer runs."""
         del self._tokens[request_id], self._length[request_id]
         self._kept.pop(request_id, None)
         self._drafted.discard(request_id)
 
     def extend(self, request_ids: Sequence[str], tokens: Sequence[int]) -> None:
-        """Append to the tokens of each of these requests the one that it got."""
+        """Append one new token to each of these requests."""
         for name, token in zip(request_ids, tokens, strict=True):
             length, buffer = self._length[name], self._tokens[name]
             if length == len(buffer):
@@ -63,15 +63,15 @@ class Drafts:
             self._length[name] = length + 1
 
     def tokens(self, request_id: str) -> Ints:
-        """All tokens of the request, its prompt's first."""
+        """Return all tokens of the request, its prompt's first."""
         return self._tokens[request_id][: self._length[request_id]]
 
     def wanting(self, request_ids: Iterable[str]) -> list[str]:
-        """Return those of these requests that may have drafts, each once."""
+        """Return the requests among these that may have drafts, each once."""
         return [name for name in dict.fromkeys(request_ids) if name in self._drafted]
 
     def keep(self, request_id: str, drafts: Sequence[int]) -> None:
-        """Keep these guesses of the request's next tokens."""
+        """Store drafts of the request's next tokens."""
         self._kept[request_id] = tuple(drafts)
 
     def _last(self, request_id: str) -> int:
@@ -104,7 +104,7 @@ class Drafts:
             )
 
     def drop(self, request_ids: Iterable[str]) -> None:
-        """Forget the drafts of requests that compute their next token without."""
+        """Remove the drafts of requests that compute their next token without."""
         for name in request_ids:
             self._kept.pop(name, None)
 

@@ -1,8 +1,8 @@
-"""Log probabilities of prompts: logits of many positions at once, a part at a time.
+"""Log probabilities of prompts: logits of many positions, computed in parts.
 
-A prompt of 2,000 tokens and a vocabulary of 152,000 would make 1.2 GB of logits. So the model's head is asked
-again and again for a few positions of the states that its layers have left; whatever the library does after
-the head, such as scaling and soft caps, is done to them too.
+A prompt of 2,000 tokens and a vocabulary of 152,000 would make 1.2 GB of logits. So the model's head is
+called repeatedly for a few positions of its layers' states; what the library does after the head, such as
+scaling and soft caps, is applied as well.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from sundog.runtime.step.ladder import padded
 
 NOT_SCORED = "prompt_logprobs are not given for this kind of model: leave it out"
 MOST_LOGITS = 2**24
-"""The most logits at a time: 64 MiB in float32."""
+"""Most logits at a time: 64 MiB in float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +39,19 @@ class Scored:
 
 @dataclass(slots=True)
 class States:
-    """The states that the layers of a model leave for its head; None before they have."""
+    """States that a model's layers leave for its head; None before the pass."""
 
     output: Any = None
 
     @property
     def num_rows(self) -> int:
-        """The tokens of the pass, padding included."""
+        """Number of tokens of the pass, padding included."""
         return int(self.output[0].shape[1])
 
 
 @contextmanager
 def kept_states(model: PreTrainedModel) -> Iterator[States]:
-    """Keep what the model's layers leave, while this is open."""
+    """Keep the states that the model's layers leave, while the `with` block runs."""
     states = States()
 
     def keep(module: torch.nn.Module, args: object, output: object) -> None:
@@ -73,7 +73,7 @@ def score(model: PreTrainedModel, states: States, scored: tuple[Scored, ...]) ->
 
 
 def can_score(model: PreTrainedModel) -> bool:
-    """Return True if the head gives the same logits when the layers do not run again, shown by a pass."""
+    """Return whether the head gives the same logits without running the layers again, tested by a pass."""
     ids_1T = torch.arange(3, device=model.device)[None]
     try:
         with kept_states(model) as states:
@@ -87,7 +87,7 @@ def can_score(model: PreTrainedModel) -> bool:
 
 
 def _head(model: PreTrainedModel, states: States, row_N: torch.Tensor) -> torch.Tensor:
-    """The logits [N, V] of these rows of the states that the layers leave."""
+    """Return the logits [N, V] of these rows of the layers' states."""
     none_1T = torch.zeros(1, states.num_rows, dtype=torch.int64, device=model.device)
     logits_NV: torch.Tensor = model(input_ids=none_1T, use_cache=False, logits_to_keep=row_N).logits[0]
     return logits_NV
@@ -113,7 +113,7 @@ def _layers(model: PreTrainedModel) -> torch.nn.Module:
 
 @contextmanager
 def _leaving(layers: torch.nn.Module, output: object) -> Iterator[None]:
-    """Let these layers compute nothing and return `output`, while the context is open."""
+    """Make these layers return `output` without computing, while the `with` block runs."""
     layers.forward = lambda *args, **kwargs: output
     try:
         yield

@@ -1,6 +1,6 @@
-"""A forward pass as numbers: what it computes, where its keys go, and which rows sample.
+"""Forward pass as numbers: its tokens, the slots of their keys, and the sampling rows.
 
-A step is put together from parts: neighbouring rows of requests that compute equally many tokens.
+A step consists of parts: neighbouring rows of requests that compute the same number of tokens.
 
 Shapes: T tokens of the step; N requests of a part or span, B blocks of its longest; R sampling rows.
 """
@@ -33,12 +33,12 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A forward pass: the tokens, their positions, where their keys go, and which rows sample.
+    """Forward pass: tokens, positions, slots of their keys, and sampling rows.
 
     `request_ids`, `sample_rows_R` (row of the step), and `choices` go together. A request whose drafts are
     verified has neighbouring sample rows: that of its last known token, then one for each draft. `wiped_B`
     are blocks to fill with zeros first: they may hold NaN, and even a masked slot must hold a number.
-    `scored` are the prompt tokens whose log probabilities are wanted.
+    `scored` are the prompt tokens whose log probabilities are requested.
     """
 
     token_T: Ints
@@ -50,13 +50,13 @@ class Step:
     choices: Choices | None
     wiped_B: Ints
     adapter_T: Ints | None = None
-    """The number of each token's adapter, 0 for none; None where no token has one."""
+    """Number of each token's adapter, 0 for none; None if no token has one."""
     scored: tuple[Scored, ...] = ()
     row_R: Ints = field(default_factory=lambda: _NONE)
-    """Each sampling row's request, by its row in the tables, and which admission to that row it is."""
+    """Each sampling row's request: its row in the tables, and the count of admissions to that row."""
     admission_R: Ints = field(default_factory=lambda: _NONE)
     fed_F: Ints = field(default_factory=lambda: _NONE)
-    """The rows in the tables of requests that decode their last token, the step's first tokens."""
+    """Rows in the tables of requests that decode their last token, the step's first tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The block tables of all requests, one row each, of which `num_blocks` entries count."""
+    """Block tables of all requests, one row each, with `num_blocks` valid entries."""
 
     table: Ints
     num_blocks: Ints
@@ -90,7 +90,7 @@ class Tables:
         return self.table[row_T, block_T] * self.block_size + offset_T
 
     def span(self, part: Part, start: int) -> Span:
-        """The rows of a part, which begin at `start`."""
+        """Return the rows of a part, which begin at `start`."""
         last = int(part.first_N.max()) + part.num_queries - 1
         table_NB = self.table[part.row_N, : last // self.block_size + 1]
         return Span(start, part.num_queries, part.first_N, table_NB)
@@ -112,14 +112,14 @@ def decodes(
 
 @dataclass(frozen=True, slots=True)
 class StepRows:
-    """The sampling rows of a step: the row of each one's request, and the position of the token to come."""
+    """Sampling rows of a step: the row of each one's request, and the position of the token to come."""
 
     row_R: Ints
     position_R: Ints
 
 
 def assemble(parts: Sequence[Part], tables: Tables) -> tuple[Step, StepRows]:
-    """The step that computes these parts, one after the other, and whose tokens its rows sample."""
+    """Return the step that computes these parts in order, and its sampling rows."""
     count_N = np.concatenate([np.full(len(part.row_N), part.num_queries) for part in parts] or [_NONE])
     samples_N = np.concatenate([np.full(len(part.row_N), part.num_samples) for part in parts] or [_NONE])
     row_N = np.concatenate([part.row_N for part in parts] or [_NONE])

@@ -1,8 +1,8 @@
-"""The process in which grammars are tried: one line of JSON in, one line of JSON out, until its input ends.
+"""Process in which grammars are tried: one line of JSON in, one line of JSON out, until its input ends.
 
 A schema may take minutes to compile, all memory, or more stack than there is, and a compiler in native code
-cannot be stopped. Here it can: the process that waits for this one ends it (`trial`). The first line holds
-the tokenizer. A trial is all that an engine does before a first token: the matcher, and its first mask.
+cannot be stopped. Here it can: the parent process ends this one (`trial`). The first line holds the
+tokenizer. A trial does everything that an engine does before a first token: the matcher, and its first mask.
 """
 
 import ctypes
@@ -30,15 +30,15 @@ from sundog.runtime.structured.limits import (
 from sundog.runtime.structured.text import grammar_of
 
 MOST_FRAMES = 20_000
-"""A schema may be as deep as JSON that can be read."""
+"""Deepest schema: as deep as JSON that can be read."""
 PLACE = re.compile(
     r'at \d+\(\d+\): (?:failed to compile JSON schema: |invalid regex ".*" \(in regex\): )?', re.S
 )
-"""The place of an error in the library's text of a grammar."""
+"""Pattern of the place of an error in the text of a grammar, as the library reports it."""
 
 
 def main() -> None:
-    """Answer every line of the input."""
+    """Answer each line of the input."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends this process
     resource.setrlimit(resource.RLIMIT_AS, (TRIAL_BYTES, TRIAL_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -87,7 +87,9 @@ def _compiled(grammar: str, tokenizer: llguidance.LLTokenizer) -> dict[str, obje
 
 
 def first_masked(matcher: llguidance.LLMatcher, tokenizer: llguidance.LLTokenizer) -> llguidance.LLMatcher:
-    """Compute the first mask of a matcher, which shows what cannot begin; copies of the matcher share it."""
+    """Compute the first mask of a matcher, which finds impossible grammars; copies of the matcher share
+    it.
+    """
     if not matcher.is_error():
         word_W = np.zeros(-(-tokenizer.vocab_size // 32), np.int32)
         with suppress(ValueError):  # then the matcher holds the error

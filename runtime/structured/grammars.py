@@ -1,4 +1,4 @@
-"""Grammars, compiled for one tokenizer and kept: the front checks with them, the backend takes matchers.
+"""Grammars compiled for one tokenizer and kept: the front checks with them, the backend takes matchers.
 
 Thread-safe. Compiling takes 1 to 5 ms for the schemas of most clients; it never happens on the event loop.
 """
@@ -40,10 +40,10 @@ class _Held:
 
 
 class Grammars:
-    """The grammars of one model: at most 128, of at most 512 MB; the longest unused is forgotten first.
+    """Grammars of one model: at most 128, of at most 512 MB; the least recently used is evicted first.
 
-    What requests of an engine `hold` is kept beside these until it is let go. `tokenizer` gives
-    tokenizer.json's text, which `prepare` reads, or the first grammar.
+    Grammars held for requests of an engine (`hold`) are kept in addition, until they are released.
+    `tokenizer` returns the text of tokenizer.json, which `prepare` or the first grammar reads.
     """
 
     def __init__(self, tokenizer: Callable[[], str], eos_token_ids: Sequence[int]) -> None:
@@ -54,16 +54,16 @@ class Grammars:
         self._added_tokens: frozenset[str] = frozenset()
         self._trial = Trial(tokenizer, self._eos_token_ids[0] if self._eos_token_ids else 0)
         self._kept: OrderedDict[Constraint, tuple[LLMatcher, int]] = OrderedDict()
-        """Compiled grammars with their memory in bytes, the longest unused first."""
+        """Compiled grammars with their bytes of memory, least recently used first."""
         self._failed: OrderedDict[Constraint, str] = OrderedDict()
-        """The reasons why grammars could not be compiled ahead, the oldest first."""
+        """Reasons why grammars could not be compiled ahead, the oldest first."""
         self._kept_bytes = 0
         self._held: dict[Constraint, _Held] = {}
         self._compiling = threading.Lock()
         self._keeping = threading.Lock()
 
     def prepare(self) -> None:
-        """Read the tokenizer now: it takes a second for 150,000 tokens, in which nothing else runs.
+        """Read the tokenizer now: it takes a second for 150,000 tokens, during which nothing else runs.
 
         Without the library, or an end token, grammars are refused one by one.
         """
@@ -71,15 +71,15 @@ class Grammars:
             self._open_tokenizer()
 
     def knows(self, constraint: Constraint) -> bool:
-        """Return True if it is compiled, so that checking it takes no time."""
+        """Return whether the constraint is compiled, so that checking takes no time."""
         return constraint in self._kept or constraint in self._held
 
     def check(self, constraint: Constraint) -> None:
-        """Compile it unless it is kept; raises GrammarError for one that no answer is held to."""
+        """Compile the constraint unless it is cached; raises GrammarError if it is unsupported."""
         self._compiled(constraint)
 
     def compile_ahead(self, constraint: Constraint) -> None:
-        """Compile it for `matcher`, which raises at once what is raised here."""
+        """Compile the constraint for `matcher`, which later raises the error, if there is one."""
         with self._keeping:
             self._failed.pop(constraint, None)
         try:
@@ -91,7 +91,9 @@ class Grammars:
                     self._failed.popitem(last=False)
 
     def hold(self, constraint: Constraint) -> int | None:
-        """Keep it for one more holder and return its bytes; None if it is neither compiled nor failed."""
+        """Hold the grammar for one more request and return its bytes; None if it is neither compiled nor
+        failed.
+        """
         with self._keeping:
             if (held := self._held.get(constraint)) is not None:
                 held.num_holders += 1
@@ -103,7 +105,7 @@ class Grammars:
             return kept[1]
 
     def let_go(self, constraint: Constraint) -> None:
-        """Keep it for one holder less."""
+        """Release the grammar for one request."""
         with self._keeping:
             held = self._held[constraint]
             held.num_holders -= 1
@@ -111,9 +113,9 @@ class Grammars:
                 del self._held[constraint]
 
     def matcher(self, constraint: Constraint) -> "LLMatcher":
-        """A new matcher at the beginning of an answer, in 10 to 600 µs: it never compiles.
+        """Return a new matcher at the beginning of an answer, in 10 to 600 µs: it never compiles.
 
-        Raises GrammarError for what could not be compiled ahead, or is not kept.
+        Raises GrammarError for a grammar that could not be compiled ahead, or is not kept.
         """
         with self._keeping:
             held = self._held.get(constraint)
@@ -127,7 +129,7 @@ class Grammars:
 
     @property
     def num_words(self) -> int:
-        """The length of a mask: words of 32 tokens. Known once a grammar has been compiled."""
+        """Length of a mask in words of 32 tokens; known once a grammar has been compiled."""
         assert self._tokenizer is not None
         return -(-self._tokenizer.vocab_size // 32)
 
@@ -198,7 +200,7 @@ class Grammars:
 
 
 def _with_deep_stack(work: Callable[[], T], stack_bytes: int) -> T:
-    """Do `work` in a thread that may recurse deeply; raises GrammarError for whatever is raised there."""
+    """Run `work` in a thread that may recurse deeply; raises GrammarError for whatever is raised there."""
     done: list[T] = []
     failed: list[BaseException] = []
 

@@ -1,7 +1,6 @@
-"""The place of a request in its grammar, from token to token.
+"""State of a request in its grammar, token by token.
 
-Law: it fails by itself. What goes wrong is kept in `failed`, in words for the client, and its request alone
-ends by it.
+Law: a failure ends only its own request. The reason is kept in `failed`, in words for the client.
 """
 
 from collections.abc import Sequence
@@ -20,15 +19,15 @@ from sundog.runtime.structured.trial import GrammarError
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
-BROKEN = "its answer cannot be kept to its grammar"
+BROKEN = "its answer cannot follow its grammar"
 
 
 class Matcher:
-    """The possible next tokens of one request; `outputs` were said before it was preempted.
+    """Possible next tokens of one request; `outputs` were generated before it was preempted.
 
-    `ends` are the tokens that may end the answer once it is complete. Used by one thread at a time; the first
-    use makes the library's own matcher, so that this is done where the model computes. Until the token
-    `after`, if there is one, anything may be said.
+    `ends` are the tokens that may end a complete answer. Used by one thread at a time; the first use makes
+    the library's own matcher, so that this happens where the model computes. Up to the token `after`, if
+    there is one, everything is allowed.
     """
 
     def __init__(
@@ -47,11 +46,11 @@ class Matcher:
         self._inner: LLMatcher | None = None
         self.failed: str | None = None
         self.is_complete = False
-        """True if nothing but an end may come next."""
+        """Whether only an end token may come next."""
 
     @property
     def num_words(self) -> int:
-        """The length of its mask; 0 if it has none."""
+        """Length of its mask; 0 if it has none."""
         return 0 if self._open() is None else self._grammars.num_words
 
     def fill(self, word_W: NDArray[np.int32]) -> None:
@@ -81,7 +80,7 @@ class Matcher:
         word_W |= end_W
 
     def accept(self, token: int) -> None:
-        """The request has been given this token. 2 to 20 µs."""
+        """Record a token of the request. 2 to 20 µs."""
         inner = self._open()
         if inner is None or self.is_complete:
             return

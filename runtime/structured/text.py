@@ -1,9 +1,9 @@
-"""A constraint becomes the grammar that llguidance reads. Text alone: no tokenizer, no model.
+"""Conversion of a constraint to llguidance's grammar text, without tokenizer or model.
 
 As in vLLM, where only one text can follow, the model chooses among all tokens that begin it, and an object
-has the properties that its schema names and no others. JSON Schema itself allows any others, and any value
-where no `type` is said: a model that sees the chance may take it. `additionalProperties: true` allows other
-properties here, too.
+has only the properties that its schema names. JSON Schema itself allows further properties, and any value
+without a `type`: a model may take the opportunity. `additionalProperties: true` allows other properties here,
+too.
 """
 
 import json
@@ -17,7 +17,7 @@ import llguidance
 from sundog.actors.core.params.sampling import Constraint, ConstraintKind
 
 MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-"""Keywords that hold schemas by name."""
+"""Keywords whose values are schemas by name."""
 SCHEMAS = (
     "additionalItems",
     "additionalProperties",
@@ -31,25 +31,27 @@ SCHEMAS = (
     "unevaluatedItems",
     "unevaluatedProperties",
 )
-"""Keywords that hold one schema, or a list of them."""
+"""Keywords whose value is one schema, or a list of them."""
 PARTS = ("allOf", "anyOf", "oneOf")
 BESIDE = (*PARTS, "if", "not", "$ref", "$dynamicRef")
-"""The keywords that may say more of the same object."""
+"""Keywords with further schemas for the same object."""
 FORMATS = ("date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid")
-"""Formats that answers are held to. Others are annotations, as JSON Schema has it (2020-12, 7.2.1), and so is
-`uniqueItems` here: the library has no grammar of either."""
+"""Formats that are enforced. Others are annotations, as in JSON Schema (2020-12, 7.2.1), and so is
+`uniqueItems`: the library has no grammar for them.
+"""
 NUMERIC = ("const", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
-"""Keywords that hold values."""
+"""Keywords with numeric values."""
 MOST_EXACT = 2**53
 ARRAY_IS_OPEN = ("items", "additionalItems", "unevaluatedItems")
 Schema = dict[str, object]
 
 
 def closed(schema: Schema, closes_all: bool = False) -> Schema:
-    """The schema with no further properties or items where it names some and says nothing of others.
+    """Return the schema with further properties and items forbidden, if it names some and does not allow
+    others.
 
-    What several schemas say together is left as it is, unless it `closes_all`: each would forbid what the
-    others ask for.
+    Combined schemas (`allOf` and the like) stay unchanged unless `closes_all`, since each part would forbid
+    what the others require.
     """
     return _Closer(closes_all, closes_all or not _is_merged(schema)).walk(schema, is_alone=True)
 
@@ -60,16 +62,18 @@ class _Closer:
         self._closes_definitions = closes_definitions
 
     def walk(self, schema: Schema, is_alone: bool) -> Schema:
-        """The schema; `is_alone` if no other one says something of the same value."""
+        """Return the closed schema; `is_alone` if no other schema applies to the same value."""
         alone = is_alone and not any(name in schema for name in BESIDE)
         found: Schema = {}
         for name, value in schema.items():
             if name in MAPS and isinstance(value, dict):
+                # A definition that is merged with others must not forbid what they ask for.
                 own = self._closes_definitions if name in ("$defs", "definitions") else True
                 found[name] = {key: self._any(each, own) for key, each in value.items()}
             elif name in PARTS and isinstance(value, list):
                 only = is_alone and (name != "allOf" or len(value) == 1) and "properties" not in schema
                 found[name] = [self._any(each, only) for each in value]
+            # Left out of what is compiled, so that the answer may break it.
             elif name == "uniqueItems" or (name == "format" and value not in FORMATS):
                 continue
             elif name in NUMERIC:
@@ -109,7 +113,7 @@ class _Closer:
 
 
 def _exact(value: object) -> object:
-    """Return a value of a schema; ValueError for an integer that the library would round."""
+    """Return a value in a schema; raises ValueError for an integer that the library would round."""
     for each in value if isinstance(value, list) else (value,):
         if isinstance(each, Mapping):
             _exact(list(each.values()))
@@ -132,19 +136,20 @@ def _is_merged(value: object) -> bool:
 
 
 WHITESPACE = r"[\x20\x09]|\x0D?\x0A[\x20\x09]{0,64}"
-"""The blank, or line break with an indentation, that may stand between two tokens of JSON, unless a client
-says otherwise: a model that goes astray writes few of them, and a deep answer can still be indented."""
+"""Default whitespace between two tokens of JSON, a blank or a line break with indentation: short enough
+that a looping model emits little, long enough to indent a deep answer.
+"""
 OPTIONS = re.compile(r"(?m)^\s*%llguidance\b.*")
 FREE_TOKENS = '\n%llguidance {"no_forcing": true}\n'
-"""A setting that stands at the end, so that errors name the lines of what a client wrote."""
+"""llguidance's option to let the model choose among tokens; appended, to keep errors' line numbers."""
 LARK_START = re.compile(r"(?m)^\s*[?!]?start\s*(?:\.-?\d+)?\s*:")
 
 
 def grammar_of(constraint: Constraint, special_tokens: frozenset[str] = frozenset()) -> str:
-    """The grammar's text; raises ValueError for what is none.
+    """Return the grammar's text; raises ValueError for an invalid constraint.
 
-    `special_tokens` are those of the tokenizer, which may be the triggers of structural tags; for calls, all
-    that were added to it.
+    `special_tokens` are those of the tokenizer, which may be triggers of structural tags; for calls, all
+    added tokens.
     """
     match constraint.kind:
         case ConstraintKind.JSON:
@@ -165,7 +170,9 @@ def grammar_of(constraint: Constraint, special_tokens: frozenset[str] = frozense
 
 
 def _ascii_regex(pattern: str) -> str:
-    r"""The expression as Lark writes it; `\d`, `\w` and `\s` are of ASCII, as in vLLM and in JSON schemas."""
+    """Return the expression in Lark's syntax; digits, word characters and blanks are ASCII, as in vLLM and
+    in JSON schemas.
+    """
     return str(llguidance.regex_to_lark(pattern, "dws"))
 
 
@@ -175,7 +182,7 @@ def _lark(grammar: str) -> str:
 
 
 def _free(lark: str) -> str:
-    """Return the grammar with free choice of tokens; its own options stay."""
+    """Add the option for free choice of tokens; the grammar's own options stay."""
     own = OPTIONS.search(lark)
     if own is not None and own.group().partition("%llguidance")[2].strip() != "{}":
         return lark
@@ -183,9 +190,9 @@ def _free(lark: str) -> str:
 
 
 def _tags(spec: object, special_tokens: frozenset[str]) -> str:
-    """Free text in which each trigger obliges to one of the tags that begin with it, as the library has it.
+    """Return free text in which each trigger must be followed by one of the tags that begin with it.
 
-    Both spellings of vLLM's are read; raises ValueError for what is none, and for other formats by name.
+    Both of vLLM's formats are supported; raises ValueError for invalid ones, and for others by name.
     """
     if not isinstance(spec, Mapping):
         raise ValueError("a structural tag must be an object")
@@ -253,11 +260,13 @@ def _json_grammar(constraint: Constraint) -> str:
 
 
 PREAMBLE = r"""/[^\s{}\[\]<"0-9\-][^{}<]{0,300}/"""
-"""The words that a model may say before a call: no JSON and no mark begins like them."""
+"""Text that a model may write before a call: excludes the beginnings of JSON and marks."""
 
 
 def _calls_or_json(constraint: Constraint, added_tokens: frozenset[str]) -> str:
-    """Calls as the model writes them, or an answer of the schema; a mark may be a token or be spelled."""
+    """Return a grammar for calls in the model's format, or an answer of the schema; a mark may be a token
+    or spelled out.
+    """
     form = json.loads(constraint.text)
     answer = _json_grammar(replace(constraint, text=json.dumps(form["schema"])))
     alternative = answer.removeprefix("start: ").removesuffix(FREE_TOKENS)

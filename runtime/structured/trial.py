@@ -1,8 +1,8 @@
-"""The trial of grammars in a process of its own, so that one that hangs, crashes or eats memory does no harm.
+"""Trial of grammars in a process of its own, so that one that hangs, crashes or exhausts memory does no harm.
 
 The process starts with the first grammar (0.2 s, and a second for a tokenizer of 150,000 tokens), serves one
-after another, and ends with this one. A grammar that passes was compiled there as engines compile it, within
-the bounds of `limits`.
+after another, and ends with this one. A grammar that passes was compiled as engines compile it, within the
+bounds of `limits`.
 """
 
 import json
@@ -20,19 +20,19 @@ from sundog.runtime.structured.limits import MOST_COMPILE_S, START_S, one_line
 
 
 class GrammarError(ValueError):
-    """A constraint that no answer is held to, with the reason."""
+    """Constraint that is not supported, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class TriedGrammar:
-    """A grammar that has compiled: the library's text of it, and its memory in bytes."""
+    """Grammar that compiled: its text for the library, and its memory in bytes."""
 
     text: str
     num_bytes: int
 
 
 class Trial:
-    """Turns constraints into grammars that have compiled. Blocks: call it from a thread.
+    """Converts constraints to tested grammars. Blocks: call it from a thread.
 
     `tokenizer` returns tokenizer.json's text; `eos_token_id` ends an answer.
     """
@@ -47,7 +47,7 @@ class Trial:
         self._process: subprocess.Popen[str] | None = None
 
     def grammar(self, constraint: Constraint, special_tokens: frozenset[str]) -> TriedGrammar:
-        """Return the grammar of a constraint; raises GrammarError if none compiles within the bounds."""
+        """Return the grammar of a constraint; raises GrammarError unless it compiles within the bounds."""
         asked = {
             **asdict(constraint),
             "kind": constraint.kind.value,

@@ -1,1 +1,1 @@
-"""Text to tokens and back, and the chat template between them; without torch."""
+"""Tokenizing and detokenizing, with the chat template; without torch."""

@@ -1,8 +1,8 @@
-"""Long texts are tokenised in a process of their own, which can be ended and returns its memory.
+"""Tokenizing of long texts in a process of its own, which can be ended and returns its memory.
 
 15 million characters take 10 s of CPU and 2 GB, and a library in native code cannot be stopped. A process
 costs 0.2 s, and a second for a tokenizer of 150,000 tokens; a text of LONG characters takes 0.6 s by itself.
-Shorter ones are tokenised in place: a process for each would cost more than the text.
+Shorter ones are tokenized in place, since a process would cost more.
 """
 
 import os
@@ -17,25 +17,25 @@ from sundog.actors.front.foreign import ForeignFailure
 from sundog.runtime.host.python import module_command
 
 LONG = 2**20
-"""Characters from which a text is tokenised apart."""
+"""Characters from which a text is tokenized in a process of its own."""
 MOST_S = 60.0
-"""Wall time of one text; the process is ended then."""
+"""Seconds of real time for one text, after which the process is ended."""
 MOST_CPU_S = 30
-"""CPU time of one text: three times what the largest body takes."""
+"""Seconds of CPU time for one text: three times what the largest body takes."""
 MOST_BYTES = 2**32
-"""Address space of the process."""
+"""Address space of the process in bytes."""
 PIECE = 2**16
-"""Tokens that become a list in one go: a few milliseconds."""
+"""Tokens converted to a list at a time, a few milliseconds' work."""
 WORD = "I"
-"""The array type of a token."""
+"""Array type of a token."""
 
 
 class TextError(ValueError):
-    """A text that takes more to tokenise than the bounds allow."""
+    """Text that exceeds the bounds on tokenizing."""
 
 
 class Apart:
-    """Tokenises one text, in a process that ends with it. Blocks: call it from a thread.
+    """Tokenizer of one text, in a process that ends with it. Blocks: call it from a thread.
 
     `tokenizer` returns tokenizer.json's text.
     """

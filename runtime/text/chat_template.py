@@ -1,4 +1,4 @@
-"""A model's chat template: found, compiled in a sandbox, and rendered for a conversation."""
+"""Chat template of a model: lookup, compilation in a sandbox, and rendering."""
 
 import json
 import re
@@ -31,7 +31,7 @@ class ChatTemplateError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ChatTemplate:
-    """A compiled template, and whether it names the role `developer` anywhere."""
+    """Compiled template, and whether it mentions the role `developer`."""
 
     template: jinja2.Template
     knows_developer: bool
@@ -43,9 +43,9 @@ def rendered(
     reading: Reading,
     special_tokens: Mapping[str, str],
 ) -> str:
-    """The conversation as the template writes it, up to where the model goes on.
+    """Render the conversation, up to where the model continues.
 
-    Raises ChatTemplateError if the template refuses, or fails at the client's own arguments.
+    Raises ChatTemplateError if the template refuses, or fails at the client's arguments.
     """
     turns = messages if template.knows_developer else _without_developers(messages)
     variables: dict[str, object] = {"tools": None, "documents": None, **reading.template_arguments}
@@ -82,9 +82,9 @@ def _text(pieces: Iterable[str]) -> str:
 
 
 def _without_developers(messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
-    """The conversation for a template that knows no developers, whose word is the system's then.
+    """Convert developer messages to system messages, for a template without developers.
 
-    As in vLLM, all that the system says becomes one message at the beginning, where templates expect it.
+    As in vLLM, all system messages become one at the beginning, where templates expect it.
     """
     if not any(turn.role == "developer" for turn in messages):
         return messages
@@ -95,7 +95,7 @@ def _without_developers(messages: Sequence[ChatMessage]) -> Sequence[ChatMessage
 
 
 def _open_ended(text: str, last: str) -> str:
-    """The conversation up to the end of its last message, so that the model goes on with it."""
+    """Return the conversation up to the end of its last message, so that the model continues it."""
     begin = text.rfind(last.strip())
     if begin < 0 or not last.strip():
         what = "is empty" if not last.strip() else "is not shown as it is by the chat template"
@@ -106,25 +106,25 @@ def _open_ended(text: str, last: str) -> str:
 
 
 DEFAULT, FOR_TOOLS = "default", "tool_use"
-"""The names of a model's templates; the second is for conversations with tools."""
+"""Names of a model's templates; the second is for conversations with tools."""
 FURTHER = "additional_chat_templates"
-"""The folder of templates that have a name."""
+"""Folder of named templates."""
 
 
 class ChatTemplates:
-    """The templates of a model: that for tools where tools are given and there is one, else the default.
+    """Templates of a model: with tools the one for tools, if any, else the default.
 
-    `given` is a file that takes their place.
+    `given` is a file that replaces them.
     """
 
     def __init__(self, folder: Path, config: Mapping[str, object], given: Path | None = None) -> None:
         sources = template_sources(folder, config) if given is None else {DEFAULT: _read(given)}
         self._compiled = {name: compiled(source, given or folder) for name, source in sources.items()}
         self.call_format = _call_format(sources.get(FOR_TOOLS) or sources.get(DEFAULT) or "")
-        """The parser of the calls that the templates show the model, by vLLM's name; None if unknown."""
+        """Parser of calls in the templates' format, by vLLM's name; None if unknown."""
 
     def chosen(self, reading: Reading) -> ChatTemplate | None:
-        """The template of a conversation; None if the model has none."""
+        """Return the template of a conversation; None if the model has none."""
         plain = self._compiled.get(DEFAULT)
         return self._compiled.get(FOR_TOOLS, plain) if reading.template_arguments.get("tools") else plain
 
@@ -138,7 +138,7 @@ def _call_format(source: str) -> str | None:
 
 
 def template_sources(folder: Path, config: Mapping[str, object]) -> dict[str, str]:
-    """The chat templates by name: files of their own before those of the configuration."""
+    """Return the chat templates by name: separate files before those of the configuration."""
     given = config.get("chat_template")
     entries = given if isinstance(given, list) else [{"name": DEFAULT, "template": given}]
     found: dict[str, str] = {}
@@ -165,7 +165,7 @@ def _read(file: Path) -> str:
 
 
 def compiled(source: str, folder: Path) -> ChatTemplate:
-    """The template in a sandbox with the names that transformers gives templates."""
+    """Compile the template in a sandbox with the names that transformers provides."""
     environment = _Bounded(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
     )
@@ -186,20 +186,20 @@ def compiled(source: str, folder: Path) -> ChatTemplate:
 
 
 LEAST_RENDER_S, MOST_RENDER_S, RENDER_S_A_CHARACTER = 0.05, 5.0, 1e-5
-"""CPU time to render a conversation: ten times what real templates take."""
+"""CPU seconds to render a conversation: ten times what real templates take."""
 MOST_TEXT = 2**25
-"""Characters of a text that a template may make."""
+"""Most characters of a text made by a template."""
 MOST_WIDTH = 2**16
-"""Characters to which a template may fill up a text, or indent it."""
+"""Most characters to which a template may pad or indent a text."""
 LOOKS_EVERY = 64
 _WHILE_THERE_IS_TIME = "while_there_is_time"
 _JOINED = "joined_within_bounds"
 WIDENING = ("center", "format", "indent", "join", "replace", "tojson", "wordwrap")
-"""Filters that may make a text longer than what they are given, by a factor."""
+"""Filters that may lengthen a text by a factor."""
 WIDE = re.compile(r"\d{6,}|\*")
-"""A width in a text's format that is too large, or is not in it."""
+"""Pattern of a format width that is too large, or an argument."""
 _deadline_s: ContextVar[float] = ContextVar("deadline_s", default=float("inf"))
-"""The thread's CPU time at which the rendering in this context ends."""
+"""Value of the thread's CPU clock at which the rendering in this context is ended."""
 
 
 @contextmanager
@@ -226,9 +226,9 @@ def _while_there_is_time(items: Iterable[object]) -> Iterator[object]:
 
 
 class _Bounded(jinja2.sandbox.ImmutableSandboxedEnvironment):
-    """Sandbox in which loops and calls end in time, and texts and numbers have a bounded size.
+    """Sandbox with a time limit on loops and calls, and size limits on texts and numbers.
 
-    A template comes with a model, and what it does may depend on what a client sends.
+    A template comes with a model, and its behaviour may depend on a client's input.
     """
 
     intercepted_binops = frozenset(("+", "%", "*", "**"))
@@ -236,7 +236,7 @@ class _Bounded(jinja2.sandbox.ImmutableSandboxedEnvironment):
     def call(
         self, context: jinja2.runtime.Context, function: object, *args: object, **kwargs: object
     ) -> object:
-        """Call what a template calls, as long as there is time, and if the result is not too large."""
+        """Call a function of a template; TemplateError after the time limit or for too large a result."""
         _check_time()
         method = getattr(function, "__wrapped__", function)  # the sandbox wraps `format`
         if isinstance(owner := getattr(method, "__self__", None), str):

@@ -1,4 +1,4 @@
-"""The process in which one long text is tokenised: see `apart`."""
+"""Process in which one long text is tokenized: see `apart`."""
 
 import resource
 import signal
@@ -14,7 +14,7 @@ from sundog.runtime.worker.life import bind_to
 
 
 def main() -> None:
-    """Read a tokenizer and a text, and write the tokens or why there are none."""
+    """Read a tokenizer and a text, and write the tokens or an error."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends this process
     bind_to(int(sys.argv[1]), signal.SIGKILL)
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))

@@ -1,7 +1,7 @@
-"""Text to tokens and back, without torch: the tokenizer, a bound on lengths, and a streaming detokenizer.
+"""Tokenizer without torch: encoding, a bound on lengths, and a streaming detokenizer.
 
 Law: a text of n bytes has at least n / `longest_token_bytes` tokens, so that a prompt which is too long is
-refused before it is tokenised. A tokenizer that may drop bytes of the text has no such bound.
+refused before it is tokenized. A tokenizer that may drop bytes of the text has no such bound.
 """
 
 import json
@@ -25,17 +25,18 @@ from sundog.runtime.text.chat_template import ChatTemplateError, ChatTemplates, 
 # A decoder needs a few tokens before the first new one, to know whether a space is due.
 CONTEXT_TOKENS = 8
 CUT_OFF = "\ufffd"
-"""The character that stands for bytes that are no character yet."""
+"""Replacement character for bytes that are not yet a character."""
 CHANGED_TEXT = "Invalid prefix encountered"
-"""The library's words where more tokens have changed the text of those before."""
+"""Library's error message if further tokens changed the text of earlier ones."""
 
 
 class Decoder:
-    """The text of one stream of tokens, as soon as it is certain; special tokens have none if skipped.
+    """Decoder of one stream of tokens into text, as soon as the text is certain; skipped special tokens have
+    none.
 
-    A character that the end of the stream cuts off has no text, as in vLLM. One that the prompt cuts off
-    is the stream's if the stream completes it; the prompt's own text is never said again.
-    `unspaced` holds the texts of tokens between which no space is put.
+    A character cut off by the end of the stream has no text, as in vLLM. One cut off by the prompt's end
+    belongs to the stream if the stream completes it; the prompt's own text is never repeated. `unspaced`
+    holds the texts of tokens between which no space is put.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Decoder:
         return stream
 
     def step(self, token_id: int) -> str:
-        """The text that this token makes certain, "" inside of a character."""
+        """Return the text that this token makes certain, "" inside of a character."""
         text = self._next(token_id)
         if self._cut_off and text:
             text, self._cut_off = text.removeprefix(self._cut_off), ""
@@ -80,7 +81,7 @@ class Decoder:
         return "" if text is None else str(text)
 
     def _next(self, token_id: int) -> str | None:
-        """The stream's own text; bytes that are no character may change what is before them, as in vLLM."""
+        """Return the new text; incomplete UTF-8 may also change the text before it, as in vLLM."""
         try:
             return self._stream.step(self._tokenizer, token_id)
         except Exception as error:  # the library raises bare Exception
@@ -95,12 +96,12 @@ class Decoder:
 
 
 NFC_SHRINKS = 3
-"""The factor by which NFC may shorten text: three jamo become one syllable (Unicode Standard Annex 15)."""
+"""Factor by which NFC may shorten text: three jamo become one syllable (Unicode Standard Annex 15)."""
 KEEPING_SPLITS = ("ByteLevel", "Digits", "Metaspace", "Punctuation", "Split")
 
 
 def longest_token_bytes(tokenizer: Mapping[str, Any]) -> int | None:
-    """The most bytes of a text that one token takes, from a tokenizer.json; None if unknown."""
+    """Return the maximum number of bytes of text per token, from a tokenizer.json; None if unknown."""
     model, added = tokenizer["model"], tokenizer.get("added_tokens") or ()
     shrinks = _shrinks(tokenizer.get("normalizer"))
     splits = list(_parts(tokenizer.get("pre_tokenizer"), "pretokenizers"))
@@ -157,17 +158,17 @@ OTHER_FORMATS = ("tokenizer.model", "vocab.json", "vocab.txt", "tekken.json", "s
 
 
 class Tokenizer:
-    """The tokenizer of a model folder, of lowercased text if it `lowercases`.
+    """Tokenizer of a model folder, of lowercased text if it `lowercases`.
 
-    `eos_token_ids` are the tokens that end an answer, the first being the main one; `vocab_size`
-    counts added tokens. Raises LoadError when the folder has no tokenizer that can be read.
+    `eos_token_ids` are the tokens that end an answer, the main one first; `vocab_size` includes added tokens.
+    Raises LoadError if the folder has no readable tokenizer.
     """
 
     def __init__(
         self, model_dir: str | Path, *, lowercases: bool = False, chat_template: Path | None = None
     ) -> None:
         self.chat_template = chat_template
-        """The file that takes the place of the folder's own templates, if one does."""
+        """File that replaces the folder's own templates, if given."""
         folder = self.folder = Path(model_dir)
         self.lowercases = lowercases
         self._fast = _load_fast(folder)
@@ -191,14 +192,14 @@ class Tokenizer:
         return str(self._fast.to_str())
 
     def encode(self, text: str, most_tokens: int | None = None, add_special_tokens: bool = True) -> list[int]:
-        """The tokens of a plain prompt, with what the tokenizer adds itself (such as BOS) unless told not to.
+        """Return the tokens of a plain prompt, by default with special tokens (such as BOS).
 
-        Raises TooManyTokens for more than `most_tokens`, before tokenising where the length in bytes tells.
+        Raises TooManyTokens for more than `most_tokens`, before tokenizing if the length in bytes suffices.
         """
         return self._encode(text, most_tokens, add_special_tokens=add_special_tokens)
 
     def encode_plain(self, text: str) -> list[int]:
-        """The tokens of a piece of text alone, without what the tokenizer adds to a prompt."""
+        """Return the tokens of a piece of text, without those that the tokenizer adds to a prompt."""
         return self._encode(text, None, add_special_tokens=False)
 
     def encode_chat(
@@ -207,9 +208,9 @@ class Tokenizer:
         most_tokens: int | None = None,
         reading: Reading = PLAIN_READING,
     ) -> list[int]:
-        """The tokens of a conversation, by default up to where the assistant speaks next.
+        """Return the tokens of a conversation, by default up to the assistant's next turn.
 
-        Raises ChatTemplateError when the model has no chat template or its template refuses.
+        Raises ChatTemplateError if the model has no chat template or its template refuses.
         """
         text = self.render_chat(messages, reading)
         return self._encode(text, most_tokens, add_special_tokens=reading.add_special_tokens is True)
@@ -230,7 +231,7 @@ class Tokenizer:
         return list(encoding.ids)
 
     def render_chat(self, messages: Sequence[ChatMessage], reading: Reading = PLAIN_READING) -> str:
-        """The conversation as the model's own template writes it."""
+        """Return the conversation rendered by the model's own template."""
         if (template := self._templates.chosen(reading)) is None:
             raise ChatTemplateError(
                 "this model has no chat template: use /v1/completions with a plain prompt"
@@ -239,16 +240,16 @@ class Tokenizer:
 
     @property
     def tool_call_parser(self) -> str | None:
-        """The parser of the calls that the chat template shows the model, by vLLM's name; None if unknown."""
+        """Parser of calls in the chat template's format, by vLLM's name; None if unknown."""
         return self._templates.call_format
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """The text of all tokens at once, by default without special ones."""
+        """Return the text of all tokens at once, by default without special ones."""
         decode = partial(self._fast.decode, list(token_ids), skip_special_tokens=skip_special_tokens)
         return str(contained(decode))
 
     def token_text(self, token_id: int) -> str:
-        """The text of one token alone, with the spaces that decoding strips from the beginning of a text."""
+        """Return the text of one token, including leading spaces that decoding strips from a text."""
         text = self.decode([token_id], skip_special_tokens=False)
         if self._space_mark is None:
             return text
@@ -280,7 +281,7 @@ class Tokenizer:
         skip_special_tokens: bool = True,
         spaces_between_special_tokens: bool = True,
     ) -> Decoder:
-        """An incremental decoder for the tokens that follow `prompt_ids`; 1 µs a token."""
+        """Return an incremental decoder for the tokens that follow `prompt_ids`; 1 µs a token."""
         spaced = skip_special_tokens or spaces_between_special_tokens
         return Decoder(self._fast, prompt_ids, skip_special_tokens, None if spaced else self._added)
 
@@ -341,7 +342,7 @@ def _as_text(value: object) -> object:
 
 
 def _space_mark(pre_tokenizer: object) -> str | None:
-    """Return what stands for a space before a word, if a single token loses it."""
+    """Return the text that stands for a space before a word, if decoding a single token loses the space."""
     if not isinstance(pre_tokenizer, dict):
         return None
     if pre_tokenizer.get("type") == "Metaspace":

@@ -1,1 +1,1 @@
-"""Actors in other processes: typed frames over sockets, and Refs that keep the laws of local ones."""
+"""Actors in other processes: typed frames over sockets, and Refs with the laws of local ones."""

@@ -1,4 +1,4 @@
-"""Frames: what a link is made of. Sizes are bounded, and nothing that comes is executed.
+"""Frames of a link. Sizes are bounded, and nothing that is received is executed.
 
 A frame is a header of 15 bytes, little-endian, and a body:
 
@@ -6,7 +6,7 @@ A frame is a header of 15 bytes, little-endian, and a body:
 |---|---|
 | 4 | length of the body |
 | 1 | kind |
-| 4 | channel: which actor is meant; its sender chose the number when it opened the channel |
+| 4 | channel: the addressed actor; its sender chose the number when it opened the channel |
 | 4 | number, by which an answer finds its question; 0 where none is expected |
 | 2 | tag: the type of the body, as both ends number them |
 """
@@ -18,43 +18,43 @@ from typing import NamedTuple
 
 HEADER = struct.Struct("<IBIIH")
 MOST_BYTES = 2**30
-"""The most bytes of a body: a step's log probabilities of a whole vocabulary for hundreds of tokens."""
+"""Most bytes of a body: a step's log probabilities of a whole vocabulary for hundreds of tokens."""
 NOTHING = 0
-"""The tag of a frame without a body, and of an answer that is None."""
+"""Tag of a frame without a body, and of an answer that is None."""
 
 
 class WireError(Exception):
-    """A link cannot go on: what came, or what was to be sent, is not what both ends agreed on."""
+    """A link received or sent data that violates the protocol, and cannot continue."""
 
 
 class FrameKind(enum.IntEnum):
-    """The purpose of a frame. The first five go to the end that has the actor, others come from it."""
+    """Purpose of a frame. The first five go to the end with the actor, others come from it."""
 
     OPEN = 1
-    """Asks for a channel to an actor, which the body names."""
+    """Requests a channel to an actor, named by the body."""
     OPEN_LISTENER = 2
-    """Asks for a channel for a sender that does not keep the actor alive."""
+    """Requests a channel for a sender that does not keep the actor alive."""
     TELL = 3
     ASK = 4
     HANG_UP = 5
     ANSWER = 6
     FAILED = 7
-    """Says that there will be no answer; the body says why."""
+    """Reports that there will be no answer; the body has the reason."""
     TAKEN = 8
     """The oldest message of this channel has left its bounded mailbox."""
     ENDED = 9
-    """The actor takes no message any more."""
+    """The actor stopped accepting messages."""
     OPENED = 10
-    """The channel is open; the number is the capacity of the actor's mailbox, 0 for none."""
+    """The channel is open; the number is the capacity of the actor's mailbox, 0 for unbounded."""
     NOT_OPENED = 11
-    """The channel is not open; the body says why."""
+    """The channel could not be opened; the body has the reason."""
 
 
 KINDS = frozenset(map(int, FrameKind))
 
 
 class Frame(NamedTuple):
-    """A frame whose `body` is still packed."""
+    """Frame whose `body` is still packed."""
 
     kind: FrameKind
     channel: int
@@ -71,13 +71,13 @@ class Frame(NamedTuple):
 
 
 class Frames:
-    """Puts what a socket gives back together: `feed` yields the frames that are whole."""
+    """Reassembles frames from a socket's bytes."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """The frames that `data` completes; WireError for a header that no end of ours wrote."""
+        """Yield the frames that `data` completes; WireError for an invalid header."""
         self._rest += data
         start = 0
         try:

@@ -1,9 +1,9 @@
-"""The handshake by which two ends of a connection get to trust each other, before the first frame.
+"""Handshake of two ends of a connection, before the first frame.
 
-Both send a greeting of 57 bytes: `SUNDOG`, the version of the wire, the fingerprint of the messages, which
-end it is, and 32 random bytes. Then each proves that it knows the secret, by an HMAC over its own greeting
-and the other's, which is compared in constant time. The secret itself never travels. A socket that only
-processes of one user can reach has the empty secret.
+Both send a greeting of 57 bytes: `SUNDOG`, the version of the wire, the fingerprint of the messages, the
+end's role, and 32 random bytes. Then each proves possession of the secret, by an HMAC over its own greeting
+and the other's, compared in constant time. The secret itself is never sent. A socket that only processes of
+one user can reach has the empty secret.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ HANDSHAKE_S = 10.0
 async def shake_hands(
     connected: socket.socket, messages: Sequence[type], secret: bytes, *, called: bool
 ) -> None:
-    """Make sure that the other end is one of ours; `called` is the end that was connected to.
+    """Verify that the other end is one of ours; `called` is the end that was connected to.
 
     Raises WireError, in one line, if it is not, or does not prove it in time.
     """
@@ -52,7 +52,7 @@ async def _shake(
     other = await _receive(stream, GREETING.size)
     magic, version, declared, role, _ = GREETING.unpack(other)
     if magic != b"SUNDOG" or role.rstrip(b"\0") != theirs:
-        raise WireError("the other end is no Sundog")
+        raise WireError("the other end is not Sundog")
     if version != VERSION or declared != fingerprint(messages):
         raise WireError(
             f"the other end is another Sundog (wire {version}, here {VERSION}): install the same at both ends"
@@ -61,7 +61,7 @@ async def _shake(
     await _send(stream, hmac.digest(key, own + other, "sha256"))
     proof = await _receive(stream, 32)
     if not hmac.compare_digest(proof, hmac.digest(key, other + own, "sha256")):
-        raise WireError("the other end does not know the secret")
+        raise WireError("the other end does not have the secret")
 
 
 async def _send(stream: trio.socket.SocketType, data: bytes) -> None:

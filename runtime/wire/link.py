@@ -1,14 +1,14 @@
-"""A link: one connection, over which two processes reach each other's actors by channels.
+"""Link: one connection, over which two processes reach each other's actors by channels.
 
 Each end exports actors by name, and opens channels to those of the other. A channel is a Ref like any other,
 with the laws of `docs/kernel.md`. When the connection ends, for whatever reason, every task that waits for an
-answer is told so, every channel is closed, and every caller from the other end has hung up.
+answer gets an error, every channel is closed, and every caller from the other end has hung up.
 """
 
 import logging
 import socket
 from collections import deque
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -22,7 +22,7 @@ from sundog.runtime.wire.records import Packer, Unpacker
 
 
 class Carrier(Protocol):
-    """The calls of a channel to its link."""
+    """Operations that a channel needs of its link."""
 
     def send(
         self, kind: FrameKind, channel: int, message: object, reply: Reply[Any] | None = None
@@ -34,7 +34,9 @@ class Carrier(Protocol):
 
 
 class Outlet(Owner[Any]):
-    """Owns a mailbox whose messages go to the other end at once; what is not taken there waits."""
+    """Owner of a mailbox whose messages are sent at once; it keeps those for which the other end has no
+    room.
+    """
 
     def __init__(self, link: Carrier, channel: int, name: str) -> None:
         self._link = link
@@ -42,7 +44,7 @@ class Outlet(Owner[Any]):
         self.mailbox: Mailbox[Any] = Mailbox(name, self)
 
     def opened(self, capacity: int) -> None:
-        """The actor there is found, and has a mailbox of this capacity; 0: of any."""
+        """Set the capacity of the remote actor's mailbox; 0: unbounded."""
         self.mailbox.capacity = capacity or None
         self.mailbox.is_free = True
 
@@ -57,14 +59,14 @@ class Outlet(Owner[Any]):
             mailbox.is_free = not (mailbox.is_full or mailbox.is_closed)
 
     def taken(self) -> None:
-        """The oldest message has left the mailbox there: there is room for one more."""
+        """Record that the oldest message has left the remote mailbox, which makes room for one more."""
         mailbox = self.mailbox
         mailbox.num_away -= 1
         mailbox.is_free = not mailbox.is_closed
         mailbox.offer_room()
 
     def ended(self) -> None:
-        """The actor there takes no message any more; questions are answered, or not, by themselves."""
+        """The remote actor stopped accepting messages; pending asks resolve separately."""
         if not self.mailbox.is_closed:
             self.mailbox.close()
 
@@ -75,7 +77,7 @@ class Outlet(Owner[Any]):
 
 
 class Inlet(Watcher):
-    """Holds a Ref for a sender at the other end, and reports what becomes of its messages."""
+    """Holder of a Ref for a sender at the other end, which reports when its messages are taken."""
 
     def __init__(self, link: Carrier, channel: int, actor: Actor[Any], sender: str, counted: bool) -> None:
         self._link = link
@@ -83,11 +85,13 @@ class Inlet(Watcher):
         self._mailbox = actor.mailbox
         self._ref = actor.ref(sender, counted=counted)
         self._due: deque[int] = deque()
-        """The numbers of messages that its actor will have begun with each of those that wait there."""
+        """Numbers of messages begun by the actor when each waiting one is taken."""
         self._mailbox.watchers.append(self)
 
     def deliver(self, message: Any, number: int | None) -> None:
-        """Give the actor a message, to be answered under this number; MailboxFull if it is one too many."""
+        """Deliver a message to the actor; the answer will have this number. Raises MailboxFull if there is no
+        room.
+        """
         mailbox = self._mailbox
         is_bounded = mailbox.capacity is not None
         if is_bounded and not mailbox.is_free:
@@ -113,7 +117,7 @@ class Inlet(Watcher):
         self._link.signal(FrameKind.ENDED, self._channel)
 
     def hang_up(self) -> None:
-        """Note that the sender has gone."""
+        """Drop the Ref, since the sender is gone."""
         self._mailbox.watchers.remove(self)
         self._ref.close()
 
@@ -123,13 +127,13 @@ log = logging.getLogger("sundog.wire")
 READ_BYTES = 2**18
 MOST_NUMBER = 2**32 - 1
 MOST_UNSENT_BYTES = 2**31
-"""The most bytes that may wait for an end that does not read; then the link is cut."""
+"""Most bytes that may wait for an end that does not read; then the link is cut."""
 
 
 class Link:
-    """An end of a connection; `peer` names the other end for people.
+    """End of a connection; `peer` is the other end's name for people.
 
-    `messages` are the types that cross, the same at both ends.
+    `messages` are the types of messages, the same at both ends.
     """
 
     def __init__(self, connected: socket.socket, messages: Sequence[type], peer: str) -> None:
@@ -141,23 +145,24 @@ class Link:
         self._inlets: dict[int, Inlet] = {}
         self._outlets: dict[int, Outlet] = {}
         self._replies: dict[int, Reply[Any]] = {}
-        """The replies to what this end has asked and not been answered."""
         self._opening: dict[int, Reply[int]] = {}
-        """The channels that this end has asked for and that are not open yet."""
+        """Channels that this end has requested and that are not open yet."""
         self._last_number = self._last_channel = 0
         self._unsent = bytearray()
         self._has_unsent = trio.Event()
+        self._is_held = False
+        """Whether frames are collected in `_unsent`, to be sent together."""
         self.peer = peer
         self.why_ended: str | None = None
-        """None while the link is up."""
+        """Reason of the end; None while the link is up."""
         self.num_sent = self.num_sent_bytes = 0
 
     def export(self, actor: Actor[Any]) -> None:
-        """Let the other end reach this actor, by its name."""
+        """Let the other end reach this actor by its name."""
         self._exports[actor.name] = actor
 
     async def open(self, name: str, sender: str, *, counted: bool = True, tap: Tap | None = None) -> Ref[Any]:
-        """The address of an actor at the other end; ActorDied if there is none of this name."""
+        """Return the address of an actor at the other end; ActorDied if there is none of this name."""
         self._check_up()
         opened: Reply[int] = Reply()
         channel = self._last_channel = _next(self._last_channel, self._opening.keys() | self._outlets.keys())
@@ -183,14 +188,15 @@ class Link:
             self.end("the link was closed")
 
     async def flush(self, most_bytes: int = 0) -> None:
-        """Wait until all but `most_bytes` of what was said has been sent, or the link has ended."""
+        """Wait until at most `most_bytes` are unsent, or the link has ended."""
         while len(self._unsent) > most_bytes and self.why_ended is None:  # noqa: ASYNC110  # once in the life of a process
             await trio.sleep(0.001)
 
     def end(self, why: str) -> None:
-        """Cut the connection; harmless when repeated."""
+        """Cut the connection; idempotent."""
         if self.why_ended is not None:
             return
+        self._let_go()
         self.why_ended = why
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -210,14 +216,14 @@ class Link:
     # --- out ---------------------------------------------------------------------------------------
 
     def send(self, kind: FrameKind, channel: int, message: object, reply: Reply[Any] | None = None) -> None:
-        """Send a message that an actor here was given for one there. Never waits."""
+        """Send a message from a local sender to a remote actor. Never waits."""
         tag, body = self._packer.pack(message)
         self._send_frame(
             Frame(kind, channel, number=0 if reply is None else self._number(reply), tag=tag, body=body)
         )
 
     def answer(self, number: int, value: object, error: BaseException | None) -> None:
-        """Give the answer to a question of the other end, or say why there is none."""
+        """Send the answer to a question of the other end, or the reason why there is none."""
         if error is None:
             try:
                 return self._send_frame(Frame(FrameKind.ANSWER, 0, number, *self._packer.pack(value)))
@@ -226,7 +232,7 @@ class Link:
         self._send_frame(Frame(FrameKind.FAILED, 0, number, body=str(error).encode(errors="replace")))
 
     def signal(self, kind: FrameKind, channel: int) -> None:
-        """Say what has become of a channel."""
+        """Send a change of a channel's state."""
         if kind is FrameKind.HANG_UP:
             self._outlets.pop(channel, None)
         self._send_frame(Frame(kind, channel))
@@ -244,20 +250,41 @@ class Link:
     def _send_frame(self, frame: Frame) -> None:
         if self.why_ended is not None:
             return
-        data = frame.packed()
+        data: bytes | bytearray = frame.packed()
         self.num_sent += 1
         self.num_sent_bytes += len(data)
-        if not self._unsent:
-            try:
-                num_sent = self._socket.send(data)
-            except BlockingIOError:
-                num_sent = 0
-            except OSError:
-                return  # the reading task learns of it, too, and ends the link
-            data = data[num_sent:]
+        if not self._unsent and not self._is_held:
+            data = self._rest_of(data)
         if data:
             self._unsent += data
-            self._has_unsent.set()
+            if not self._is_held:
+                self._has_unsent.set()
+
+    def _rest_of(self, data: bytes | bytearray) -> bytes | bytearray:
+        """Send what the socket takes now; return the rest."""
+        try:
+            return data[self._socket.send(data) :]
+        except BlockingIOError:
+            return data
+        except OSError:
+            return b""  # the reading task learns of it, too, and ends the link
+
+    def _take_all(self, frames: Iterator[Frame]) -> None:
+        """Take frames that came together; what is sent meanwhile, such as answers, leaves in one piece."""
+        self._is_held = not self._unsent
+        try:
+            for frame in frames:
+                self._take(frame)
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        if self._is_held:
+            self._is_held = False
+            if self._unsent:
+                self._unsent = bytearray(self._rest_of(self._unsent))
+            if self._unsent:
+                self._has_unsent.set()
 
     async def _write(self) -> None:
         with suppress(trio.ClosedResourceError):
@@ -286,8 +313,7 @@ class Link:
                     data = self._socket.recv(READ_BYTES)
                     if not data:
                         return self.end("it has closed the link")
-                    for frame in frames.feed(data):
-                        self._take(frame)
+                    self._take_all(frames.feed(data))
         except (trio.ClosedResourceError, OSError) as error:
             self.end(str(error) or "it was closed")
         except WireError as error:

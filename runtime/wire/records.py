@@ -1,7 +1,7 @@
-"""Records as bytes and back: a message travels as the tuple of its fields, without their names.
+"""Serialisation of messages: each travels as the tuple of its fields, without their names.
 
-Fields are packed in the order in which they are declared, by msgspec; whatever has another shape than was
-declared is refused by name. Both ends number the types alike (`fingerprint`).
+Fields are packed in declaration order, by msgspec; a value of another type than declared is refused by name.
+Both ends number the types alike (`fingerprint`).
 """
 
 import hashlib
@@ -26,18 +26,18 @@ from sundog.runtime.wire.shapes import (
 )
 
 Turn = Callable[[Any], Any] | None
-"""Makes a value what the other side needs; None where it is that already."""
+"""Function that converts a value for the other side; None if it needs no conversion."""
 
 
 class Packer:
-    """The messages that are to be sent, as bytes."""
+    """Packer of outgoing messages."""
 
     def __init__(self, types: Sequence[type]) -> None:
         self._turns = {each: (tag, _packing(each)) for tag, each in enumerate(types, NOTHING + 1)}
         self._encode = msgspec.msgpack.Encoder().encode
 
     def pack(self, message: object) -> tuple[int, bytes]:
-        """Return the tag of its type, and its body; WireError for what cannot be sent."""
+        """Return the tag of the message's type, and its body; WireError for an unknown type."""
         if message is None:
             return NOTHING, b""
         try:
@@ -48,7 +48,7 @@ class Packer:
 
 
 class Unpacker:
-    """The bytes that came, as messages."""
+    """Unpacker of received messages."""
 
     def __init__(self, types: Sequence[type]) -> None:
         self._turns = [
@@ -56,7 +56,7 @@ class Unpacker:
         ]
 
     def unpack(self, tag: int, body: bytes) -> object:
-        """Return the message; WireError if it is none."""
+        """Return the message; WireError if it is invalid."""
         if tag == NOTHING:
             return None
         try:
@@ -71,7 +71,7 @@ class Unpacker:
 
 
 def fingerprint(types: Sequence[type]) -> bytes:
-    """Eight bytes that differ where two ends do not declare the same messages alike."""
+    """Return eight bytes that differ if two ends declare different messages."""
     told: list[str] = []
     seen: set[type] = set()
 
@@ -91,7 +91,7 @@ def fingerprint(types: Sequence[type]) -> bytes:
 
 
 def _packing(hint: Any) -> Turn:
-    """Return the function that converts values of this type to what msgspec packs natively."""
+    """Return the function that converts values of this type to types that msgspec packs natively."""
     if hint == OPTIONS:
         return json.dumps
     if hint == Prompt:
@@ -106,7 +106,7 @@ def _packing(hint: Any) -> Turn:
 
 
 def _unpacking(hint: Any) -> Turn:
-    """Return the function that converts what msgspec read back to this type."""
+    """Return the function that converts values read by msgspec back to this type."""
     if hint is RankValue:
         return _tupled
     if hint == OPTIONS:

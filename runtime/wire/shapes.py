@@ -1,4 +1,4 @@
-"""The types of a record's fields, also where compilation has erased what stands in brackets."""
+"""Types of a record's fields, read from the source where compilation has erased type arguments."""
 
 import ast
 import sys
@@ -16,13 +16,13 @@ ROOT = Path(__file__).parents[3]
 
 
 def is_record(hint: object) -> bool:
-    """Return True for one of our records: a dataclass, or a NamedTuple."""
+    """Return whether it is one of our records: a dataclass, or a NamedTuple."""
     return isinstance(hint, type) and (is_dataclass(hint) or hasattr(hint, "_fields"))
 
 
 @cache
 def typed_fields(record: type) -> dict[str, Any]:
-    """The fields of a record and their types, in order, from its source."""
+    """Return the fields of a record and their types, in order, from its source."""
     module = sys.modules[record.__module__]
     path = _source_of(record.__module__)
     if path is None:
@@ -89,7 +89,7 @@ def wire_type(hint: Any) -> Any:
 
 
 OPTIONS = Mapping[str, object]
-"""An object of JSON's, which crosses as its text: its numbers may have more than 64 bits."""
+"""Type of a JSON object, sent as its text: its numbers may have more than 64 bits."""
 
 
 def field_types(record: type) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""The sockets of links: a pair of sockets, a Unix socket in a private folder, TCP with a secret."""
+"""Sockets of links: a pair of sockets, a Unix socket in a private folder, or TCP with a secret."""
 
 import os
 import socket
@@ -14,11 +14,11 @@ from sundog.runtime.wire.handshake import shake_hands
 from sundog.runtime.wire.link import Link
 
 Address = Path | tuple[str, int]
-"""A Unix socket's file, or a host and a port."""
+"""File of a Unix socket, or a host and a port."""
 
 
 def listen(address: Address, secret: bytes) -> socket.socket:
-    """Return a socket to which other processes of this user, or ones that know the secret, connect.
+    """Return a listening socket for other processes of this user, or ones with the secret.
 
     A Unix socket has mode 0600, in a folder that is this user's alone. TCP needs a secret.
     """
@@ -40,17 +40,17 @@ def listen(address: Address, secret: bytes) -> socket.socket:
 
 
 async def accept(listening: socket.socket, messages: Sequence[type], secret: bytes, peer: str) -> Link:
-    """Return the next link from there; raises WireError if the caller is not one of ours."""
+    """Return the link of the next incoming connection; raises WireError if the caller is not one of ours."""
     return Link(await accepted(listening, messages, secret), messages, peer)
 
 
 async def connect(address: Address, messages: Sequence[type], secret: bytes, peer: str) -> Link:
-    """Return a link to the process that listens there; WireError if that is not one of ours."""
+    """Return a link to the process that listens at an address; raises WireError if it is not one of ours."""
     return Link(await connected(address, messages, secret), messages, peer)
 
 
 async def accepted(listening: socket.socket, messages: Sequence[type], secret: bytes) -> socket.socket:
-    """Return the next connection from there, hands shaken; WireError if the caller is not one of ours."""
+    """Return the next incoming connection after the handshake; WireError if the caller is not one of ours."""
     await trio.lowlevel.wait_readable(listening)
     caller, _ = listening.accept()
     return await _shaken(caller, messages, secret, called=True)
@@ -59,7 +59,9 @@ async def accepted(listening: socket.socket, messages: Sequence[type], secret: b
 async def first_accepted(
     listening: socket.socket, messages: Sequence[type], secret: bytes, on_refused: Callable[[WireError], None]
 ) -> socket.socket:
-    """The first connection from there that proves to be ours. A slow or strange caller holds up no other."""
+    """Return the first incoming connection that passes the handshake. A slow or foreign caller does not
+    delay others.
+    """
     found: list[socket.socket] = []
     async with trio.open_nursery() as nursery:
 
@@ -78,7 +80,9 @@ async def first_accepted(
 
 
 async def connected(address: Address, messages: Sequence[type], secret: bytes) -> socket.socket:
-    """Return a connection to the process that listens there, hands shaken; WireError if it is not ours."""
+    """Return a connection, after the handshake, to the process that listens at an address; raises WireError
+    if it is not ours.
+    """
     if isinstance(address, Path):
         trio_socket = trio.socket.socket(socket.AF_UNIX)
         await trio_socket.connect(os.fspath(address))

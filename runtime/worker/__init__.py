@@ -1,1 +1,1 @@
-"""Engine cores in processes of their own: how they are started, watched and ended."""
+"""Engine cores in processes of their own: start, supervision and end."""

@@ -1,8 +1,8 @@
-"""The server's clock, in the processes of its engines: times mean the same on both sides.
+"""Server's clock in its engine processes, so that times mean the same on both sides.
 
-After the handshake the server asks for as many readings of the process's clock as it needs, and then says by
-how much that clock is behind its own. Every message is one byte and a number: `READ`, its answer, and `SET`.
-On one machine both clocks are the same one, and nothing is asked.
+After the handshake the server requests several readings of the process's clock, and then sends how far that
+clock is behind its own. Every message is one byte and a number: `READ`, its answer, and `SET`. On one machine
+both clocks are the same, and no readings are needed.
 """
 
 import socket
@@ -16,18 +16,18 @@ from sundog.runtime.wire.frames import WireError
 SAID = struct.Struct("<cd")
 READ, SET = b"?", b"="
 NUM_READINGS = 8
-"""The number of readings from another machine; the one that came back soonest counts."""
+"""Number of readings from another machine; the one with the shortest round trip counts."""
 SET_S = 10.0
 
 
 class ServerClock(trio.abc.Clock):
-    """The clock of the server's run, which is `offset_s` ahead of the machine's."""
+    """Clock of the server's run, which is `offset_s` ahead of the machine's."""
 
     def __init__(self, offset_s: float) -> None:
         self._offset_s = offset_s
 
     def start_clock(self) -> None:
-        """Do nothing, as the clock runs already."""
+        """Do nothing, as the clock already runs."""
 
     def current_time(self) -> float:
         return self._offset_s + time.perf_counter()
@@ -37,9 +37,9 @@ class ServerClock(trio.abc.Clock):
 
 
 async def set_clock(connected: socket.socket, *, is_here: bool) -> None:
-    """Tell the process at the other end what its clock is behind this run's, in s; WireError if it is gone.
+    """Send the other process the lag of its clock in seconds; WireError if it is gone.
 
-    Between machines the error is at most half of the quickest round trip.
+    Between machines the error is at most half of the shortest round trip.
     """
     stream = trio.socket.from_stdlib_socket(connected.dup())
     try:
@@ -71,7 +71,7 @@ async def _reading(stream: trio.socket.SocketType) -> tuple[float, float]:
 
 
 def offset_s(connected: socket.socket) -> float:
-    """Return the offset to the server's clock in s, as the server says; EOFError if it is gone."""
+    """Receive the offset to the server's clock in seconds; EOFError if the server is gone."""
     connected.setblocking(True)
     while True:
         said = connected.recv(SAID.size, socket.MSG_WAITALL)

@@ -1,6 +1,6 @@
-"""An engine core in a process of its own, as the server sees it: up, watched, and over when it is over.
+"""Server's side of an engine core in a process of its own: start, watch, and end.
 
-The process may end at any moment, or stop without ending. Either is a crash of its engine (`docs/fates.md`).
+The process may end at any moment, or hang. Either is a crash of its engine (`docs/fates.md`).
 """
 
 import logging
@@ -31,30 +31,32 @@ from sundog.runtime.worker.supervision import (
 log = logging.getLogger("sundog.loading")
 
 STEP_S = 300.0
-"""An actor that handles one message for so long is stalled; the same as vLLM's limit for a step."""
+"""Seconds after which an actor that handles one message is stalled; vLLM's limit for a step."""
 AGAIN_S = 1.0
-"""The pause before another process begins in the place of one that did not greet."""
+"""Seconds before another process is started in place of one without a handshake."""
 LOAD_S = 600.0
-"""A process may take so long until it is ready; the same as vLLM's limit."""
+"""Seconds for a process to become ready; vLLM's limit."""
 
 
 class EngineCrashed(Exception):
-    """The core in an engine process crashed; its notes say where."""
+    """Raised if the core in an engine process crashed; the notes have the place."""
 
 
 class EngineProcessDied(Exception):
-    """An engine process ended, and did not say why."""
+    """Raised if an engine process ended without giving a reason."""
 
 
 class EngineStalled(Exception):
-    """An engine process, or an actor of it, does not go on; its notes say what each was doing."""
+    """Raised if an engine process, or one of its actors, does not respond; the notes say what each was
+    doing.
+    """
 
 
 class EngineProcess:
-    """A replica's core in a process of its own (`RemoteCore`).
+    """Core of a replica in a process of its own (`RemoteCore`).
 
-    A process that is silent for `stall_s` is taken for stalled, and ended; so is one that is not ready, with
-    all its ranks, `load_s` after it has begun. Between pools a `mover` reaches the blocks of its cache.
+    A process that is silent for `stall_s` counts as stalled, and is ended; so is one that is not ready, with
+    all its ranks, `load_s` after its start. Between pools a `mover` reaches the blocks of its cache.
     """
 
     def __init__(
@@ -78,7 +80,9 @@ class EngineProcess:
         return () if self._monitor is None else self._monitor.actors
 
     async def run_core(self, listeners: Sequence[Listener], on_up: Callable[[EngineRefs], None]) -> None:
-        """Run the process to its end. Raises what ended it, unless all had hung up on the core."""
+        """Run the process to its end. Raises the cause, unless it ended because nobody uses the core any
+        more.
+        """
         begun = await self._begun()
         name = f"scheduler-{self._replica}"
         self._is_up = False
@@ -99,10 +103,10 @@ class EngineProcess:
                 raise error_of(monitor.end, EngineCrashed)
 
     async def _begun(self) -> RunningProcess:
-        """Begin a process, and another where one does not greet in time, as on a machine that is busy.
+        """Start a process, and another if the handshake is not completed in time, as on a busy machine.
 
-        Raises ConfigError once `load_s` is over, or if none can begin; EngineProcessDied where the engine
-        has been up before, whose supervisor tries again.
+        Raises ConfigError after `load_s`, or if no process can start. If the engine has been up before,
+        raises EngineProcessDied, after which the supervisor tries again.
         """
         begin_s = trio.current_time()
         while True:
@@ -151,9 +155,9 @@ class EngineProcess:
         on_up(EngineRefs(scheduler, manager, capacity, monitor.running))
 
     async def _watch(self, monitor: ProcessMonitor, name: str) -> None:
-        """Raise EngineStalled when the process, or an actor of it, does not go on.
+        """Raise EngineStalled if the process, or an actor in it, hangs.
 
-        Raises ConfigError if it does not get ready.
+        Raises ConfigError if the process does not become ready.
         """
         num_looks = 0
         while True:

@@ -1,16 +1,16 @@
-"""The fork server: a process that has imported everything, and forks an engine in milliseconds.
+"""Fork server: a process that has imported everything, and forks an engine in milliseconds.
 
-Importing torch and transformers takes seconds; a fork of a process that has done so takes none of them, and
-shares the memory. It runs no event loop and computes nothing, so that a fork finds no thread at work.
+Importing torch and transformers takes seconds; a fork of a process that has done so needs no import, and
+shares the memory. It runs no event loop and computes nothing, so that no other thread runs at a fork.
 Requests come over a socket as `REQUEST`, answers go back as `ANSWER`:
 
 | request | number | answer |
 |---|---|---|
 | FORK, with a socket for the new process | the replica | its process id |
 
-The first answer comes unasked: READY when everything is imported, or REFUSED with a text.
+The first message is sent without a request: READY when everything is imported, or REFUSED with a text.
 
-Law: a process that it has forked is a child of the asker, and outlives the fork server.
+Law: a forked process is a child of the requesting process, and outlives the fork server.
 """
 
 import gc
@@ -26,11 +26,13 @@ ANSWER = struct.Struct("<ci")
 FORK, READY, REFUSED = b"F", b"Y", b"N"
 
 Run = Callable[[int, socket.socket], None]
-"""The life of an engine process: its replica, and its end of the link."""
+"""Main function of an engine process, called with its replica and its end of the link."""
 
 
 def serve_forks(control: socket.socket, run: Run, name: str = "sundog engine") -> None:
-    """Fork when asked, until the asker is gone. Forks look for garbage, whether or not this process did."""
+    """Fork on request, until the requesting process is gone. Forks collect garbage, even if this process
+    does not.
+    """
     gc.freeze()  # or the first collection of each fork would copy all that is shared
     gc.enable()
     asker = os.getppid()
@@ -45,7 +47,7 @@ def serve_forks(control: socket.socket, run: Run, name: str = "sundog engine") -
 
 
 def refuse(control: socket.socket, why: str) -> None:
-    """Say in one line why there will be no engines."""
+    """Send a line to the requesting process: why no engine can start."""
     text = why.encode(errors="replace")
     control.sendall(ANSWER.pack(REFUSED, len(text)) + text)
 

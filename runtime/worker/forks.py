@@ -1,4 +1,4 @@
-"""The server's side of the fork server: it is started once, and asked for engine processes."""
+"""Server's side of the fork server, which starts once and forks engine processes on request."""
 
 import os
 import socket
@@ -19,22 +19,22 @@ from sundog.runtime.worker.life import ChildProcess, adopt_orphans
 from sundog.runtime.worker.messages import WORKER_MESSAGES
 
 READY_S = 600.0
-"""The time, in seconds, that the fork server may take to import everything, from a slow disk."""
+"""Seconds for the fork server to import everything, from a slow disk."""
 FORK_S = 10.0
 AGAIN_S = 5.0
-"""A fork server that ends sooner after its start is not begun again before it is needed."""
+"""Seconds after its start within which a fork server that ends is not restarted until it is needed."""
 
 
 class ForkServerDied(Exception):
-    """The fork server ended; the next fork starts another."""
+    """Raised if the fork server ended; the next fork starts another."""
 
 
 class Forks:
-    """Launches engine processes on this machine (`Launcher`).
+    """Launcher of engine processes on this machine (`Launcher`).
 
-    `command` starts the fork server, and reads `orders` from its stdin. It gets two further arguments:
-    the descriptor of its socket and this process's id. `messages` are what its processes exchange, `kind`
-    is what people call one.
+    `command` starts the fork server, and reads `orders` from its stdin. It gets two further arguments: the
+    descriptor of its socket and this process's id. `messages` are the types that its processes exchange,
+    `kind` is their name for people.
     """
 
     def __init__(
@@ -52,9 +52,9 @@ class Forks:
         self._control: socket.socket | None = None
         self._is_ready = False
         self.running: dict[int, Forked] = {}
-        """The last process of each replica."""
+        """Last process of each replica."""
         self._begin_s = 0.0
-        """The time at which the fork server was begun."""
+        """Time at which the fork server was started, in seconds."""
         self._one_at_a_time: trio.Lock | None = None
 
     def start(self) -> None:
@@ -80,7 +80,7 @@ class Forks:
             stdin.write(self._orders)
 
     async def begin(self, replica: int) -> "Forked":
-        """A new engine process. Raises ConfigError if the fork server says that there can be none."""
+        """Start an engine process. Raises ConfigError if the fork server refuses."""
         ours, theirs = socket.socketpair()
         try:
             with theirs:
@@ -103,9 +103,9 @@ class Forks:
         return forked
 
     def tend(self) -> None:
-        """Begin another fork server if this one has ended or was stopped; what it has forked goes on.
+        """Start another fork server if this one has ended or was stopped; forked processes go on.
 
-        So the next process is forked in milliseconds, too. Call it now and then, in the main thread.
+        So the next process is also forked in milliseconds. Call it now and then, in the main thread.
         """
         is_due = time.monotonic() - self._begin_s > AGAIN_S
         if is_due and not self._alone().locked() and not self._is_running():
@@ -118,7 +118,7 @@ class Forks:
         return False
 
     async def fork(self, replica: int, connected: socket.socket) -> ChildProcess:
-        """A new process, which has this end of a link; raises ConfigError and ForkServerDied."""
+        """Fork a process with this end of a link; raises ConfigError and ForkServerDied."""
         async with self._alone():
             await self._until_ready()
             try:
@@ -130,9 +130,9 @@ class Forks:
             return ChildProcess(process)
 
     async def ready(self) -> None:
-        """Wait until the fork server, begun again if it has ended, has imported what engines need.
+        """Wait until the fork server, restarted if it has ended, has imported what engines need.
 
-        Raises ConfigError if it says that there can be no engines, and ForkServerDied.
+        Raises ConfigError if it refuses, and ForkServerDied.
         """
         async with self._alone():
             await self._until_ready()
@@ -153,7 +153,7 @@ class Forks:
         return ForkServerDied("the process that starts engines does not answer")
 
     def close(self) -> None:
-        """End the fork server. What it has forked goes on, and ends with this process."""
+        """End the fork server. Forked processes go on, and end with this process."""
         if self._control is not None:
             self._control.close()
         process, self._process, self._control = self._process, None, None
@@ -204,7 +204,7 @@ class Forks:
 
 @dataclass(frozen=True, slots=True)
 class Forked:
-    """An engine process of this machine (`RunningProcess`)."""
+    """Engine process of this machine (`RunningProcess`)."""
 
     kind: str
     child: ChildProcess

@@ -1,8 +1,8 @@
-"""The cost of the way to an engine in a process of its own, by a process that answers at once.
+"""Latency to an engine in a process of its own, measured with a process that answers at once.
 
 `python -m sundog.runtime.worker.hop_probe FD PARENT` is that process. A request is packed, sent, read,
-unpacked and handed to an actor there, and a small answer comes back the same way: each way is taken to be
-half of both. Longer prompts take longer there, and not back.
+unpacked and passed to an actor there, and a small answer comes back the same way: each direction is assumed
+to take half. Longer prompts lengthen only the way there.
 """
 
 import os
@@ -31,7 +31,7 @@ from sundog.runtime.worker.messages import WORKER_MESSAGES
 
 
 async def live_for(connected: socket.socket, messages: Sequence[type], actor: Actor[Any], peer: str) -> None:
-    """Be called, and be this actor until the connection ends; WireError if the caller is not ours."""
+    """Accept a connection, and run this actor until it ends; raises WireError if the caller is not ours."""
     await shake_hands(connected, messages, b"", called=True)
     link = Link(connected, messages, peer)
     async with trio.open_nursery() as nursery:
@@ -43,23 +43,23 @@ async def live_for(connected: socket.socket, messages: Sequence[type], actor: Ac
 
 
 LENGTHS = (1, 1024, 4096)
-"""The numbers of tokens of the prompts that are sent."""
+"""Numbers of prompt tokens to measure."""
 NUM_ROUNDS, NUM_WARM = 300, 20
 ENOUGH_S, LATE_S = 5.0, 60.0
-"""The most seconds that it measures, and that it takes with the begin of the other process."""
+"""Seconds after which the measurement ends, and limit including the start of the other process."""
 LARGEST_ID = 150_000
-"""The largest id of the tokens sent: large vocabularies take three bytes a token."""
+"""Largest token id sent: large vocabularies take three bytes a token."""
 
 
 class Answering(Actor[Submit | Load]):
-    """Answers at once, when it has handled what came before."""
+    """Actor that answers at once, after earlier messages."""
 
     def handle(self, message: Submit | Load) -> Handled:
         return answer(message, Capacity(2, 1)) if isinstance(message, Load) else None
 
 
 def measured_hops() -> HopCosts:
-    """Medians of this machine, in seconds. Raises ConfigError where the process does not answer."""
+    """Return medians for this machine, in seconds. Raises ConfigError if the process does not answer."""
     here, there = socket.socketpair()
     with here, there:
         command = module_command(__name__, str(there.fileno()), str(os.getpid()))
@@ -79,7 +79,7 @@ def measured_hops() -> HopCosts:
 
 
 def hops_of(rounds: Sequence[Sequence[float]]) -> HopCosts:
-    """Return the costs from round trips in seconds, one for each of `LENGTHS` in every round."""
+    """Return the costs from round trips in seconds, one for each of `LENGTHS` in every repetition."""
     shortest, *longer = (statistics.median(times) for times in zip(*rounds, strict=True))
     slopes = [
         (each - shortest) / (length - LENGTHS[0]) for each, length in zip(longer, LENGTHS[1:], strict=True)

@@ -1,4 +1,4 @@
-"""The engine process: an engine core behind a link.
+"""Engine process: an engine core behind a link.
 
 It ends when the core does, and when the server is gone. Its clock is the server's, so that times mean the
 same on both sides.
@@ -31,17 +31,17 @@ from sundog.runtime.worker.ranks import Ranks
 
 
 class Host(Actor[Start]):
-    """Answers when the core is up, and holds it until the server has its addresses and hangs up here."""
+    """Actor that answers once the core is up, and keeps it alive until the server has its addresses."""
 
     def __init__(self, replica: int) -> None:
         super().__init__(f"host-{replica}")
         self._hold = self.ref("itself")
-        """The Ref that keeps it from ending until it is asked."""
+        """Ref that keeps the core from ending before the server has its addresses."""
         self._engine: EngineRefs | None = None
         self._is_up = trio.Event()
 
     def up(self, engine: EngineRefs) -> None:
-        """Answer with this core, which is up."""
+        """Set the core to answer `Start` with, which now runs."""
         self._engine = engine
         self._is_up.set()
 
@@ -70,7 +70,7 @@ class Reached:
 
 
 class LogToServer(logging.Handler):
-    """Tells the monitor every record, from whichever thread, in order."""
+    """Log handler that sends every record to the monitor, from any thread, in order."""
 
     def __init__(self, monitor: Ref[ToMonitor]) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class LogToServer(logging.Handler):
 
 @contextmanager
 def logs_told(monitor: Ref[ToMonitor]) -> Iterator[None]:
-    """Have all that is logged in this process told to the Door."""
+    """Send everything logged in this process to the server."""
     handler = LogToServer(monitor)
     logging.getLogger().addHandler(handler)
     try:
@@ -107,10 +107,10 @@ def run_host(
     *,
     tells_logs: bool = False,
 ) -> None:
-    """The life of an engine process, from when hands are shaken with the server.
+    """Run an engine process after the handshake with the server.
 
-    `ranks` are the others of a model that is shared, of which this process computes rank 0. It `tells_logs`
-    to the server where its stderr is not the server's.
+    `ranks` are the others of a shared model, of which this process computes rank 0. With `tells_logs` log
+    records go to the server, because its stderr is not the server's.
     """
     clock, others = ServerClock(offset_s(connected)), ranks or Ranks(replica)
     trio.run(partial(_host, config, new_backend, replica, connected, others, tells_logs), clock=clock)

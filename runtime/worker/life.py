@@ -1,4 +1,4 @@
-"""The life of a process: it ends with its parent, and ignores the signals that are meant for the server."""
+"""Lifetime of a process: it ends with its parent, and ignores signals meant for the server."""
 
 import ctypes
 import os
@@ -19,22 +19,23 @@ from sundog.runtime.wire.link import Link
 
 T = TypeVar("T")
 PULSE_S = 0.5
-"""The interval, in seconds, at which a process says what its actors do."""
+"""Seconds between reports of a process's actors."""
 LEAVE_S = 5.0
-"""The seconds that a step may go on without a process to report to; then this process ends by force."""
+"""Seconds that a step may continue after the server is gone; then the process is killed."""
 
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
 END_S = 2.0
-"""A child may take this long to end by itself, and again once it is killed."""
+"""Seconds for a child to end by itself, and again after it is killed."""
 POLL_S = 0.005
 ORPHANED = 3
-"""The exit code of a process whose parent was gone before it could be bound to it."""
+"""Exit code of a process whose parent was gone before it could be bound to it."""
 
 
 def begin_life(name: str, parent: int) -> None:
-    """Be called `name` (15 characters show), and be killed when the process `parent` dies, however it dies.
+    """Set the name of this process, of which 15 characters are shown, and be killed if the process `parent`
+    dies.
 
-    Signals to stop are for the server, which says by the link when its engines are to end.
+    Stop signals are for the server, which ends its engines over the link.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
@@ -44,7 +45,9 @@ def begin_life(name: str, parent: int) -> None:
 
 
 def bind_to(parent: int, last: signal.Signals) -> None:
-    """Be sent this signal when the process `parent` dies, however it dies (Linux); end if it has died."""
+    """Let the kernel send this process the signal `last` when the process `parent` dies (Linux); exit if it
+    is already dead.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, last, 0, 0, 0)
     if os.getppid() != parent:
@@ -52,7 +55,7 @@ def bind_to(parent: int, last: signal.Signals) -> None:
 
 
 def forked(name: str, live: Callable[[], None]) -> int:
-    """The process id of a fork of this process, called `name`, that lives once and ends with this one."""
+    """Fork a process called `name` that runs `live` and ends with this one; return its id."""
     parent = os.getpid()
     process = os.fork()
     if not process:
@@ -61,16 +64,16 @@ def forked(name: str, live: Callable[[], None]) -> int:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every process below this one whose own parent ends (Linux)."""
+    """Become the parent of every descendant whose own parent ends (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def fork_for(adopter: int, name: str, live: Callable[[], None], tell: Callable[[int], None]) -> None:
-    """Fork a process that becomes a child of `adopter`, which is above this one, and outlives this one.
+    """Fork a process that becomes a child of the ancestor `adopter`, and outlives this one.
 
-    A process between the two forks, tells the new process id and ends, so that the new one is an orphan. It
-    leads a process group, which its own children join.
+    An intermediate process forks it, passes its id to `tell` and ends, so that it becomes an orphan. It leads
+    a process group, which its own children join.
     """
     between = os.fork()
     if between:
@@ -106,7 +109,7 @@ def _live_once(name: str, parent: int, live: Callable[[], None]) -> NoReturn:
 
 
 def killed_loading(name: str, how: str) -> ConfigError | None:
-    """The error for a process that was killed before it was ready, as happens where memory runs out."""
+    """Return the error for a process that was killed while loading, as happens when memory runs out."""
     if "SIGKILL" not in how:
         return None
     return ConfigError(f"{name} {how} while the model was loaded: out of memory?")
@@ -122,24 +125,24 @@ def how_it_ended(status: int) -> str:
 
 @dataclass(slots=True)
 class ChildProcess:
-    """A process that this one has adopted, which leads a process group (`fork_for`)."""
+    """Adopted process that leads a process group (`fork_for`)."""
 
     process: int
     how: str | None = None
-    """The way in which it ended, in words, once that is known."""
+    """How the process ended, in words; None if unknown."""
 
     def kill(self) -> None:
-        """End it and its children at once, unless it has ended."""
+        """Kill the process and its children at once, unless it has ended."""
         self.send(signal.SIGKILL)
 
     def send(self, number: signal.Signals) -> None:
-        """Send it and its children a signal, unless it has ended."""
+        """Send the process and its children a signal, unless it has ended."""
         if self.how is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.process, number)
 
     async def ended(self) -> str:
-        """Wait until it has ended, and say how. It is killed if it takes long."""
+        """Wait until the process has ended, and return how, in words. It is killed if that takes long."""
         if self.how is None:
             self.how = await ended_or_killed(self._reaped, self.kill, END_S, END_S) or "does not end"
             with trio.move_on_after(END_S):
@@ -170,7 +173,9 @@ class ChildProcess:
 async def ended_or_killed(
     end: Callable[[], Awaitable[T]], kill: Callable[[], None], leave_s: float, kill_s: float
 ) -> T | None:
-    """Return how a process ended, within `leave_s` or killed within `kill_s`; None if it does not end."""
+    """Wait for the end of a process, killing it after `leave_s`; return how it ended, or None after `kill_s`
+    more.
+    """
     with trio.move_on_after(leave_s):
         return await end()
     kill()
@@ -180,14 +185,16 @@ async def ended_or_killed(
 
 
 async def until_gone(link: Link, scope: trio.CancelScope) -> None:
-    """Carry frames; when the other end is gone, end what goes on here."""
+    """Carry frames; cancel `scope` when the other end is gone."""
     await link.run()
     end_by_force()
     scope.cancel()
 
 
 def end_by_force() -> None:
-    """End this process in a while, should it not have ended by then: a step cannot be cut short."""
+    """End this process by force after a while, unless it has ended by then: a step in progress cannot be
+    interrupted.
+    """
     timer = threading.Timer(LEAVE_S, os._exit, (1,))
     timer.daemon = True
     timer.start()

@@ -1,4 +1,4 @@
-"""The messages of an engine process and its server to each other, besides those of the graph."""
+"""Messages between an engine process and its server, besides those of the graph."""
 
 from dataclasses import dataclass
 
@@ -55,23 +55,23 @@ MESSAGES: tuple[type, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """EngineProcess asks the Host to start the core; answered when it is up."""
+    """Request from EngineProcess to the Host to start the core; answered when it is up."""
 
     def answered_by(self, answer: Capacity) -> "Start":
-        """Names its answer, for a type checker."""
+        """Return the message with its reply type, for the type checker."""
         return self
 
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """The Host tells the monitor twice a second that its event loop runs, and what its actors are doing."""
+    """Sign of life of the Host's event loop, twice a second, with reports of its actors."""
 
     actors: tuple[ActorReport, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """The Host tells the monitor what was logged where its stderr is not read; `level` is Python's number."""
+    """Log record of a Host whose stderr is not read; `level` is Python's number."""
 
     logger: str
     level: int
@@ -80,14 +80,14 @@ class Logged:
 
 @dataclass(frozen=True, slots=True)
 class CoreEnded:
-    """The Host tells the monitor that the core has ended, as all have hung up."""
+    """Message: the core has ended, because nobody uses it any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoreFailed:
-    """The Host tells the monitor why the core crashed, or could not start; `notes` say where.
+    """The core crashed or could not start, with the reason; `notes` have the place.
 
-    It `is_refusal` where what was asked for cannot work.
+    It `is_refusal` if the configuration cannot work.
     """
 
     cause: str
@@ -96,7 +96,7 @@ class CoreFailed:
 
 
 ToMonitor = StepOutput | TakenIn | PolicyFailed | Pulse | Logged | CoreEnded | CoreFailed
-"""The messages that a `ProcessMonitor` understands."""
+"""Messages that a `ProcessMonitor` handles."""
 
 WORKER_MESSAGES: tuple[type, ...] = (*MESSAGES, *KV_MESSAGES, Start, Pulse, Logged, CoreEnded, CoreFailed)
 

@@ -1,4 +1,4 @@
-"""A rank's process: forked from that of rank 0, before it runs an event loop or computes anything.
+"""Process of a rank: forked from that of rank 0, before it runs an event loop or computes anything.
 
 One Runner lives there behind a link to rank 0, whose Executor drives it. The process ends when the Executor
 hangs up, when its Runner crashes, and when rank 0 is gone.
@@ -34,13 +34,13 @@ from sundog.runtime.worker.ranks import Ranks
 LEAVE_S = 2.0
 
 NewBackend = Callable[[RankPlace], Callable[[int], Backend]]
-"""The function that makes, for a rank of a replica, the maker of its backend."""
+"""Function that takes a replica's rank and returns the function that makes its backend."""
 RunHost = Callable[[EngineConfig, Callable[[int], Backend], int, socket.socket, Ranks], None]
-"""The life of an engine process (`runtime/worker/host.py`)."""
+"""Main function of an engine process (`runtime/worker/host.py`)."""
 
 
 class Late:
-    """A backend that is made when it is asked to load; `on_load` is called before."""
+    """Backend that is not made before it has to load; `on_load` is called first."""
 
     def __init__(self, make: Callable[[], Backend], on_load: Callable[[], None]) -> None:
         self._make, self._on_load = make, on_load
@@ -64,7 +64,7 @@ class Late:
 def run_rank(
     new_backend: Callable[[int], Backend], replica: int, number: int, connected: socket.socket
 ) -> None:
-    """The life of a rank's process: rank 0 shakes hands, sets its clock, and opens its Runner."""
+    """Run a rank's process: handshake with rank 0, set the clock, and export its Runner."""
     trio.run(partial(shake_hands, connected, WORKER_MESSAGES, b"", called=True))
     clock = ServerClock(offset_s(connected))
     trio.run(partial(_rank, new_backend, replica, number, connected), clock=clock)
@@ -104,13 +104,15 @@ async def _beat(monitor: Ref[ToMonitor], runner: Runner) -> None:
 
 @dataclass(slots=True)
 class ForkedRank:
-    """A rank's process on this machine (`RunningProcess`); the kernel kills it when that of rank 0 dies."""
+    """Process of a rank on this machine (`RunningProcess`); the kernel kills it when the process of rank 0
+    dies.
+    """
 
     number: int
     process: int
     connected: socket.socket
     how: str | None = None
-    """The way in which it ended, once that is known."""
+    """How the process ended, in words; None if unknown."""
 
     @property
     def name(self) -> str:
@@ -139,7 +141,7 @@ class ForkedRank:
 
 
 class RankLauncher:
-    """Launches a replica's ranks (`Launcher`): they were forked when this was made."""
+    """Launcher of a replica's ranks (`Launcher`), which were forked when this was made."""
 
     def __init__(
         self, new_backend: NewBackend, replica: int, first: RankPlace, not_theirs: socket.socket
@@ -153,14 +155,14 @@ class RankLauncher:
             self._ranks.append(ForkedRank(number, process, ours))
 
     async def begin(self, number: int) -> ForkedRank:
-        """The rank of this number, with hands shaken and its clock set."""
+        """Return the rank of this number, after the handshake and with its clock set."""
         rank = self._ranks[number - 1]
         await shake_hands(rank.connected, WORKER_MESSAGES, b"", called=False)
         await set_clock(rank.connected, is_here=True)
         return rank
 
     def tend(self) -> None:
-        """Do nothing: all ranks have been forked, and none is begun again."""
+        """Do nothing: all ranks have been forked, and none is restarted."""
 
 
 def run_shared(
@@ -172,9 +174,9 @@ def run_shared(
     replica: int,
     connected: socket.socket,
 ) -> None:
-    """The life of an engine process whose model `count` ranks share: it is rank 0, and forks the others.
+    """Run an engine process whose model `count` ranks share: it is rank 0, and forks the others.
 
-    `run` is the rest of it: that of a process that was just forked here, or elsewhere.
+    `run` is the main function of rank 0, forked here or elsewhere.
     """
     first = first_of(count)
     launcher = RankLauncher(new_backend, replica, first, connected)

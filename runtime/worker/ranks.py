@@ -1,7 +1,7 @@
-"""The ranks of a replica beside rank 0: processes that begin with it, are watched by it, and end with it.
+"""Ranks of a replica besides rank 0: processes that start with it, are watched by it, and end with it.
 
-Law: when one of them fails, dies or stalls, all are killed, and it is named. A rank that waits for the dead
-one in a collective is thereby let go, or is killed itself, so that no wait is endless.
+Law: when one of them fails, dies or stalls, all are killed, and the error names it. A rank that waits for the
+dead one in a collective thereby gets an error or is killed, so that no wait is endless.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -27,22 +27,24 @@ from sundog.runtime.worker.supervision import (
 )
 
 TELL_S = 1.0
-"""The seconds that a core which has crashed waits to learn whether a rank was the cause."""
+"""Seconds that a crashed core waits to learn whether a rank was the cause."""
 LEAVE_S = 2.0
-"""The seconds that a rank may take to end when its Runner has been hung up on."""
+"""Seconds for a rank to end after its Runner has been hung up on."""
 
 
 OnLost = Callable[[Exception], None]
 
 
 class RankLost(Exception):
-    """A rank failed, died or stalled; the message names it, the notes say where or what it was doing."""
+    """Raised if a rank failed, died or stalled. The message names it; the notes give its traceback or last
+    activity.
+    """
 
 
 class Ranks:
-    """Ranks 1 to `count` - 1 of a replica, which `launcher` begins. A rank alone has none beside it.
+    """Ranks 1 to `count` - 1 of a replica, started by `launcher`; none for a single rank.
 
-    One that is silent for `stall_s` is taken for stalled.
+    A rank that is silent for `stall_s` counts as stalled.
     """
 
     def __init__(
@@ -55,19 +57,20 @@ class Ranks:
         self._num_linked = 0
         self._ending = False
         self.is_up = False
-        """True once all have loaded."""
+        """Whether all have loaded."""
         self.lost: Exception | None = None
-        """The error of the one that ended the replica, if one has."""
+        """Error of the rank that ended the replica, if any."""
 
     def reports(self) -> tuple[ActorReport, ...]:
-        """Return the last reports of their actors."""
+        """Return the last reports of the ranks' actors."""
         return tuple(each for monitor in self._monitors for each in monitor.actors)
 
     @asynccontextmanager
     async def running(self, on_lost: OnLost) -> AsyncIterator[list[Ref[ToRunner]]]:
-        """The addresses of their Runners, while they run. `on_lost` is told of the one that is lost, at once.
+        """Yield the addresses of the ranks' Runners while they run; `on_lost` is called at once if a rank is
+        lost.
 
-        Inside, what waits for an answer of a rank is cancelled when one is lost; RankLost is raised then.
+        Within the block, waits for a rank's answer are cancelled when a rank is lost, and RankLost is raised.
         """
         async with trio.open_nursery() as nursery:
             try:
@@ -142,7 +145,9 @@ class Ranks:
                     self._lose(with_notes(RankLost(f"{begun.name} {silence}"), self.reports()), on_lost)
 
     def _lose(self, error: Exception, on_lost: OnLost) -> None:
-        """Kill all ranks and report why: a step of rank 0 that waits for them ends, or this process."""
+        """Kill all ranks and report why; the step of rank 0 that waits for them then fails, or its process is
+        killed.
+        """
         if self.lost is None:
             self.lost = error
             on_lost(error)

@@ -1,6 +1,6 @@
-"""The supervision of engine processes and ranks: a launcher begins a process, a monitor listens to it.
+"""Supervision of engine processes and ranks: a launcher starts a process, a monitor receives its reports.
 
-A process may end at any moment, or stop without ending. It is silent then, and its supervisor kills it.
+A process may end at any moment, or hang. It is silent then, and its supervisor kills it.
 """
 
 import logging
@@ -18,60 +18,61 @@ from sundog.runtime.worker.messages import CoreEnded, CoreFailed, Logged, Pulse,
 
 LOOK_S = PULSE_S / 2
 START_S = 60.0
-"""The time that a process may be silent while it loads: what loads a model may hold its interpreter."""
+"""Seconds without a sign of life that a process may take while it loads: loading may block its interpreter.
+"""
 
 
 class RunningProcess(Protocol):
-    """A process that has begun. Hands are shaken with it, and its clock is the server's."""
+    """Started process, after the handshake and with its clock set to the server's."""
 
     @property
     def name(self) -> str:
-        """The name in messages to people: `the engine process 4711`."""
+        """Name of the process for people: `the engine process 4711`."""
         ...
 
     @property
     def connected(self) -> socket.socket:
-        """The near end of the link; the supervisor that is given the process closes it."""
+        """Near end of the link; the supervisor that gets the process closes this socket."""
         ...
 
     def kill(self) -> None:
-        """End it at once, unless it has ended."""
+        """Kill the process at once, unless it has ended."""
         ...
 
     async def ended(self) -> str:
-        """Wait until it has ended, and say how, in words. It is killed if it takes long."""
+        """Wait until the process has ended, and return how, in words. It is killed if that takes long."""
         ...
 
 
 class Launcher(Protocol):
-    """Begins processes: by a fork server here, by Ray elsewhere, or by a fork of this process."""
+    """Starts processes: by a fork server here, by Ray elsewhere, or by a fork of this process."""
 
     async def begin(self, replica: int) -> RunningProcess:
-        """Begin a process.
+        """Start a process.
 
-        Raises ConfigError if there can be none, and WireError if what has begun is none of ours; nothing is
-        left of it then.
+        Raises ConfigError if that is impossible, and WireError if the started process is not one of ours;
+        nothing is left of it then.
         """
         ...
 
     def tend(self) -> None:
-        """Begin again what processes are forked from, if it has ended."""
+        """Restart the process that others are forked from, if it has ended."""
         ...
 
 
 class ProcessMonitor(Actor[ToMonitor]):
-    """Listens to a process: its steps go to the listeners, the rest is remembered."""
+    """Receiver of a process's reports: step outputs go to the listeners, the rest is kept."""
 
     def __init__(self, name: str, listeners: Sequence[Ref[StepOutput | PolicyFailed]] = ()) -> None:
         super().__init__(name)
         self._listeners = listeners
         self.actors: tuple[ActorReport, ...] = ()
-        """The reports of its actors, from its last sign of life."""
+        """Reports of its actors, from its last sign of life."""
         self._running: dict[str, None] = {}
-        """The requests that are in its batches, as it said before it executed them."""
+        """Requests in its current batches, reported before each is executed."""
         self._heard_s = now_s()
         self._num_silent = 0
-        """The looks since: a server that stands still itself looks at nothing."""
+        """Number of checks without a sign of life; a server that hangs itself does not check."""
         self.end: CoreEnded | CoreFailed | None = None
 
     def handle(self, message: ToMonitor) -> None:
@@ -96,11 +97,11 @@ class ProcessMonitor(Actor[ToMonitor]):
                 self.unknown(message)
 
     def running(self) -> tuple[str, ...]:
-        """Return the requests in its batches: those that it died with, once it has died."""
+        """Return the requests in the process's batches, or those in the batches with which it died."""
         return tuple(self._running)
 
     def silence(self, stall_s: float, *, is_up: bool) -> str | None:
-        """Return in words that the process gives no sign of life, once that lasts; called every LOOK_S."""
+        """Return a line if the process has given no sign of life for too long; called every LOOK_S."""
         self._num_silent += 1
         if self._num_silent * LOOK_S <= (stall_s if is_up else max(stall_s, START_S)):
             return None
@@ -108,13 +109,12 @@ class ProcessMonitor(Actor[ToMonitor]):
 
 
 def error_of(failed: CoreFailed, crashed: Callable[[str], Exception]) -> Exception:
-    """Return the error that a process ended with: a refusal, or what `crashed` makes of its cause."""
+    """Return the error for a failed process: a refusal, or `crashed` called with the cause."""
     error = ConfigError(failed.cause) if failed.is_refusal else crashed(failed.cause)
     return with_notes(error, [note.strip() for note in failed.notes])
 
 
 def with_notes(error: Exception, notes: Sequence[object]) -> Exception:
-    """Return `error` with a note for each of these."""
     for note in notes:
         error.add_note(str(note))
     return error

@@ -1,12 +1,12 @@
-"""Watchdogs of what runs in the server's own process: threads that see that something does not go on.
+"""Watchdogs of the server's own process: threads that detect stalls.
 
-`WatchedBackend` watches an engine's actors and only says so: nothing can end a step from within a process.
-Law: it says so once that has lasted `stall_s`, again each time that has doubled, and when the engine goes on.
+`WatchedBackend` watches an engine's actors and only logs: nothing can end a step from within a process. Law:
+it logs a stall once it has lasted `stall_s`, again each time that has doubled, and when the engine goes on.
 
-`LoopWatchdog` watches the event loop. A user's policy that never answers stops it, and with it every stream,
-`/health` and the obedience to SIGTERM. Law: a loop that takes no notice for `stall_s`, or for LOOP_LEAVE_S
-once it was told to stop, ends its process with one line that says where it is. Time in which the process
-itself was stopped does not count.
+`LoopWatchdog` watches the event loop. A user's policy that never returns blocks it, and with it every stream,
+`/health` and SIGTERM. Law: a loop that does not respond for `stall_s`, or for LOOP_LEAVE_S after a stop
+signal, ends its process with one line that says where it is. Time in which the process itself was stopped
+does not count.
 """
 
 import logging
@@ -36,14 +36,14 @@ LOOK_S = PULSE_S / 2
 NUM_FRAMES = 3
 LOOP_LOOK_S: Final = 0.25
 LOOP_LEAVE_S: Final = 2.0
-"""A loop that takes no notice of a signal to stop for this long has stalled."""
+"""Seconds after a stop signal within which the event loop must respond; otherwise it has stalled."""
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class WatchedBackend:
-    """A backend in this process (`Backend`), with a watchdog of the core that it is in (`WatchesActors`).
+    """Backend in this process (`Backend`), with a watchdog of its core (`WatchesActors`).
 
-    A message that takes an actor more than `stall_s` does not go on, `load_s` while it loads.
+    An actor that handles one message for more than `stall_s` is stalled, `load_s` while it loads.
     """
 
     def __init__(self, backend: Backend, stall_s: float, load_s: float) -> None:
@@ -68,7 +68,7 @@ class WatchedBackend:
         await self._backend.close()
 
     def watch(self, actors: Sequence[Actor[Never]]) -> None:
-        """Watch these actors, too, until the backend is closed."""
+        """Watch these actors as well, until the backend is closed."""
         self._actors.extend(actors)
         if self._thread is None:
             offset_s = now_s() - time.perf_counter()
@@ -107,7 +107,9 @@ def _where() -> list[str]:
 
 
 class LoopWatchdog:
-    """Watches the loop that `start` is called in; `end` is called with the line, in the thread."""
+    """Watchdog of the event loop in which `start` is called; on a stall its thread calls `end` with a line
+    that says where.
+    """
 
     def __init__(self, stall_s: float, end: Callable[[str], None]) -> None:
         self._stall_s = stall_s
@@ -116,7 +118,7 @@ class LoopWatchdog:
         self._is_told = False
 
     def start(self) -> None:
-        """Watch from now on, until the loop is over."""
+        """Begin to watch the event loop, until it is over."""
         token, loop_thread = trio.lowlevel.current_trio_token(), threading.get_ident()
         for number in SIGNALS:
             self._listen(number)
@@ -151,14 +153,14 @@ class LoopWatchdog:
 
 
 def end_process(line: str) -> None:
-    """Say why, and end this process by force: nothing can end a call from within."""
+    """Print a line, and end this process by force: nothing can end a call from within."""
     sys.stderr.write(f"sundog: {line}\n")
     sys.stderr.flush()
     os._exit(1)
 
 
 def _policy_at(thread: int) -> str:
-    """Return the user's method that a thread is in; its line if it is in none."""
+    """Return the user's method that a thread is running; otherwise the line that it is at."""
     frame = sys._current_frames().get(thread)
     if frame is None:
         return "its thread is gone"

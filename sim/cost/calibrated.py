@@ -1,25 +1,27 @@
-"""A linear cost model fitted to observed steps, of our own engine or any other.
+"""Linear cost model fitted to observed steps, of our own engine or any other.
 
     seconds = step + tokens T + context C + decodes D + pairs P + chunks N + read R
     seconds = max(that, floor) where the step has a chunk of several tokens
 
-T tokens computed, C context tokens read by decodes, D decoding requests, P (query, key) pairs of
-prefill attention, N chunks of prefills and R the tokens of context that these read; all coefficients at least
-zero, because no work makes a step shorter. A log of steps or requests tells no chunks apart, and leaves the
-last two at zero. What a token takes, computed or read, may change where there are more of them (bends). The
-floor is what a host takes to launch a step's kernels one by one, which a GPU's recorded decode steps spare.
+T tokens computed, C context tokens read by decodes, D decoding requests, P (query, key) pairs of prefill
+attention, N chunks of prefills and R the tokens of context that these read; all coefficients are at least
+zero, because no work makes a step shorter. A log of steps or requests does not separate chunks, and leaves
+the last two at zero. The cost of a computed or read token may change beyond some number of them (bends). The
+floor is the time a host takes to launch a step's kernels one by one, which recorded decode steps on a GPU
+avoid.
 
-An `InRange` also knows to which sizes of steps its model was fitted.
+An `InRange` also stores the range of step sizes that its model was fitted to.
 """
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, field
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sundog.actors.core.config import ConfigError
+from sundog.actors.core.records import dataclass
 from sundog.sim.cost.work import CostModel, Coverage, Seconds, StepWork
 
 Matrix = NDArray[np.float64]
@@ -29,10 +31,10 @@ Number = TypeVar("Number", float, Matrix)
 
 @dataclass(frozen=True, slots=True)
 class Calibrated(CostModel):
-    """The fitted coefficients, in seconds per unit.
+    """Fitted coefficients, in seconds per unit.
 
-    Bends are (tokens, seconds for each one beyond), with the tokens rising: of a step, and of the context
-    that its decodes read.
+    Bends are (tokens, seconds for each token beyond), in ascending order: for the tokens of a step, and for
+    the context that its decodes read.
     """
 
     step: float
@@ -53,16 +55,16 @@ class Calibrated(CostModel):
         return max(seconds, self.floor_s(work))
 
     def floor_s(self, work: StepWork) -> float:
-        """Return the least seconds of the step: `mixed_floor` where decodes are beside its chunks.
+        """Return the least seconds of the step: `mixed_floor` if decodes accompany its chunks.
 
-        None where every request computes one token, as for a prompt that is cached but for its last.
+        None if every request computes one token, such as a prompt that is cached but for its last.
         """
         if is_recorded(work):
             return 0.0
         return self.mixed_floor if work.num_decodes else self.chunked_floor
 
     def run_s(self, work: StepWork, num_steps: int) -> Seconds:
-        """Seconds of each step of a decode run."""
+        """Return the seconds of each step of a decode run."""
         seconds: Seconds = np.add(self._rest_s(work), self._context_s(work.decode_contexts(num_steps)))
         return seconds
 
@@ -80,7 +82,7 @@ class Calibrated(CostModel):
 
 
 def is_recorded(work: StepWork) -> bool:
-    """True if every request computes one token: a GPU's engine plays such steps from recordings."""
+    """Return whether every request computes one token: a GPU's engine replays such steps from recordings."""
     return all(new == 1 for new, _ in work.chunks)
 
 
@@ -93,7 +95,7 @@ def _bent(count: Number, slope: float, bends: Bends) -> Number:
 
 
 def chunk_context_tokens(work: StepWork) -> int:
-    """Keys that the chunks of a step read, their own included."""
+    """Return the number of keys that the chunks of a step read, their own included."""
     return sum(new + before for new, before in work.chunks)
 
 
@@ -108,22 +110,22 @@ def _features(work: StepWork) -> tuple[float, ...]:
 
 
 def fit(observations: Sequence[tuple[StepWork, float]]) -> Calibrated:
-    """The coefficients with the least sum of squared relative errors, scaled to the right total.
+    """Fit coefficients by least relative squared errors, scaled to the right total.
 
-    Relative, because a decode step of a millisecond matters to TPOT as much as a prefill step of
-    fifty does to TTFT. Scaled, because disturbances only ever make a step longer: without it the
-    steps of a disturbed run would add up to less than the run took. Raises ConfigError without an
-    observation that took time and had tokens.
+    Relative, because a decode step of a millisecond matters to TPOT as much as a prefill step of fifty does
+    to TTFT. Scaled, because disturbances only ever make a step longer: without it the steps of a disturbed
+    run would add up to less than the run took. Raises ConfigError without an observation that has both a
+    duration and tokens.
     """
     rows = [(_features(work), s) for work, s in observations if work.num_tokens and s > 0]
     if not rows:
-        raise ConfigError("nothing to calibrate from: no step with tokens and a duration")
+        raise ConfigError("cannot calibrate: no step has tokens and a duration")
     features = np.array([row for row, _ in rows], dtype=np.float64)
     return fit_sums(features, np.array([s for _, s in rows], dtype=np.float64))
 
 
 def fit_sums(features: Matrix, seconds: Matrix) -> Calibrated:
-    """`fit` of one or more steps a row: the five sums of the formula, and what they took."""
+    """Fit to rows, each with the formula's five sums over one or more steps, and their duration."""
     weighted = features / seconds[:, None]
     # Equal column norms keep the normal equations well conditioned.
     norms = np.linalg.norm(weighted, axis=0)
@@ -135,17 +137,17 @@ def fit_sums(features: Matrix, seconds: Matrix) -> Calibrated:
 
 
 def errors(model: Calibrated, observations: Sequence[tuple[StepWork, float]]) -> Matrix:
-    """Relative error of each observed step: predicted / observed - 1."""
+    """Return the relative error of each observed step: predicted / observed - 1."""
     return np.array([model.step_s(work) / s - 1 for work, s in observations], dtype=np.float64)
 
 
 def coefficients(model: Calibrated) -> tuple[float, ...]:
-    """The five coefficients of a log in the order of the formula."""
+    """Return the five coefficients of a log in the order of the formula."""
     return tuple(astuple(model)[:5])
 
 
 def nonnegative_least_squares(a: Matrix, b: Matrix) -> Matrix:
-    """The x >= 0 that minimises |a x - b|: Lawson and Hanson (1974), algorithm 23.10."""
+    """Return the x >= 0 that minimises |a x - b|: Lawson and Hanson (1974), algorithm 23.10."""
     num_columns = a.shape[1]
     x = np.zeros(num_columns)
     active = np.zeros(num_columns, dtype=bool)
@@ -174,7 +176,7 @@ def nonnegative_least_squares(a: Matrix, b: Matrix) -> Matrix:
 
 @dataclass(frozen=True, slots=True)
 class ObservedRange:
-    """The largest step that was observed, by each of its sizes."""
+    """Sizes of the largest observed step."""
 
     tokens: float
     context_tokens: float
@@ -184,9 +186,9 @@ class ObservedRange:
 
 @dataclass(frozen=True, slots=True)
 class InRange(CostModel):
-    """`model`, and in `coverage` how far beyond `measured` it was asked.
+    """`model` with its `measured` range; `coverage` records how far beyond that it was used.
 
-    `doubt` is how far its steps were off where nothing was fitted, as a share; 0 where that is not known.
+    `doubt` is the error of steps that were not fitted, as a share; 0 if unknown.
     """
 
     model: Calibrated
@@ -200,7 +202,7 @@ class InRange(CostModel):
         return self.model.step_s(work)
 
     def run_s(self, work: StepWork, num_steps: int) -> Seconds:
-        """Seconds of each step of a decode run."""
+        """Return the seconds of each step of a decode run."""
         self._note(work, work.decode_context_tokens + (num_steps - 1) * work.num_decodes)
         return self.model.run_s(work, num_steps)
 

@@ -1,23 +1,23 @@
-"""Costs made of other costs: with a draft model, of ranks in step, of a pipeline's stages, and scaled.
+"""Composed costs: with a draft model, of ranks in step, of pipeline stages, and scaled.
 
 Drafts: after the step of the model, the draft model makes a pass for each draft. The first pass computes what
 the step did, the further ones a token of each request that sampled.
 
-Ranks in step share experts: in every layer tokens go to the ranks that have their experts, and come back, so
-that no rank is ahead of another by more than a layer. A step of all takes what its slowest rank takes, and
-each rank's experts see the tokens of all. A rank without work goes along with one token, so that its experts
-are there for the others.
+Ranks in step share experts: in every layer tokens are sent to the ranks with their experts and back, so that
+no rank is ahead of another by more than a layer. A common step takes as long as its slowest rank, and each
+rank's experts compute the tokens of all. A rank without work takes part with one token, so that its experts
+are available.
 
-Pipeline: a step alone takes the sum of its stages. Stages work at once on different batches; when each begins
-is `sundog.sim.pipelined`'s to say. Between stages a token's hidden state and its residual go over the link
-(`send_token_s`), after `send_latency_s`.
+Pipeline: a step alone takes the sum of its stages. Stages work at once on different batches;
+`sundog.sim.pipelined` decides when each begins. Between stages a token's hidden state and its residual go
+over the link (`send_token_s`), after `send_latency_s`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from sundog.actors.core.records import dataclass
 from sundog.sim.cost.overhead import HostOverhead
 from sundog.sim.cost.work import CostModel, Seconds, StepWork
 
@@ -54,7 +54,7 @@ class WithDrafts(CostModel):
         return seconds
 
     def run_s(self, work: StepWork, num_steps: int) -> Seconds:
-        """Seconds of each step of a decode run, in which nothing was drafted before."""
+        """Return the seconds of each step of a decode run, in which nothing was drafted before."""
         decodes, context = work.num_decodes, work.decode_context_tokens
         steps = [
             StepWork(
@@ -70,11 +70,11 @@ class WithDrafts(CostModel):
 
 
 IDLE_TOKENS = 1
-"""The number of tokens that vLLM's dummy batch computes."""
+"""Tokens in the batch that vLLM computes on a rank without work."""
 
 
 class InStep(CostModel):
-    """`model`, which prices a rank's step by its work and the tokens of all, for `num_ranks` in step."""
+    """Cost of `num_ranks` in step: `model` prices a rank's step by its work and the tokens of all."""
 
     __slots__ = ("model", "num_ranks")
 
@@ -92,7 +92,7 @@ class InStep(CostModel):
         return seconds
 
     def step_s(self, work: StepWork) -> float:
-        """Seconds of a step in which only one rank has work."""
+        """Return the seconds of a step in which only one rank has work."""
         return self.step_among_s([work]) if work.num_tokens else 0.0
 
     def run_s(self, work: StepWork, num_steps: int) -> Seconds:
@@ -102,12 +102,12 @@ class InStep(CostModel):
 
 
 def in_step(model: CostModel, num_ranks: int) -> CostModel:
-    """`model` for ranks in step; itself for one."""
+    """Return `model` for ranks in step; unchanged for one rank."""
     return model if num_ranks == 1 else InStep(model, num_ranks)
 
 
 def without_samples(work: StepWork) -> StepWork:
-    """Return the work as it is where the output head is at another stage."""
+    """Return the work without samples, for a stage without the output head."""
     return StepWork(
         work.num_decodes,
         work.decode_context_tokens,
@@ -119,7 +119,7 @@ def without_samples(work: StepWork) -> StepWork:
 
 
 class Pipeline(CostModel):
-    """`stages`, the last with the output head, and the one host that plans for all of them.
+    """Pipeline of `stages`, the last with the output head, and the one host that plans for all.
 
     Every second is multiplied by `factor`.
     """
@@ -150,13 +150,13 @@ class Pipeline(CostModel):
         return seconds
 
     def send_s(self, work: StepWork) -> float:
-        """Seconds from the end of a stage to the begin of the next."""
+        """Return the seconds from the end of a stage to the begin of the next."""
         if not work.num_tokens:
             return 0.0
         return (self._send_latency_s + work.num_tokens * self._send_token_s) * self.factor
 
     def host_s(self, work: StepWork) -> float:
-        """Seconds of the host's own work for the step."""
+        """Return the seconds of the host's own work for the step."""
         if not work.num_tokens:
             return 0.0
         overhead = self.overhead
@@ -164,7 +164,7 @@ class Pipeline(CostModel):
         return (seconds + overhead.chunk_s * len(work.chunks)) * self.factor
 
     def step_s(self, work: StepWork) -> float:
-        """Seconds of a step while no other is under way."""
+        """Return the seconds of a step while no other is in flight."""
         seconds = 0.0
         for stage_s in self.stages_s(work):
             seconds += stage_s
@@ -173,12 +173,12 @@ class Pipeline(CostModel):
         return max(seconds, host_s) if self.overhead.overlaps else seconds + host_s
 
     def run_s(self, work: StepWork, num_steps: int) -> Seconds:
-        """Seconds of each step of a decode run, each after the one before it."""
+        """Return the seconds of each step of a decode run, each after the previous one."""
         return np.array(self.few_s(work, num_steps), dtype=np.float64)
 
 
 def scaled(model: CostModel, factor: float) -> CostModel:
-    """`model` with every step `factor` times as long."""
+    """Return `model` with every step `factor` times as long."""
     if factor == 1:
         return model
     if isinstance(model, InStep):
@@ -188,7 +188,7 @@ def scaled(model: CostModel, factor: float) -> CostModel:
 
 @dataclass(slots=True)
 class ScaledCost(CostModel):
-    """A cost of `factor` times that of `model`; a straggler's factor changes while the run goes on."""
+    """Cost of `model` times `factor`; a straggler's factor changes during the run."""
 
     model: CostModel
     factor: float
@@ -202,6 +202,6 @@ class ScaledCost(CostModel):
         return [seconds * self.factor for seconds in self.model.few_s(work, num_steps)]
 
     def run_s(self, work: StepWork, num_steps: int) -> Seconds:
-        """Seconds of each step of a decode run."""
+        """Return the seconds of each step of a decode run."""
         seconds: Seconds = self.model.run_s(work, num_steps) * self.factor
         return seconds

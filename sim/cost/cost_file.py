@@ -1,7 +1,7 @@
 """Cost files: a calibrated cost model in TOML.
 
-A cost file has the coefficients of the model, their range, and where they come from. `[measured]` is for
-people. The file of a measured engine is one with more (`sundog.sim.cost.profile`).
+A cost file has the coefficients of the model, their range, and their origin. `[measured]` is for people. The
+file of a measured engine has further tables (`sundog.sim.cost.profile`).
 """
 
 import json
@@ -19,7 +19,7 @@ TITLE, RANGE, MEASURED, HOST = "calibrated", "range", "measured", "host"
 BENDS = ("bends", "context_bends")
 LOADS_ERROR, DRIFT = "left_out_error", "drift"
 ERRORS = ("held_out_error_median", "trial_error_tpot", LOADS_ERROR, DRIFT)
-"""The fields of [measured] that say how far off steps are."""
+"""Fields of [measured] that contain errors of steps; the largest one counts."""
 MOST_DOUBT = 0.9
 NOT_IN_LOGS = {"per_chunk": 0.0, "per_chunk_context_token": 0.0, "chunked_floor": 0.0, "mixed_floor": 0.0}
 COMMENTS = {
@@ -53,15 +53,17 @@ def write_cost(
 
 
 def read_cost(path: Path | str) -> Calibrated | InRange:
-    """The model that `sundog calibrate` wrote; raises ConfigError naming file and field."""
+    """Read a model written by `sundog calibrate`; raises ConfigError naming file and field."""
     return cost_of(read_toml(path), path)
 
 
 def cost_of(values: Mapping[str, object], path: Path | str) -> Calibrated | InRange:
-    """The model in the file's values."""
+    """Return the model in the file's values."""
     table = values.get(TITLE)
     if not isinstance(table, dict):
-        raise ConfigError(f"cost {path}: the table [{TITLE}] is missing: is it of calibrate?")
+        raise ConfigError(
+            f"cost {path}: the table [{TITLE}] is missing: was it written by `sundog calibrate`?"
+        )
     names = [field.name for field in fields(Calibrated) if field.name not in BENDS]
     given = {**NOT_IN_LOGS, **table}
     seconds = [_number(path, given, name, 1e9, "seconds of at least 0") for name in names]
@@ -77,9 +79,10 @@ def cost_of(values: Mapping[str, object], path: Path | str) -> Calibrated | InRa
 
 
 def _doubt(evidence: object) -> float:
-    """The largest error of steps that calibration found where nothing was fitted; 0 where it says none.
+    """Return the largest error that calibration measured on steps outside the fit, at most `MOST_DOUBT`; 0 if
+    unknown.
 
-    At most `MOST_DOUBT`, whatever happened: no step takes less than no time.
+    The bound keeps the shortest possible step above zero.
     """
     found = [evidence.get(name) for name in ERRORS] if isinstance(evidence, dict) else []
     errors = (abs(float(each)) for each in found if isinstance(each, int | float))

@@ -1,7 +1,7 @@
-"""The doubt of a predicted step: what was measured, and how far outside of it the model was asked.
+"""Doubt of a predicted step: how well its kinds of kernels were measured, and how far it extrapolates.
 
-A doubt of d says that a step takes from 1 / (1 + d) to 1 + d times as long as predicted. Its parts are
-not fitted server by server; they are errors of whole kinds of prediction, rounded up.
+A doubt of d means that a step takes from 1 / (1 + d) to 1 + d times as long as predicted. Its parts are not
+fitted server by server; they are errors of whole kinds of prediction, rounded up.
 """
 
 import math
@@ -15,53 +15,77 @@ from sundog.sim.cost.work import CostModel
 from sundog.sim.hardware.gpu import MACHINE_GPUS
 
 TABLES = 0.03
-"""The doubt of measured tables: steps not fitted to are within 2 %; two runs of one server differ by 0.7."""
+"""Doubt of measured tables: steps that were not fitted are within 2 %; two runs of one server differ by 0.7.
+"""
 PER_DOUBLING = 0.01
-"""The doubt for each doubling beyond the measured sizes of an operator."""
+"""Relative error added per doubling beyond an operator's measured sizes."""
 EXPERTS = 0.04
-"""The doubt of how tokens are routed: the two tables of one layer differ by a tenth and more. Kernels of
-models that were not measured, and other kinds of layers, are off by more (sim/cost/tables/left_out.py)."""
+"""Doubt of how tokens are routed to experts: the two tables of one layer differ by a tenth and more. Kernels
+of models that were not measured, and other kinds of layers, are off by more (sim/cost/tables/left_out.py).
+"""
 WHOLE_EXPERTS = 0.25
-"""The doubt of experts given whole to ranks: a token takes 0.96 and 1.23 times as long as predicted on two
-servers (MiniMax-M2.5 on eight and on four H100, docs/accuracy.md)."""
+"""Doubt of whole experts on ranks: a token takes 0.96 and 1.23 times as long as predicted on two servers
+(MiniMax-M2.5 on eight and on four H100, docs/accuracy.md).
+"""
+LATENT = 0.32
+"""Doubt of latent attention: a token of DeepSeek-R1 takes 1.31 times as long as predicted with four clients
+(eight H200, vLLM 0.11). Which of its kernels differ from the measured ones of 0.24 is not known.
+"""
 HOST_LINK = 0.05
-"""The doubt of all-reduces through the host's memory: their rule is within 14 % of what was measured, and
-they are up to a third of a step."""
+"""Doubt of all-reduces through host memory: their rule is within 14 % of the measurements, and they are up
+to a third of a step.
+"""
 WALKED = 0.02
-"""The doubt where a kernel walks through contexts alone (FlashAttention 2): decodes with chunks are priced
-within 12 % of two profiles, and they are up to a sixth of a step."""
+"""Doubt of kernels that do not split contexts (FlashAttention 2): decodes with chunks are priced within 12 %
+of two profiles, and take up to a sixth of a step.
+"""
+DERIVED_CACHE = 0.15
+"""Doubt of attention on an 8-bit cache that is derived from 16-bit kernels: decodes that read half the bytes
+take 0.51 to 0.55 of the time on an H100 and a B200 and 0.65 to 0.7 on an H200, where both were measured, and
+attention is up to two thirds of a step.
+"""
 ROOFLINE = 0.10
-"""The doubt of rooflines, whose efficiencies were fitted on an H100 alone, to dense models in 16 bits."""
+"""Doubt of rooflines, whose efficiencies were fitted on an H100 alone, to dense models in 16 bits."""
 UNFITTED = 0.30
-"""The doubt of other GPUs, formats and kinds of layers: products in fp8 on five GPUs take 0.97 to 1.38 of
-what a roofline says, as measured in three batches of Qwen3-32B."""
+"""Doubt of other GPUs, formats and kinds of layers: products in fp8 on five GPUs take 0.97 to 1.38 of the
+roofline, as measured in three batches of Qwen3-32B.
+"""
+FOUR_BITS = 2.0
+"""Doubt of 4-bit weights that are multiplied in 16 bits, by a roofline: it depends on the server's kernel
+(AWQ and GPTQ servers took 2.2 to 3 times as long as predicted).
+"""
 ROUTED = 0.30
 EXCHANGED = 0.30
-"""The doubt of experts by a roofline, and of each doubling of the ranks they are split over: their many small
-kernels, uneven loads and the tokens' way to them were not measured. Two such servers take 1.2 times as long
-as predicted for a token (Qwen3-30B-A3B on two RTX PRO 6000) and 2.3 times (MiniMax-M2.5, fp8, eight H200)."""
+"""Doubt of experts by a roofline, and of each doubling of the ranks they are split over: their many small
+kernels, uneven loads and the transfers of tokens were not measured. Two such servers take 1.2 times as
+long as predicted for a token (Qwen3-30B-A3B on two RTX PRO 6000) and 2.3 times (MiniMax-M2.5, fp8,
+eight H200).
+"""
 BETWEEN_MACHINES = 1.0
-"""The doubt of a network: several machines are priced by the link of one, which is several times faster."""
+"""Doubt of a network: several machines are priced by the link of one, which is several times faster."""
 CALIBRATED = 0.05
-"""The doubt of a calibrated file: shapes that were not fitted were explained to 3 to 5 % on nearly quiet
-machines (median, docs/measuring.md). A file that says more of itself is doubted as much."""
+"""Relative error of a calibrated file, unless the file itself has a larger one.
+
+Shapes outside the fit were off by 3 to 5 % on nearly quiet machines (median, docs/measuring.md).
+"""
 PER_DOUBLING_OF_A_LOG = 0.05
-"""The doubt for each doubling beyond the steps of a log, where a straight line is a guess."""
+"""Relative error added per doubling of a step's size beyond the steps of a log, to which the cost was fitted.
+"""
 BEYOND = 1.1
-"""A factor beyond the steps of a log from which on a remark is due."""
+"""Ratio to the largest step of a log from which a remark is printed."""
 FAR = 2.0
-"""A factor outside the measured sizes from which on a remark is due."""
+"""Ratio to the measured sizes, above or below, from which a remark is printed."""
 
 
 def kernels_of(cost: CostModel) -> CostModel:
-    """The model below the host's share, any scaling and any draft model."""
+    """Return the cost model without the host's share, scaling and draft model around it."""
     while isinstance(cost, WithDrafts | WithOverhead | ScaledCost):
         cost = cost.model
     return cost
 
 
 def outside_measured(*costs: CostModel) -> dict[str, float]:
-    """Return, by operator, how far outside its measured sizes any of the costs was asked, if that is far."""
+    """Return how far outside its measured sizes each operator was used, by name; small ratios are omitted."""
     found: dict[str, float] = {}
     for cost in costs:
         model = kernels_of(cost)
@@ -78,11 +102,11 @@ def outside_measured(*costs: CostModel) -> dict[str, float]:
 
 
 FRONT_END_DOUBT = 0.3
-"""The share by which a front end's time may be off: it was fitted to one server, and hangs on its CPU."""
+"""Error of a front end's time, as a share: it was fitted to one server, and depends on its CPU."""
 
 
 def step_doubt(cost: CostModel) -> float:
-    """The doubt of a step; after a run, for what it asked."""
+    """Return the doubt of a step: of all sizes before a run, of the sizes that were used after it."""
     if isinstance(cost, Pipeline):
         return max(step_doubt(stage) for stage in cost.stages)
     model = kernels_of(cost)
@@ -93,6 +117,7 @@ def step_doubt(cost: CostModel) -> float:
         return max(CALIBRATED, model.doubt) + PER_DOUBLING_OF_A_LOG * doublings
     if isinstance(model, Roofline):
         doubt = ROOFLINE if model.was_fitted else UNFITTED
+        doubt = FOUR_BITS if model.unpacks_weights else doubt
         if model.has_experts:
             doubt += ROUTED + EXCHANGED * math.log2(model.num_ranks)
         return doubt + BETWEEN_MACHINES * (model.num_ranks > MACHINE_GPUS)
@@ -102,6 +127,7 @@ def step_doubt(cost: CostModel) -> float:
         TABLES + WALKED * (not model.splits_contexts) + BETWEEN_MACHINES * (model.num_ranks > MACHINE_GPUS)
     )
     whole = WHOLE_EXPERTS * ("whole experts" in model.families)
-    doubt += max(EXPERTS * model.has_experts, model.left_out_error, whole)
-    doubt += HOST_LINK * model.reduces_through_host
+    latent = LATENT * bool({"latent", "sparse"} & model.families)
+    doubt += max(EXPERTS * model.has_experts, model.left_out_error, whole, latent)
+    doubt += HOST_LINK * model.reduces_through_host + DERIVED_CACHE * model.derives_cache
     return doubt + PER_DOUBLING * sum(math.log2(f) for f in model.coverage.factors.values())

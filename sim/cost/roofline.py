@@ -1,14 +1,14 @@
-"""A roofline per operator: each takes the longer of its arithmetic and its memory traffic.
+"""Roofline per operator: the longer of its arithmetic and its memory traffic.
 
-Williams, Waterman, Patterson, "Roofline" (CACM 2009), with peaks scaled by the GPU's measured
-efficiencies. One tensor-parallel rank is modelled; all ranks do the same at the same time.
-Operators of a layer, for T tokens (bytes per weight w, per key or value element v):
+Williams, Waterman, Patterson, "Roofline" (CACM 2009), with peaks scaled by the GPU's measured efficiencies.
+One tensor-parallel rank is modelled; all ranks do the same at the same time. Operators of a layer, for T
+tokens (bytes per weight w, per key or value element v):
 
     linear       2 T P FLOP, w P bytes, P the layer's weights on this rank; of the experts,
                  E (1 - (1 - k/E)^T) of E are read when each token picks k at random
     prefill      4 heads head_dim (query, key) pairs FLOP; keys and values of context and chunk
     decode       the same with one query per request: proportional to the context tokens read, at
-                 most the window's in layers that have one (contexts are taken to be equally long);
+                 most the window's in layers that have one (contexts are assumed equally long);
                  with chunks, one decode from where its chunk begins, several half a chunk each beyond
                  the first, since theirs begin at different places
     linear attn  a request's state, read and written at each of its steps (gated delta rule)
@@ -18,11 +18,11 @@ Operators of a layer, for T tokens (bytes per weight w, per key or value element
     all-reduce   2 per layer, ring: 2 (r-1)/r bytes over the link, plus its latency
 
 and once a step the output head and the sampler. Small kernels add fixed times per layer and per step.
-`tests/sim/roofline_points.py` prints this model's TPOT and what real servers measured.
+`tests/sim/roofline_points.py` prints this model's TPOT beside the measurements of real servers.
 
-Weights in a format that the GPU multiplies in take its rate for that format; others are read as they
-are stored and multiplied in 16 bits. Latent attention prefills over keys and values made again from
-the latents, of the context too, and decodes in the latents themselves (DeepSeek-V2, section 2.1.2).
+Weights in a format that the GPU multiplies in have its rate for that format; others are read as they are
+stored and multiplied in 16 bits. Latent attention prefills over keys and values recomputed from the latents,
+including the context's, and decodes in the latents themselves (DeepSeek-V2, section 2.1.2).
 """
 
 import math
@@ -41,16 +41,17 @@ from sundog.sim.hardware.memory import check_parallel
 from sundog.sim.hardware.shape import Layer, ModelShape
 
 LATENT_FLOPS = 0.67
-"""The share of the dense peak in decodes of latent attention: 660 of 989 TFLOP/s (FlashMLA, H800)."""
+"""Share of the dense peak in decodes of latent attention: 660 of 989 TFLOP/s (FlashMLA, H800)."""
 KERNEL_S, EXPERTS_S, LATENT_S = 2.4e-6, 15e-6, 18e-6
-"""The least seconds of a dense product, a layer's experts and latent attention beside its projections, from
-aiconfigurator-core's tables (0.12.0, vLLM 0.24), all on a B200, where they are several kernels each."""
+"""Least seconds of a dense product, a layer's experts, and latent attention without its projections, from
+aiconfigurator-core's tables (0.12.0, vLLM 0.24), all on a B200, where they are several kernels each.
+"""
 DELTA_FLOPS = 8
-"""The operations for each number of the state and token of a prompt: decay, two products and an update."""
+"""Operations per number of the state and token of a prompt: decay, two products and an update."""
 
 
 class Rates(NamedTuple):
-    """The work and the bytes of this rank in a second, fractions of the peaks applied."""
+    """FLOP and bytes per second of this rank, with efficiencies applied."""
 
     flops: float
     attention_flops: float
@@ -60,7 +61,7 @@ class Rates(NamedTuple):
 
 
 class Product(NamedTuple):
-    """Weights on this rank: how fast they are multiplied, and the bytes of each."""
+    """Weights on this rank: their multiplication rate, and bytes per weight."""
 
     flops: float
     bytes_per_weight: float
@@ -69,7 +70,7 @@ class Product(NamedTuple):
 class LayerRoofline:
     """Seconds of one layer of `model` on one of `ranks`; `window` is that of its attention, chunked or not.
 
-    `decode_token_s` is of reading one token of context in a decode.
+    `decode_token_s` is the time of reading one token of context in a decode.
     """
 
     __slots__ = (
@@ -145,11 +146,11 @@ class LayerRoofline:
 
     @property
     def routes(self) -> bool:
-        """True if the layer has experts."""
+        """Whether the layer has experts."""
         return self._expert_weights > 0
 
     def linear_s(self, tokens: int, routed: int) -> float:
-        """Projections and MLP, or experts of that many tokens."""
+        """Return the seconds of projections and MLP, or experts, for this many tokens."""
         mlp, products = self._mlp, self._products
         if products["dense"] == products["attention"] or not self._dense_weights:
             dense = self._attention_weights + self._dense_weights
@@ -175,7 +176,7 @@ class LayerRoofline:
         return max(compute_s, read_s, KERNEL_S)
 
     def prefill_attention_s(self, chunks: tuple[tuple[int, int], ...]) -> float:
-        """Attention of the chunks, each (new tokens, tokens before)."""
+        """Return the seconds of attention of the chunks, each (new tokens, tokens before)."""
         seconds, rates = 0.0, self._rates
         for new, before in chunks:
             compute_s = self._pairs(new, before) * self._pair_flops / rates.attention_flops
@@ -189,20 +190,20 @@ class LayerRoofline:
         return seconds
 
     def _kept(self, before: int) -> int:
-        """Return how many keys before a chunk its first query sees."""
+        """Return how many keys before a chunk its first query attends to."""
         if self.window is None:
             return before
         return before % self.window if self.is_chunked else min(before, self.window)
 
     def _pairs(self, new: int, before: int) -> int:
-        """Return how many pairs of a query and a visible key there are."""
+        """Return the number of pairs of a query and a visible key."""
         window = self.window
         if self.is_chunked and window is not None:
             return _chunked_pairs(before + new, window) - _chunked_pairs(before, window)
         return seen_pairs(new, before, window)
 
     def elementwise_s(self, tokens: int) -> float:
-        """Norms, rotary embedding and activation."""
+        """Return the seconds of norms, rotary embedding and activation."""
         return tokens * self._act_bytes_per_token / self._rates.bandwidth
 
 
@@ -223,10 +224,11 @@ def _product(model: ModelShape, layer: Layer, part: str, gpu: Gpu, rates: Rates,
 LINK_EFFICIENCY = {"nvlink": 0.8, "pcie-p2p": 0.55, "pcie": 0.55 / 2.3}
 """Share of a link's bandwidth that an all-reduce reaches for large messages: on NVLink NCCL's
 (nccl-tests), on PCIe that of two RTX PRO 6000 with and without access to each other's memory
-(aiconfigurator-core 0.12.0, tables of vLLM 0.24 and 0.19)."""
+(aiconfigurator-core 0.12.0, tables of vLLM 0.24 and 0.19).
+"""
 
 FITTED_GPU = "h100"
-"""The GPU whose efficiencies were fitted to servers, of dense models in 16 bits."""
+"""GPU whose efficiencies were fitted to servers, of dense models in 16 bits."""
 
 
 def _in_chunks(contexts: Seconds, num_decodes: int, chunk: int) -> Seconds:
@@ -241,13 +243,12 @@ def _is_plain(model: ModelShape) -> bool:
 
 
 class Roofline(CostModel):
-    """The roofline cost model of `model` on `tensor_parallel_size` GPUs.
+    """Roofline cost model of `model` on `tensor_parallel_size` GPUs.
 
-    `num_ranks` are all GPUs that layers are split over; `was_fitted` says that the efficiencies were fitted
-    to models of this kind on this GPU. The experts are split over the GPUs of all `data_parallel_size` ranks;
-    everything else is of one rank.
-    `dtype` is of activations and of weights that are not quantised, `kv_dtype` of the cache; both
-    default to the model's.
+    `num_ranks` are all GPUs that layers are split over; `was_fitted` if the efficiencies were fitted to
+    models of this kind on this GPU; `unpacks_weights` if 4-bit weights are multiplied in 16 bits. The experts
+    are split over the GPUs of all `data_parallel_size` ranks; everything else belongs to one rank. `dtype` is
+    that of activations and of unquantised weights, `kv_dtype` that of the cache; both default to the model's.
     """
 
     __slots__ = (
@@ -265,6 +266,7 @@ class Roofline(CostModel):
         "has_experts",
         "layers",
         "num_ranks",
+        "unpacks_weights",
         "was_fitted",
     )
 
@@ -328,6 +330,8 @@ class Roofline(CostModel):
         ]
         self._decode_s: dict[int, float] = {}
         sixteen_bits = DTYPE_BYTES[dtype] == DTYPE_BYTES[kv_dtype or dtype] == 2
+        form = model.weights
+        self.unpacks_weights = form is not None and form.bits < 8 and form.units not in gpu.peak_flops_per_s
         self.was_fitted = gpu.key == FITTED_GPU and sixteen_bits and _is_plain(model)
 
     def step_s(self, work: StepWork) -> float:
@@ -341,7 +345,7 @@ class Roofline(CostModel):
         return seconds
 
     def run_s(self, work: StepWork, num_steps: int) -> Seconds:
-        """Seconds of each step of a decode run."""
+        """Return the seconds of each step of a decode run."""
         contexts = work.read_contexts(num_steps)
         seconds: Seconds = np.add(self._rest_s(work), self._decode_token_s * contexts)
         for token_s, window in self._windows:
@@ -380,7 +384,7 @@ class Roofline(CostModel):
         )
 
     def exchange_s(self, routed: int) -> float:
-        """Tokens of all data-parallel ranks to each of them, and back; nothing for one."""
+        """Return the seconds of exchanging tokens among all data-parallel ranks; 0 for one."""
         groups = self._groups
         if groups == 1:
             return 0.0
@@ -400,7 +404,7 @@ class Roofline(CostModel):
         return 2 * (latency_s + 2 * (ranks - 1) / ranks * message_bytes / link)
 
     def logits_s(self, num_samples: int) -> float:
-        """The output head and the sampler over the sampled positions; nothing without any."""
+        """Return the seconds of the output head and the sampler; 0 without sampled positions."""
         if not num_samples:
             return 0.0
         weights, rates = self._model.embedding_params // self._ranks, self._rates

@@ -1,26 +1,29 @@
-"""The seam between the graph and a cost model: the work of one step, in counts.
+"""Work of one step in counts, the interface between the graph and a cost model.
 
 `WorkFold` makes it from the diffs of Batches, in O(what changed). All decoding requests advance together, so
 their contexts are kept relative to one decode clock: a request that joins at clock J with context X has
-context X + (clock - J) later, and the sum over all grows by their number each step. Only what joins, leaves
-or idles is touched.
+context X + (clock - J) later, and the sum over all grows by their number each step. Only requests that join,
+leave or idle are touched.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from mypy_extensions import mypyc_attr
 from numpy.typing import NDArray
 
 from sundog.actors.core.batch import Batch
+from sundog.actors.core.records import dataclass
 
 Seconds = NDArray[np.float64]
 L2 = 2
-"""The factor by which the L2 cache is taken to be faster than memory; not fitted."""
+"""Assumed speed of the L2 cache relative to memory; not fitted."""
 
 
 def seen_pairs(new: int, before: int, most: int | None = None) -> int:
-    """Pairs of a query and a key it sees in a chunk behind `before` tokens; a query sees at most `most`."""
+    """Return the pairs of a query and a key it attends to in a chunk after `before` tokens; at most `most`
+    per query.
+    """
     if most is None or new + before <= most:
         return new * before + new * (new + 1) // 2
     rising = max(most - before, 0)
@@ -29,16 +32,16 @@ def seen_pairs(new: int, before: int, most: int | None = None) -> int:
 
 @dataclass(slots=True)
 class StepWork:
-    """The work that one step computes.
+    """Work that one step computes.
 
-    `num_decodes` requests compute one token each and read `decode_context_tokens` keys and values
-    in all, their new ones included. Each of `chunks` is (new tokens, tokens computed before).
-    `num_samples` positions go through the output head. `num_shared_tokens` of the context are in
-    blocks that another of the decodes reads as well: these are read from memory once.
+    `num_decodes` requests compute one token each and read `decode_context_tokens` keys and values in all,
+    their new ones included. Each of `chunks` is (new tokens, tokens computed before). `num_samples` positions
+    go through the output head. `num_shared_tokens` of the context are in blocks that another decode reads as
+    well: these are read from memory once.
 
-    Decodes compute `num_draft_tokens` drafts beside their tokens, in one pass over their context; each is a
-    sample, too. Of data-parallel ranks that go in step, `num_routed_tokens` are those of all ranks together,
-    which their experts compute; 0 is the step's own.
+    Decodes compute `num_draft_tokens` drafts besides their tokens, in one pass over their context; each is a
+    sample, too. For data-parallel ranks in step, `num_routed_tokens` are those of all ranks together, which
+    their experts compute; 0 means the step's own.
     """
 
     num_decodes: int
@@ -49,29 +52,29 @@ class StepWork:
     num_draft_tokens: int = 0
     num_routed_tokens: int = 0
     num_tokens: int = field(init=False)
-    """The number of tokens that the step computes."""
+    """Number of tokens that the step computes."""
 
     def __post_init__(self) -> None:
         self.num_tokens = self.num_decodes + self.num_draft_tokens
-        if self.chunks:
-            self.num_tokens += sum([new for new, _ in self.chunks])
+        for new, _ in self.chunks:
+            self.num_tokens += new
 
     @property
     def prefill_pairs(self) -> int:
-        """Pairs of a query and a key it sees, over all chunks (causal attention)."""
+        """Pairs of a query and a key it attends to, over all chunks (causal attention)."""
         return sum(seen_pairs(new, before) for new, before in self.chunks)
 
     @property
     def read_context_tokens(self) -> int:
-        """The tokens of context that are read; those of several requests count at the price of the cache.
+        """Tokens of context that are read; tokens read repeatedly count at the price of the cache.
 
-        What requests have in common is read by all of them in the same kernel, and a layer's part
-        of it fits into the L2 cache of a data-centre GPU (50 MB on an H100).
+        All requests that share tokens read them in the same kernel, and a layer's part of them fits into the
+        L2 cache of a data-centre GPU (50 MB on an H100).
         """
         return self.decode_context_tokens - self.num_shared_tokens + self.num_shared_tokens // L2
 
     def next_decodes(self) -> "StepWork":
-        """The step after this one of the same decodes: their contexts have grown by one each."""
+        """Return the next step of the same decodes, with contexts longer by one each."""
         context = self.decode_context_tokens + self.num_decodes
         routed = self.num_routed_tokens
         return StepWork(
@@ -85,16 +88,16 @@ class StepWork:
         )
 
     def few_contexts(self, num_steps: int) -> list[float]:
-        """`decode_context_tokens` of each of a few equal decode steps."""
+        """Return `decode_context_tokens` of each of a few equal decode steps."""
         first, each = float(self.decode_context_tokens), float(self.num_decodes)
         return [first + step * each for step in range(num_steps)]
 
     def decode_contexts(self, num_steps: int) -> Seconds:
-        """`decode_context_tokens` of each of `num_steps` equal decode steps, as float64."""
+        """Return `decode_context_tokens` of each of `num_steps` equal decode steps, as float64."""
         return _rising(self.decode_context_tokens, self.num_decodes, num_steps)
 
     def read_contexts(self, num_steps: int) -> Seconds:
-        """`read_context_tokens` of each of `num_steps` equal decode steps, as float64."""
+        """Return `read_context_tokens` of each of `num_steps` equal decode steps, as float64."""
         return _rising(self.read_context_tokens, self.num_decodes, num_steps)
 
 
@@ -115,11 +118,11 @@ class CostModel:
     __slots__ = ()
 
     def step_s(self, work: StepWork) -> float:
-        """Return the seconds that one step takes."""
+        """Return the seconds of one step."""
         raise NotImplementedError
 
     def few_s(self, work: StepWork, num_steps: int) -> list[float]:
-        """`run_s` where there are few steps, for which the set-up of numpy would cost more than they do."""
+        """Return `run_s` for few steps, where numpy's set-up would cost more than the steps."""
         seconds = [self.step_s(work)]
         for _ in range(num_steps - 1):
             work = work.next_decodes()
@@ -127,21 +130,22 @@ class CostModel:
         return seconds
 
     def run_s(self, work: StepWork, num_steps: int) -> Seconds:
-        """Seconds of each of `num_steps` decode steps; every one adds `num_decodes` to the context.
+        """Return the seconds of each of `num_steps` decode steps, each of which adds `num_decodes` to the
+        context.
 
-        `work` is the first of them and has no chunks.
+        `work` is the first step, and has no chunks.
         """
         raise NotImplementedError
 
 
 @dataclass(slots=True)
 class Coverage:
-    """The largest factor by which each operator was asked outside the measured sizes."""
+    """Largest ratio to its measured sizes at which each operator was used."""
 
     factors: dict[str, float] = field(default_factory=dict)
 
     def note(self, operator: str, value: float, smallest: float, largest: float) -> None:
-        """An operator was asked for `value`, measured from `smallest` to `largest`."""
+        """Record that an operator was used at `value`, measured from `smallest` to `largest`."""
         if smallest <= value <= largest:
             return
         factor = float(max(value / largest, smallest / max(value, 1e-9)))
@@ -150,13 +154,12 @@ class Coverage:
 
 
 class WorkFold:
-    """The state one backend keeps of its requests; `begin` a batch, then `advance` its steps.
+    """State of a backend's requests; `begin` a batch, then `advance` its steps.
 
-    Context is the number of tokens whose keys and values a decode reads, its own included. Blocks
-    of prompts that several decodes hold are counted from the first prefix hit on, in O(blocks) per
-    request that joins or leaves; `block_size` 0 counts none.
-    `continues` says whether any request of the last batch begun was there before it: then the
-    scheduler had work all the time.
+    Context is the number of tokens whose keys and values a decode reads, its own included. Blocks of prompts
+    that several decodes hold are counted from the first prefix hit on, in O(blocks) per request that joins or
+    leaves; `block_size` 0 counts none. `continues` tells whether any request of the last begun batch was
+    there before it: then the scheduler had work all the time.
     """
 
     __slots__ = (
@@ -166,6 +169,7 @@ class WorkFold:
         "_idle",
         "_joining",
         "_members",
+        "_num_blocks",
         "_num_readers",
         "_num_shared_blocks",
         "_prefilling",
@@ -174,17 +178,18 @@ class WorkFold:
         "continues",
     )
 
-    def __init__(self, block_size: int = 0) -> None:
+    def __init__(self, block_size: int = 0, num_blocks: int = 0) -> None:
+        """`num_blocks` is the number of block ids, if it is known; otherwise tables are searched for it."""
         self.continues = False
-        self._block_size = block_size
+        self._block_size, self._num_blocks = block_size, num_blocks
         self._shares = False
-        """True if any request has hit what others left; one that resumes finds its own."""
+        """Whether any request has hit another's blocks; one that resumes finds its own."""
         self._num_shared_blocks = 0
-        """The number of readers that blocks have beyond one each."""
+        """Number of reads of shared blocks beyond the first reader of each."""
         self._num_readers: list[int] = []
-        """The numbers of decodes that read each block, by the block's number."""
+        """Number of decodes that read each block, by block id."""
         self._tables: dict[str, tuple[int, ...]] = {}
-        """The blocks of each request's first chunk, with those it shares in front."""
+        """Blocks of each request's first chunk, including shared ones before it."""
         self._clock = 0
         self._context = 0
         self._members: dict[str, int] = {}
@@ -193,7 +198,7 @@ class WorkFold:
         self._idle: tuple[str, ...] = ()
 
     def begin(self, batch: Batch) -> StepWork:
-        """Fold the diff in and return the work of the (first) step."""
+        """Apply the batch, and return the work of its first step."""
         for request_id in batch.finished:
             self._forget(request_id)
         for request_id in batch.preempted:
@@ -249,14 +254,21 @@ class WorkFold:
         return tuple(chunks)
 
     def advance(self, num_steps: int, accepted: tuple[tuple[str, int], ...] = ()) -> None:
-        """`num_steps` steps of the batch were done; `accepted` counts the accepted drafts of requests."""
+        """Record `num_steps` finished steps of the batch; `accepted` counts the accepted drafts of
+        requests.
+        """
         for request_id, count in accepted:
             self._members[request_id] += count
             self._context += count
         for request_id in self._idle:
             self._members[request_id] -= num_steps
-        self._context += num_steps * (len(self._members) - len(self._idle))
+        num_decodes = len(self._members)
+        if self._idle:
+            num_decodes -= len(self._idle)
+        self._context += num_steps * num_decodes
         self._clock += num_steps
+        if not self._joining:
+            return
         for request_id, context in self._joining:
             del self._prefilling[request_id]
             self._members[request_id] = context - self._clock
@@ -267,9 +279,10 @@ class WorkFold:
 
     def _read(self, table: tuple[int, ...]) -> None:
         readers, num_shared = self._num_readers, 0
-        num_new = max(table, default=0) + 1 - len(readers)
-        if num_new > 0:
-            readers += [0] * num_new
+        if not self._num_blocks or not readers:
+            num_new = (self._num_blocks or max(table, default=0) + 1) - len(readers)
+            if num_new > 0:
+                readers += [0] * num_new
         for block in table:
             count = readers[block]
             readers[block] = count + 1

@@ -1,4 +1,4 @@
-"""Deployments that are simulated: which engines there are, what their steps cost, and what befalls them.
+"""Simulated deployments: their engines, the cost of their steps, and their faults and scaling.
 
 A deployment is made of plain values; command lines and notebooks translate their options into them
 (`sundog/builds/simulated.py`).
@@ -9,5 +9,5 @@ A deployment is made of plain values; command lines and notebooks translate thei
     deployment = scaling(engines, {None: Keda()}, ScalingTerms(least=1))
 
 `record` is the deployment, `engines` makes one of equal engines, `pools` joins several, `fleet` adds faults,
-scalers and requests that move. What is new in a deployment is a function from one to another, beside these.
+scalers and moves of requests. To extend deployments, add a function from one to another beside these.
 """

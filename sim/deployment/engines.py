@@ -1,12 +1,14 @@
-"""A deployment of equal engines: of hardware whose steps are priced, or of an engine that was measured."""
+"""Deployment of equal engines: on priced hardware, or of a measured engine."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sundog.actors.config import ConfigError, EngineConfig
+from sundog.actors.config.front_costs import FrontCosts
 from sundog.actors.core.config import SchedulerConfig
-from sundog.actors.core.engine_version import NEWEST
+from sundog.actors.core.engine_version import NEWEST, is_newer
+from sundog.actors.core.records import dataclass
 from sundog.actors.messages import Capacity
 from sundog.sim.cost.composed import in_step, scaled
 from sundog.sim.cost.overhead import NO_OVERHEAD, WithOverhead
@@ -20,32 +22,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumed:
-    """What is assumed of the engines beside their hardware and their configuration."""
+    """Assumptions about the engines besides their hardware and configuration."""
 
     engine_version: str = NEWEST
     num_gpu_blocks: int | None = None
-    """The KV blocks of an engine; None: as many as its memory leaves."""
+    """KV blocks of an engine; None if they are to be computed from its memory."""
     plans_ahead: bool = True
-    """Whether the host plans a step while the one before it runs."""
+    """Whether the host plans a step while the previous one runs."""
     host_overhead: bool = True
     """Whether the host's share of steps and requests counts."""
-    front_end_s: float | None = None
-    """The seconds of a request before its engine; None: as fitted with the host's share."""
+    front: FrontCosts | None = None
+    """API processes before the engine; None: as fitted with the host's share."""
     step_scale: float = 1.0
     offloading: tuple[float, float | None] = (0.0, None)
-    """GiB of the host's memory for KV blocks, and the GB a second to and from it."""
+    """GiB of host memory for KV blocks, and GB/s to and from it."""
+    seed: int = 0
+    remarks: tuple[str, ...] = ()
+    """Remarks on these assumptions, kept beside those on the hardware."""
 
 
 def deployed(
-    hardware: Target,
-    config: EngineConfig,
-    *,
-    model: str,
-    machine: str,
-    assumed: Assumed,
-    remarks: tuple[str, ...] = (),
+    hardware: Target, config: EngineConfig, *, model: str, machine: str, assumed: Assumed
 ) -> Simulated:
-    """Return equal engines on this hardware; `remarks` are kept beside its own.
+    """Return equal engines on this hardware.
 
     Raises ConfigError if the model does not fit, or the cost of its steps is unknown.
     """
@@ -63,7 +62,8 @@ def deployed(
     check_memory(config.replicas, capacity.num_blocks)
     overhead = fitted_overhead(assumed.plans_ahead) if assumed.host_overhead else NO_OVERHEAD
     kernels = hardware.cost(overhead)
-    has_front = assumed.front_end_s is not None and assumed.host_overhead
+    own_front = assumed.front if assumed.host_overhead else None
+    config = replace(config, front=hardware.front(overhead) if own_front is None else own_front)
     priced = hardware.remarks
     return Simulated(
         config=config,
@@ -71,18 +71,19 @@ def deployed(
         kernels=(kernels,),
         capacity=capacity,
         power_w=hardware.gpu.power_w,
-        front_end_s=(assumed.front_end_s or 0.0) if has_front else overhead.request_s,
         num_gpus=config.replicas * hardware.tensor_parallel_size * hardware.pipeline_parallel_size,
         model=model,
         kv_token_bytes=hardware.kv_token_bytes,
         machine=machine,
+        seed=assumed.seed,
         priced=priced,
         remarks=(
             *priced,
             *(() if assumed.num_gpu_blocks else (_guess(capacity, hardware),)),
-            *remarks,
+            *assumed.remarks,
             *_states(limits, asked_block_size),
             *_interval(config.scheduler, hardware.data_parallel_size),
+            *_newer(assumed.engine_version),
         ),
     )
 
@@ -90,7 +91,7 @@ def deployed(
 def deployed_as_measured(
     profile: "Profile", config: EngineConfig, *, file: str, assumed: Assumed
 ) -> Simulated:
-    """Return equal engines of the kind that `sundog calibrate` measured; `file` is where its profile is."""
+    """Return equal engines as measured by `sundog calibrate`; `file` is the path of the profile."""
     known = profile.engine
     capacity = Capacity(assumed.num_gpu_blocks or known.num_gpu_blocks, known.block_size)
     config.with_blocks(capacity.num_blocks)
@@ -98,18 +99,18 @@ def deployed_as_measured(
     kernels = WithOverhead(profile.cost, NO_OVERHEAD)
     if assumed.host_overhead:
         kernels = profile.host.served(profile.cost)
-        config = replace(config, hops=profile.hops)
+        config = replace(config, hops=profile.hops, front=profile.host.front)
     return Simulated(
         config=config,
         cost=scaled(kernels, assumed.step_scale),
         kernels=(kernels,),
         capacity=capacity,
         power_w=None,
-        front_end_s=kernels.overhead.request_s,
         num_gpus=config.replicas,
         model=known.model,
         kv_token_bytes=known.kv_token_bytes,
         machine=f"as measured in {Path(file).name}",
+        seed=assumed.seed,
     )
 
 
@@ -122,7 +123,7 @@ def _guess(capacity: Capacity, hardware: Target) -> str:
 
 
 def _states(limits: SchedulerConfig, asked: int) -> tuple[str, ...]:
-    """Return a remark if blocks were enlarged so that a state of linear attention fits into one."""
+    """Return a remark if blocks were enlarged so that one can hold a state of linear attention."""
     if limits.block_size == asked and not limits.keeps_states:
         return ()
     text = f"blocks hold {limits.block_size:,} tokens, so that a state of linear attention fits into one"
@@ -131,10 +132,16 @@ def _states(limits: SchedulerConfig, asked: int) -> tuple[str, ...]:
     return (text,)
 
 
-def _interval(scheduler: SchedulerConfig, num_ranks: int) -> tuple[str, ...]:
-    """Return a remark where the engine version ignores `prefill_schedule_interval`.
+def _newer(version: str) -> tuple[str, ...]:
+    if not is_newer(version):
+        return ()
+    return (f"vLLM {version} is not known: it is treated as {NEWEST} does",)
 
-    Raises ConfigError for ranks that go in step, which count the steps of all of them.
+
+def _interval(scheduler: SchedulerConfig, num_ranks: int) -> tuple[str, ...]:
+    """Return a remark if the engine version ignores `prefill_schedule_interval`.
+
+    Raises ConfigError for ranks in step, which count the steps of all of them.
     """
     if scheduler.prefill_schedule_interval == 1:
         return ()
@@ -145,4 +152,4 @@ def _interval(scheduler: SchedulerConfig, num_ranks: int) -> tuple[str, ...]:
         )
     if scheduler.decisions.holds_prefills:
         return ()
-    return ("prefill_schedule_interval has no effect: this version of vLLM ignores it on an engine alone",)
+    return ("prefill_schedule_interval has no effect: this version of vLLM ignores it on a single engine",)

@@ -1,4 +1,4 @@
-"""A deployment whose engines fail, grow in number and shrink, or pass requests to each other."""
+"""Fleets of a deployment: faults, autoscaling, and moves of requests between engines."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -14,21 +14,20 @@ from sundog.sim.fleet.plan import FleetPlan
 from sundog.sim.fleet.scaling import Scaling
 
 
-def failing(deployment: Simulated, file: str, seed: int) -> Simulated:
-    """Return the deployment with the faults of a file, drawn by the seed.
+def failing(deployment: Simulated, file: str) -> Simulated:
+    """Return the deployment with the faults of a file, sampled by its seed.
 
-    Raises ConfigError for ranks that share experts, and for what the file has wrong.
+    Raises ConfigError for ranks that share experts, and for errors in the file.
     """
-    plan = _apart(deployment, "--faults", "do not fail apart")
+    plan = _apart(deployment, "--faults", "cannot fail separately")
     config = deployment.config
-    faults = drawn_faults(read_faults(file), config.replicas, seed, has_links=config.passes_on)
-    seed = seed if deployment.plan is None else plan.seed
-    return replace(deployment, plan=replace(plan, faults=faults, seed=seed))
+    faults = drawn_faults(read_faults(file), config.replicas, deployment.seed, has_links=config.passes_on)
+    return replace(deployment, plan=replace(plan, faults=faults))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingTerms:
-    """When a scaler is asked, with how many replicas it begins, and how long another takes to start."""
+    """Terms of autoscaling: when the scaler is called, the initial replicas, and their start time."""
 
     least: int = 1
     every_s: float = 15.0
@@ -36,16 +35,16 @@ class ScalingTerms:
 
 
 def scaling(deployment: Simulated, scalers: Mapping[Role | None, Scaler], terms: ScalingTerms) -> Simulated:
-    """Return the deployment with a scaler for each pool of a role; that of None is for all others.
+    """Return the deployment with a scaler for each pool, by role; the key None is for all other pools.
 
     Raises ConfigError for ranks that share experts, a role without a pool, and more replicas than there are.
     """
-    plan = _apart(deployment, "--scaler", "do not scale apart")
+    plan = _apart(deployment, "--scaler", "cannot scale separately")
     role_of = {each.pool: each.role for each in plan.engines} if deployment.config.pools else {}
     roles = sorted({*role_of.values()})
     for role in scalers:
         if role is not None and role not in roles:
-            known = f"the pools are {', '.join(roles)}" if roles else "there is no --pool"
+            known = f"the pools are {', '.join(roles)}" if roles else "no --pool is given"
             raise ConfigError(f"--scaler names {role}, and {known}: name a pool, or the scaler alone")
     scaled = list[Scaling]()
     names: list[str | None] = [*role_of] if role_of else [None]
@@ -62,25 +61,26 @@ def scaling(deployment: Simulated, scalers: Mapping[Role | None, Scaler], terms:
     return replace(deployment, plan=replace(plan, scaling=tuple(scaled)))
 
 
-def moving(deployment: Simulated, link: LinkRate, seed: int) -> Simulated:
+def moving(deployment: Simulated, link: LinkRate) -> Simulated:
     """Return the deployment with links, over which engines pass requests to others of their role.
 
-    Raises ConfigError for ranks that share experts, and where it is not known how many bytes a token has.
+    Raises ConfigError for ranks that share experts, and if the bytes of a token's KV are unknown.
     """
     plan = _apart(deployment, "--router", "pass no requests on")
     if not deployment.kv_token_bytes:
-        raise ConfigError("--router moves requests: give a --gpu and a --model that say a token's bytes")
+        raise ConfigError(
+            "--router moves requests: give a --gpu and a --model, which determine the bytes of a token's KV"
+        )
     rate = link.tokens_per_s(deployment.kv_token_bytes)
     engines = tuple(
         each if each.tokens_per_s < inf else replace(each, tokens_per_s=rate) for each in plan.engines
     )
-    seed = seed if deployment.plan is None else plan.seed
-    plan = replace(plan, engines=engines, link_latency_s=link.latency_s, moves=True, seed=seed)
+    plan = replace(plan, engines=engines, link_latency_s=link.latency_s, moves=True)
     return replace(deployment, plan=plan)
 
 
 def _apart(deployment: Simulated, option: str, cannot: str) -> FleetPlan:
-    """Return the plan of the fleet, whose engines must be apart."""
+    """Return the plan of the fleet; raises ConfigError if its engines step together."""
     if (plan := deployment.fleet_plan).has_ranks_in_step:
-        raise ConfigError(f"{option}: ranks that share experts go in step, and {cannot}")
+        raise ConfigError(f"{option}: ranks that share experts step together and {cannot}")
     return plan

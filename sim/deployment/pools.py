@@ -12,19 +12,19 @@ from sundog.sim.fleet.plan import FleetPlan, PlannedEngine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkRate:
-    """The links between engines: bytes a second, and the seconds until the first arrives."""
+    """Speed of the links between engines: bytes per second, and seconds of latency."""
 
     bytes_per_s: float
     latency_s: float = 0.0
 
     def tokens_per_s(self, kv_token_bytes: int) -> float:
-        """Return how many tokens' keys and values pass in a second."""
+        """Return the tokens per second whose keys and values a link carries."""
         return self.bytes_per_s / kv_token_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolPart:
-    """Equal engines of a role; `engines` is their deployment, as if they were all."""
+    """Equal engines of a role; `engines` is the deployment that they would form alone."""
 
     name: str
     role: Role
@@ -32,21 +32,21 @@ class PoolPart:
 
     @property
     def gpus_per_engine(self) -> int:
-        """The number of GPUs of one engine."""
+        """Number of GPUs of one engine."""
         return self.engines.num_gpus // self.engines.config.replicas
 
 
-def pooled(pools: Sequence[PoolPart], link: LinkRate, seed: int) -> Simulated:
+def pooled(pools: Sequence[PoolPart], link: LinkRate) -> Simulated:
     """Return the pools as one deployment, whose longest context is the shortest of theirs.
 
-    Raises ConfigError for a pool of which it is not known how many bytes a token has.
+    Raises ConfigError for a pool with unknown bytes per token.
     """
     members = list[PlannedEngine]()
     for pool in pools:
         part = pool.engines
         if not part.kv_token_bytes:
             raise ConfigError(
-                f"--pool {pool.name}: {part.machine} does not say how many bytes a token has: calibrate again"
+                f"--pool {pool.name}: {part.machine} lacks the bytes of a token's KV: calibrate again"
             )
         rate = link.tokens_per_s(part.kv_token_bytes)
         member = PlannedEngine(
@@ -80,7 +80,7 @@ def pooled(pools: Sequence[PoolPart], link: LinkRate, seed: int) -> Simulated:
         machine=", ".join(pool.name for pool in pools),
         priced=tuple(dict.fromkeys(text for part in made for text in part.priced)),
         remarks=tuple(dict.fromkeys(text for part in made for text in part.remarks)),
-        plan=FleetPlan(tuple(members), link.latency_s, seed=seed),
+        plan=FleetPlan(tuple(members), link.latency_s, seed=last.seed),
     )
 
 

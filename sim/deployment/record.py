@@ -1,10 +1,11 @@
-"""What is simulated: the parts from which a deployment's graph is built."""
+"""Record of a simulated deployment: everything needed to build its graph."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sundog.actors.config import ConfigError, EngineConfig
+from sundog.actors.core.records import dataclass
 from sundog.actors.messages import Capacity
 from sundog.sim.cost.composed import scaled
 from sundog.sim.cost.doubt import FRONT_END_DOUBT, step_doubt
@@ -16,44 +17,46 @@ if TYPE_CHECKING:
     from sundog.sim.replay import Furnish
 
 MOST_BLOCKS_OF_ALL = 2**25
-"""The pools of all replicas together take 140 bytes a block: 4.7 GB at most."""
+"""Most blocks of all replicas together, 140 bytes each: 4.7 GB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulated:
-    """A simulated deployment: its graph's configuration, the cost of steps, and its capacity."""
+    """Simulated deployment: its graph's configuration, the cost of steps, and its capacity."""
 
     config: EngineConfig
     cost: CostModel
-    """The cost of a step, whatever it is scaled by included."""
+    """Cost of a step, including any scaling."""
     kernels: tuple[CostModel, ...]
-    """The unscaled costs of each pool: they know how far they were asked outside what was measured."""
+    """Unscaled costs of each pool, which record how far outside the measurements they were used."""
     capacity: Capacity
     power_w: float | None
-    """The power of a GPU; None if it is unknown."""
-    front_end_s: float
-    """The seconds that a request takes before and behind its engine."""
+    """Power of a GPU in watts; None if unknown."""
     num_gpus: int
     model: str
     kv_token_bytes: int
-    """The keys and values of a token that a rank keeps; 0 where only times were measured."""
+    """Bytes of keys and values per token on a rank; 0 if only times were measured."""
     machine: str
-    """The machine that it runs on, for titles."""
+    """Name of the machine, for titles."""
+    front_end_s: float = 0.0
+    """Seconds that a request spends after its engine; `config.front` has those before."""
+    seed: int = 0
+    """Seed of random events in the fleet: crashes, losses, clients that leave."""
     priced: tuple[str, ...] = ()
-    """The remarks on the cost of steps where it was not measured; kept with the results."""
+    """Remarks on step costs that were not measured; they are stored with the results."""
     remarks: tuple[str, ...] = ()
-    """The remarks of `priced`, and whatever else people should know before they bet on it."""
+    """Remarks of `priced`, and further warnings for people."""
     plan: "FleetPlan | None" = None
-    """The engines of a fleet that are not all alike, or fail."""
+    """Plan of a fleet with engines that differ, or fail; None otherwise."""
 
     @property
     def furnish(self) -> "Furnish | None":
-        """The maker of the engines of a fleet that are not all alike, or fail."""
+        """Function that makes the engines of such a fleet; None for equal ones that never fail."""
         return None if self.plan is None else self.plan.furnish
 
     @property
     def fleet_plan(self) -> "FleetPlan":
-        """The plan of the fleet; one of equal engines where there is none yet."""
+        """Plan of the fleet; by default one of equal engines."""
         from sundog.sim.fleet.plan import FleetPlan, PlannedEngine
 
         if self.plan is not None:
@@ -66,27 +69,36 @@ class Simulated:
             capacity=self.capacity,
             num_gpus=self.num_gpus // num_replicas,
         )
-        return FleetPlan((member,) * num_replicas)
+        return FleetPlan((member,) * num_replicas, seed=self.seed)
 
     @property
     def doubt(self) -> float:
-        """The doubt of a step; after a run, for what it asked."""
+        """Relative error of step times: of all sizes before a run, of the sizes that were used
+        after it.
+        """
         return max(map(step_doubt, self.kernels))
 
     def doubted(self) -> Iterator["Simulated"]:
-        """Yield the same with steps, and the way to the engine, as short and as long as they may be."""
+        """Yield the deployment with the shortest and longest likely steps and latencies."""
         doubt = self.doubt
         for side in (-1, 1):
-            factor, front_end = (1 + doubt) ** side, 1 + side * FRONT_END_DOUBT
-            yield replace(
-                self,
-                cost=scaled(self.cost, factor),
-                front_end_s=front_end * self.front_end_s,
-                plan=None if self.plan is None else self.plan.scaled(factor),
-            )
+            yield self.doubted_by(doubt, side)
+
+    def doubted_by(self, doubt: float, side: float) -> "Simulated":
+        """Return the deployment with steps 1 + `doubt` times as long; shorter by the same factor if `side` is
+        -1.
+        """
+        factor, front_end = (1 + doubt) ** side, 1 + side * FRONT_END_DOUBT
+        return replace(
+            self,
+            config=replace(self.config, front=self.config.front.times(front_end)),
+            cost=scaled(self.cost, factor),
+            front_end_s=front_end * self.front_end_s,
+            plan=None if self.plan is None else self.plan.scaled(factor),
+        )
 
     def terms(self, asked: RunTerms) -> RunTerms:
-        """Return the terms of a run: what is asked of it, and what this deployment has."""
+        """Return the terms of a run: the requested ones, and those of this deployment."""
         scheduler = self.config.scheduler
         return replace(
             asked,

@@ -1,1 +1,1 @@
-"""Emulation: the real server in front of a GPU that is not there, with answers that are not computed."""
+"""Emulation: the real server in front of an absent GPU, with prepared answers."""

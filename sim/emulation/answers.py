@@ -1,7 +1,7 @@
-"""The texts of an emulated model: some that came with Sundog, a file of answers, or the prompt again.
+"""Answers of an emulated model: built-in texts, a file of answers, or the prompt itself.
 
-Law: every prompt has one answer, whatever else runs: the same seed and the same prompt, the same tokens. An
-answer is followed by the end token, or by more text for a request that wants no end.
+Law: every prompt has one answer, whatever else runs: the same seed and the same prompt give the same tokens.
+An answer is followed by the end token, or by more text for a request that ignores it.
 """
 
 import hashlib
@@ -18,23 +18,23 @@ from sundog.actors.core.batch import Admission
 from sundog.actors.messages import ChatMessage
 
 TEXTS: tuple[str, ...] = tuple(json.loads((Path(__file__).parent / "texts.json").read_text(encoding="utf-8")))
-"""Four remarks about what this is, and stories that the embedded model has told."""
+"""Four remarks about emulation, and stories written by the embedded model."""
 MOST_ROWS = 1_000_000
 
 Tokens = tuple[int, ...]
 Choose = Callable[[Admission], Tokens]
-"""The answer to a request, without its end token; never empty."""
+"""Function that returns the answer to a request, without its end token; never empty."""
 
 
 class Spelling(Protocol):
-    """The calls that answers need of a tokenizer."""
+    """Part of a tokenizer that answers need."""
 
     def encode(self, text: str) -> list[int]: ...
 
     def encode_plain(self, text: str) -> list[int]: ...
 
     def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
-        """Raises ValueError where there is no chat template."""
+        """Return the tokens of a conversation; raises ValueError without a chat template."""
         ...
 
     def decode(self, token_ids: Sequence[int]) -> str: ...
@@ -42,13 +42,13 @@ class Spelling(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The answer to a request, and the text that follows without end where it wants more than the answer."""
+    """Answer to a request, and endless text for requests longer than the answer."""
 
     choose: Choose
     more: Tokens
 
     def script(self, admission: Admission, eos_token_id: int) -> Iterator[int]:
-        """The request's tokens from its first on: the answer, then the end token or more text."""
+        """Yield the request's tokens: the answer, then the end token or more text."""
         tokens, sampling = self.choose(admission), admission.sampling
         if sampling.ignore_eos:
             return chain(tokens, cycle(self.more))
@@ -57,12 +57,12 @@ class Answers:
 
 
 def canned(spelling: Spelling, seed: int = 0) -> Answers:
-    """Return one of the texts, picked by the prompt."""
+    """Return one of the built-in texts, chosen by the prompt."""
     return Answers(picked([_plain(spelling, text) for text in TEXTS], seed), _more(spelling))
 
 
 def echoed(spelling: Spelling) -> Answers:
-    """The prompt again; of a conversation what was said last, where the chat template shows it."""
+    """Repeat the prompt, or the last message of a conversation, if the chat template shows it."""
     before, behind = _around_last_turn(spelling)
     more = _more(spelling)
 
@@ -76,11 +76,12 @@ def echoed(spelling: Spelling) -> Answers:
 
 
 def from_file(path: str, spelling: Spelling, seed: int = 0) -> Answers:
-    """The answers of JSON lines: `answer`, and `prompt` if it is the answer to that one alone.
+    """Return the answers in JSON lines: `answer`, and `prompt` if it answers only that one.
 
-    A prompt is found as a plain text and as the only message of a user. A line with `last` is the answer to
-    every conversation in which no other such text stands later: some of them lead an agent through its tools.
-    All others have one of the answers without `last`, picked by the prompt. ConfigError names the line.
+    A prompt matches as a plain text and as the only message of a user. A line with `last` answers every
+    conversation in which no other such text occurs later: several of them lead an agent through its tools.
+    All other requests get one of the answers without `last`, chosen by the prompt. ConfigError names the
+    line.
     """
     by_prompt: dict[Tokens, Tokens] = {}
     by_last: dict[str, Tokens] = {}
@@ -112,7 +113,7 @@ def from_file(path: str, spelling: Spelling, seed: int = 0) -> Answers:
 
 @dataclass(frozen=True, slots=True)
 class CannedAnswer:
-    """A line of a file of answers."""
+    """Line of a file of answers."""
 
     answer: str
     prompt: str | None
@@ -140,10 +141,10 @@ def _row(line: str, where: str) -> CannedAnswer:
     except ValueError as error:
         raise ConfigError(f"{where} is not JSON ({error}): write {EXAMPLE}") from None
     if not isinstance(row, dict):
-        raise ConfigError(f"{where} is no object: write {EXAMPLE}")
+        raise ConfigError(f"{where} is not an object: write {EXAMPLE}")
     answer, prompt, last = row.get("answer"), row.get("prompt"), row.get("last")
     if not isinstance(answer, str) or not answer:
-        raise ConfigError(f"{where}: answer is {answer!r}, and must be a text that is not empty")
+        raise ConfigError(f"{where}: answer is {answer!r}, and must be a non-empty text")
     if prompt is not None and not isinstance(prompt, str):
         raise ConfigError(f"{where}: prompt is {prompt!r}, and must be a text")
     if last is not None and (not isinstance(last, str) or not last or prompt is not None):
@@ -163,7 +164,7 @@ def picked(answers: Sequence[Tokens], seed: int) -> Choose:
 
 
 def prompt_of(admission: Admission) -> Tokens:
-    """The request's prompt, without what it has said itself before a preemption."""
+    """Return the request's prompt, without tokens generated before a preemption."""
     return (admission.token_ids or ())[: admission.num_prompt_tokens]
 
 

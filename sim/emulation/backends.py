@@ -1,4 +1,4 @@
-"""The backends of emulated replicas: the cost model's pace, answers, made-up log probabilities, faults."""
+"""Backends of emulated replicas: the cost model's timing, answers, synthetic log probabilities, faults."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -24,18 +24,18 @@ from sundog.sim.speculated import AcceptanceModel, Speculated
 
 
 class EmulatedBlockTables(Actor[Heard]):
-    """A listener that follows the blocks of the requests that are expected, and of no others."""
+    """Listener that tracks the blocks of expected requests only."""
 
     def __init__(self) -> None:
         super().__init__("block-tables")
         self._tables: dict[str, list[int]] = {}
 
     def follow(self, request_id: str) -> None:
-        """Remember the blocks of a request that is about to be submitted."""
+        """Store the block table of a request that is about to be submitted."""
         self._tables[request_id] = []
 
     def take(self, request_id: str) -> list[int]:
-        """The blocks that it held last, which are forgotten."""
+        """Remove and return the blocks that the request held last."""
         return self._tables.pop(request_id, [])
 
     def handle(self, message: Heard) -> None:
@@ -53,11 +53,11 @@ F = TypeVar("F")
 
 
 class EngineKilled(Exception):
-    """An engine crashed because it was told to."""
+    """Crash of an engine by an injected fault."""
 
 
 class Injections(Generic[F]):
-    """Draws for each request in the order of arrival, and kills engines."""
+    """Samples faults for each request in the order of arrival, and kills engines."""
 
     def __init__(self, faults: Sequence[tuple[F, float]], seed: int) -> None:
         self._faults, self._seed = faults, seed
@@ -65,7 +65,7 @@ class Injections(Generic[F]):
         self._shall_die = False
 
     def next(self) -> F | None:
-        """Return the fault of the next request: the first that is drawn, by its own rate."""
+        """Return the fault of the next request, if any: the first that is sampled at its own rate."""
         number, self._number = self._number, self._number + 1
         for index, (fault, rate) in enumerate(self._faults):
             digest = hashlib.blake2b(f"{self._seed}:{number}:{index}".encode(), digest_size=8).digest()
@@ -74,23 +74,23 @@ class Injections(Generic[F]):
         return None
 
     def kill(self) -> None:
-        """Let an engine crash in its next step."""
+        """Make an engine crash in its next step."""
         self._shall_die = True
 
     def check(self) -> None:
-        """An engine is about to do a step; raises EngineKilled if it is to crash."""
+        """Raise EngineKilled before an engine's step if it is to crash."""
         if self._shall_die:
             self._shall_die = False
-            raise EngineKilled("its end was injected")
+            raise EngineKilled("its failure was injected")
 
 
 HALF = log(0.5)
 
 
 class MadeUpLogprobs(TokenSource):
-    """A TokenSource that gives the named tokens of another, with log probabilities where they are wanted.
+    """TokenSource that adds log probabilities, if requested, to the tokens of another source.
 
-    O(requests that want some) a step.
+    O(such requests) a step.
     """
 
     __slots__ = ("_due", "_prompts", "_source", "_vocab_size", "_wanted")
@@ -100,11 +100,11 @@ class MadeUpLogprobs(TokenSource):
         self._vocab_size = vocab_size
         self._wanted: dict[str, tuple[int, ...] | int] = {}
         self._prompts: dict[str, Admission] = {}
-        """The requests that want their prompt's log probabilities, until the prompt is computed."""
+        """Requests for prompt log probabilities, until the prompt is computed."""
         self._due: list[Admission] = []
 
     def begin(self, batch: Batch) -> int:
-        """Note which requests want log probabilities."""
+        """Record which requests want log probabilities."""
         if self._wanted or self._prompts:
             for request_id in (*batch.finished, *batch.preempted):
                 self._wanted.pop(request_id, None)
@@ -121,7 +121,7 @@ class MadeUpLogprobs(TokenSource):
         return self._source.begin(batch)
 
     def sample(self, num_steps: int) -> SampledSteps:
-        """The other's tokens, and what is wanted beside them."""
+        """Return the other source's tokens, with the requested log probabilities."""
         sampled, wanted = self._source.sample(num_steps), self._wanted
         if not (wanted or self._due):
             return sampled
@@ -162,9 +162,9 @@ def emulated_backends(
     speculation: SpeculativeConfig | None = None,
     before_step: Callable[[], None] = lambda: None,
 ) -> Callable[[int], CostBackend | PipelinedBackend | RankBackend]:
-    """Return the maker of a replica's backend, which has the pace of `cost` and tells `lag` of its own.
+    """Return the maker of a replica's backend, which follows `cost` in time and records its `lag`.
 
-    What `before_step` raises crashes the engine, and with it those that go in step with it.
+    What `before_step` raises crashes the engine, and with it those in step with it.
     """
     drafts = None if speculation is None else AcceptanceModel.of(speculation, seed)
 

@@ -1,6 +1,6 @@
-"""The pace of a GPU that is not there, on a clock that does not wait.
+"""Timing of an absent GPU, on a clock that does not wait.
 
-Where the host is late, later steps catch up, and what cannot be caught up is counted.
+If the host is late, later steps catch up; lateness that cannot be caught up is counted.
 """
 
 import logging
@@ -16,28 +16,29 @@ from sundog.sim.cost.work import CostModel, StepWork
 log = logging.getLogger("sundog.emulation")
 
 CATCH_UP_S = 0.05
-"""The server's seconds by which a step may begin before now, to make up for the host's time."""
+"""Seconds of the server's clock by which a step may begin in the past, to make up for the host's time."""
 EARLY_S = 0.0005
-"""The seconds by which a timer is set sooner: epoll rounds up to whole milliseconds, by half of one."""
+"""Seconds by which timers are set earlier: epoll rounds up to whole milliseconds, by half of one on
+average.
+"""
 SAY_EVERY_S = 10.0
 WORTH_SAYING = 0.01
-"""The part of the time that steps may lose before the log has a line."""
+"""Share of the time that must be lost before a line is logged."""
 
 
 @dataclass(slots=True)
 class Told:
-    """The state when the log was last written."""
+    """Time of the last log line, and the lateness that had been lost by then."""
 
     time_s: float = field(default_factory=trio.current_time)
     lost_s: float = 0.0
 
 
 class LivePace(Pace):
-    """A Pace for the wall clock, or for one that runs `time_scale` times as fast.
+    """Pace for real time, or for a clock that runs `time_scale` times as fast.
 
-    Steps that follow each other begin when the one before ended by the model, up to CATCH_UP_S before now;
-    none ends before now. What a step begins later than that is lost, and in `lag`. What `before_step` raises
-    crashes the engine.
+    A step begins at the modelled end of the previous one, up to CATCH_UP_S in the past; none ends in the
+    past. Lateness beyond that is lost, and recorded in `lag`. What `before_step` raises crashes the engine.
     """
 
     def __init__(
@@ -54,13 +55,15 @@ class LivePace(Pace):
     def end_times_s(
         self, work: StepWork, num_steps: int, now_s: float, continues: bool = False
     ) -> tuple[float, ...]:
-        """The end of the one step that an emulated server does at a time."""
-        assert num_steps == 1, "who reads a stream wants its tokens one by one"
+        """Return the end of the single step: an emulated server does one at a time."""
+        assert num_steps == 1, "a streamed answer needs its tokens one by one"
         start = max(self.planned_tick(now_s, continues), self._end_tick)
         return (max(to_s(start + to_ticks(self.cost.step_s(work))), now_s),)
 
     def planned_tick(self, now_s: float, continues: bool) -> float:
-        """Return when the last step ended, if there was work all the time; a delay beyond repair is lost."""
+        """Return when the last step ended if the engine has had work since; lateness beyond CATCH_UP_S is
+        dropped.
+        """
         self._before_step()
         now = instant(now_s)
         if not continues or self._end_tick >= now:
@@ -70,7 +73,7 @@ class LivePace(Pace):
         return start
 
     def done(self, end_s: float) -> None:
-        """A step that should have ended at `end_s` ends now."""
+        """Record that a step due at `end_s` ends now."""
         self._end_tick = instant(end_s)
         now_s = trio.current_time()
         self._lag.late_s[self._replica] = max(now_s - end_s, 0.0)
@@ -87,8 +90,8 @@ class LivePace(Pace):
             left = passed_s - lost
             slower = f"{passed_s / left:.2f} times as long as" if left > 0 else "many times longer than"
             log.warning(
-                "engine %d cannot keep the pace: in the last %.0f s its steps took %s the model says; give"
-                " this machine less load, or more time with --time-scale %.2g",
+                "engine %d cannot keep the pace: in the last %.0f s its steps took %s the model says;"
+                " this machine is too slow: lower the load, or use --time-scale %.2g",
                 self._replica,
                 passed_s,
                 slower,

@@ -1,4 +1,4 @@
-"""The tokens of each emulated request, one after another, whatever is preempted on the way."""
+"""Token scripts of emulated requests, independent of preemptions."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from sundog.sim.emulation.answers import Answers
 
 
 class Scripts:
-    """The tokens that each request will say, kept while it is unfinished."""
+    """Tokens that each request will produce, kept while it is unfinished."""
 
     __slots__ = ("_answers", "_eos_token_id", "_said", "_scripts")
 
@@ -18,51 +18,52 @@ class Scripts:
         self._said: dict[str, list[int]] = {}
 
     def begin(self, batch: Batch) -> None:
-        """Write the scripts of requests that are new."""
+        """Make the scripts of new requests."""
         for admission in batch.admitted:
             if admission.request_id not in self._scripts:
                 self._scripts[admission.request_id] = self._answers.script(admission, self._eos_token_id)
                 self._said[admission.request_id] = []
 
     def length(self, request_id: str) -> int | None:
-        """Return None: the scheduler sees the end token itself."""
+        """Return None: the scheduler detects the end token itself."""
         return None
 
     def token(self, request_id: str, index: int) -> int:
-        """The request's token of this number; told again after a preemption."""
+        """Return token number `index` of the answer; the same one again after a preemption."""
         said = self._said[request_id]
         while len(said) <= index:
             said.append(next(self._scripts[request_id]))
         return said[index]
 
     def forget(self, request_id: str) -> None:
-        """Forget a request that is over."""
+        """Drop a request that ended."""
         self._scripts.pop(request_id, None)
         self._said.pop(request_id, None)
 
 
 class NamedTokens(TokenSource):
-    """Names a token for each request that samples, by its number in the answer: `token(request_id, index)`.
+    """Base of sources that return a token for each sampling request, by its index in the answer:
+    `token(request_id, index)`.
 
-    A request resumed after a preemption goes on where it was. O(decoding requests) a step.
+    A request resumed after a preemption continues where it was. O(decoding requests) a step.
     """
 
     __slots__ = ("_decoding", "_idle", "_joining", "_prefilling")
 
     def __init__(self) -> None:
         self._prefilling: dict[str, int] = {}
-        """The number of tokens said so far by each request that prefills."""
+        """Number of tokens produced so far by each request that prefills."""
         self._decoding: dict[str, int] = {}
-        """The number of the next token of each request that decodes."""
+        """Index of the next token of each request that decodes."""
         self._joining: list[str] = []
         self._idle: frozenset[str] = frozenset()
 
     def token(self, request_id: str, index: int) -> int:
-        """Return the request's token of this number."""
+        """Return the request's token of this index."""
         raise NotImplementedError
 
     def begin(self, batch: Batch) -> int:
-        """Fold the diff in; one step at a time, so that every token is named."""
+        """Apply the batch; return 1: every batch is one step, so that every token gets an index."""
         for request_id in (*batch.finished, *batch.preempted):
             self._decoding.pop(request_id, None)
             self._prefilling.pop(request_id, None)
@@ -86,9 +87,9 @@ class NamedTokens(TokenSource):
 
 
 class Scripted(NamedTokens):
-    """Names the tokens of each request's script.
+    """Source of the tokens of each request's script.
 
-    A `source` that names tokens by the same scripts, as one with drafts does, samples in its place.
+    A `source` with the same scripts, such as one with drafts, samples instead.
     """
 
     __slots__ = ("_scripts", "_source")

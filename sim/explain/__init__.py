@@ -1,7 +1,7 @@
 """`sundog explain`: why requests waited, which were preempted for which, and what that cost.
 
-It reads what a run left behind, `journal.jsonl.gz` of any world, and folds it into a history of each
-request; nothing is simulated again.
+It reads a run's `journal.jsonl.gz`, of any world, and folds it into a history of each request; nothing is
+simulated again.
 
     journal_reader.py  lines of a journal -> header, arrivals, steps
     history.py         arrivals, steps    -> a history per request, a queue per replica

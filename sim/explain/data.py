@@ -1,4 +1,4 @@
-"""The contents of the pages as data for programs: times in seconds, nothing left out."""
+"""Explanations as JSON for programs: times in seconds, complete."""
 
 from dataclasses import asdict
 from typing import Any

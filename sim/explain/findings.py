@@ -1,4 +1,4 @@
-"""The findings of a whole run: the worst waits with their causes, preemptions, and what would help."""
+"""Findings of a whole run: the worst waits with their causes, preemptions, and suggestions."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -7,18 +7,18 @@ from typing import NamedTuple
 
 from sundog.actors.core.acceptance import Acceptance
 from sundog.sim.explain.history import History, RecordedQueue, RequestHistory, Wait
-from sundog.sim.explain.phases import UNDER_WAY, UNKNOWN, Passing, passings, wait_phases
+from sundog.sim.explain.phases import FRONT_END, UNDER_WAY, UNKNOWN, Passing, passings, wait_phases
 
 
 @dataclass(slots=True)
 class CauseClock:
-    """Seconds per reason that a queue has seen, at any output."""
+    """Seconds of each cause of waiting in a queue, between any two of its outputs."""
 
     queue: RecordedQueue
     seconds: dict[str, list[float]] = field(init=False)
-    """The seconds before each segment, by reason."""
+    """Seconds by cause before each segment."""
     turns: dict[str, list[int]] = field(init=False)
-    """The segments, by request, in which it was next and lacked something."""
+    """Segments in which each request was next in the queue and lacked something."""
 
     def __post_init__(self) -> None:
         queue = self.queue
@@ -34,7 +34,7 @@ class CauseClock:
                 self.turns[segment.head].append(number)
 
     def between(self, wait: Wait) -> dict[str, float]:
-        """The wait's seconds by reason, while steps refused it; the rest passed in a step under way."""
+        """Return the seconds of a wait by cause. The rest of the wait passed while a step was in flight."""
         if wait.first >= wait.stop:
             return {}
         assert wait.end_s is not None
@@ -47,7 +47,7 @@ class CauseClock:
         }
 
     def own_turn_s(self, name: str, wait: Wait) -> float:
-        """Seconds of the wait in which the request itself was next."""
+        """Return the seconds of the wait in which the request itself was next."""
         if wait.first >= wait.stop:
             return 0.0
         assert wait.end_s is not None
@@ -65,7 +65,7 @@ class CauseClock:
 
 @dataclass(slots=True)
 class Causes:
-    """Waiting of a whole run: seconds by cause, of the requests first in their queue."""
+    """Waiting of a whole run, in seconds: by cause, and by the request that was next in the queue."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     num_requests: Counter[str] = field(default_factory=Counter)
@@ -77,7 +77,7 @@ class Causes:
 
     @property
     def ordered(self) -> list[tuple[str, float]]:
-        """The causes with their seconds, the greatest first."""
+        """Causes with their seconds, the largest first."""
         return sorted(self.seconds.items(), key=lambda item: (-item[1], item[0]))
 
 
@@ -108,14 +108,17 @@ def _wait(clocks: dict[int, CauseClock], request: RequestHistory, wait: Wait) ->
     clock = clocks[request.replica]
     by_reason = clock.between(wait)
     considered_s = wait.end_s if not by_reason else clock.queue.starts_s[wait.first]
-    before_s = considered_s - wait.start_s
+    reached_s = wait.start_s if wait.reached_s is None else wait.reached_s
+    if reached_s > wait.start_s:
+        by_reason[FRONT_END] = reached_s - wait.start_s
+    before_s = considered_s - reached_s
     if before_s > 0:
         by_reason[UNDER_WAY] = by_reason.get(UNDER_WAY, 0.0) + before_s
     return by_reason
 
 
 class WorstWait(NamedTuple):
-    """A wait with its seconds by reason, and the request that was longest in front of it."""
+    """Wait with its seconds by cause, and the request that was longest in front of it."""
 
     request: RequestHistory
     wait: Wait
@@ -124,12 +127,12 @@ class WorstWait(NamedTuple):
     longest_head: str | None
     longest_head_s: float
     passed_by: list[Passing]
-    """Later requests that the policy let go first."""
+    """Later requests that the policy admitted first."""
 
 
 @dataclass(slots=True)
 class Preemptions:
-    """Counts of which requests lost blocks to which, and what that cost in tokens."""
+    """Counts of preempted requests and their beneficiaries, and the cost in tokens."""
 
     num: int
     victims: Counter[str]
@@ -138,23 +141,23 @@ class Preemptions:
     recomputed_tokens: int
     rehit_tokens: int
     computed_tokens: int
-    """All tokens that the run computed."""
+    """Number of all tokens that the run computed."""
 
 
 UNANSWERED = {"refused": "refused", "abort": "given up", "error": "failed"}
-"""Reasons of ends without an answer, and what they say of a request."""
+"""Reasons of ends without an answer, in words."""
 
 
 @dataclass(slots=True)
 class Findings:
-    """The run as a whole; times in the record's unit."""
+    """Findings of a whole run; times in the record's unit."""
 
     num_requests: int
     num_unfinished: int
     unanswered: Counter[str]
-    """Requests that ended without an answer, by the reason: `abort`, `error`, `refused`."""
+    """Number of requests without an answer, by reason: `abort`, `error`, `refused`."""
     refusals: Counter[str]
-    """Requests that the policy refused, by its reason."""
+    """Number of requests that the policy refused, by its reason."""
     num_steps: int
     spent_s: float
     causes: Causes
@@ -162,11 +165,11 @@ class Findings:
     preemptions: Preemptions
     suggestions: list[str]
     drafts: Acceptance
-    """The verified and accepted drafts of all requests together."""
+    """Verified and accepted drafts of all requests."""
 
 
 def findings(history: History, top: int) -> Findings:
-    """Everything that `sundog explain` says of a run, with the `top` longest waits."""
+    """Return everything that `sundog explain` reports of a run, with the `top` longest waits."""
     requests = history.requests.values()
     found = causes(history)
     preemptions = _preemptions(history)
@@ -208,7 +211,7 @@ def _worst(history: History, top: int) -> list[WorstWait]:
 
 
 def first_wait(history: History, request_id: str) -> WorstWait | None:
-    """A request's wait before it first ran; None if it did not wait, or never ran."""
+    """Return a request's wait before it first ran; None if it did not wait, or never ran."""
     request = history.requests.get(request_id)
     wait = request.waits[0] if request is not None and request.waits else None
     if request is None or wait is None or wait.end_s is None or wait.end_s <= wait.start_s:
@@ -268,13 +271,13 @@ def _preemptions(history: History) -> Preemptions:
 
 NOTHING = "Nothing to improve"
 SHARE_WORTH_A_WORD = 0.2
-"""The share of waiting time by one cause that is worth a word."""
+"""Share of waiting time from which a cause is mentioned."""
 WASTE_WORTH_A_WORD = 0.02
-"""The share of computed tokens that were computed before that is worth a word."""
+"""Share of recomputed tokens from which it is mentioned."""
 
 
 def suggestions(history: History, found: Causes, preemptions: Preemptions, spent_s: float) -> list[str]:
-    """Suggest what would help, as far as the numbers say."""
+    """Return suggestions that the numbers support."""
     header, said = history.header, []
     total_s = found.total_s
     shares = {reason: s / total_s for reason, s in found.ordered} if total_s else {}
@@ -295,9 +298,10 @@ def suggestions(history: History, found: Causes, preemptions: Preemptions, spent
 
 
 def beside_losses(suggested: Sequence[str], lost: Mapping[str, int]) -> list[str]:
-    """The suggestions where requests got no answer: that the others hardly waited is no praise.
+    """Return the suggestions for a run with unanswered requests, in which short waits of the others are no
+    success.
 
-    `lost` counts them by what befell them: refused, given up, failed.
+    `lost` counts the unanswered requests by reason: refused, given up, failed.
     """
     counts = [
         f"{count:,} were {what}" if what != "failed" else f"{count:,} failed" for what, count in lost.items()
@@ -332,6 +336,11 @@ def _advice(history: History, reason: str, share: float) -> list[str]:
             return [
                 f"{share:.0%} of waiting time passed in steps that preempted a request, in which"
                 " none is admitted: blocks run out while requests grow."
+            ]
+        case _ if reason == FRONT_END:
+            return [
+                f"{share:.0%} of waiting time was for an API process, which takes one request after another:"
+                " more of them help (vLLM's --api-server-count; --front-cost processes=N here)."
             ]
         case _ if reason == UNDER_WAY:
             return [

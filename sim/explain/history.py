@@ -1,4 +1,4 @@
-"""Folding a recorded run: a history per request, and per replica what kept its queue waiting.
+"""Folding of a recorded run: a history per request, and per replica the causes of waiting.
 
 A request's history alternates between waits in the queue and spans of running; each ends where the next
 begins. O(what changed) per step, by the counting rules of `sim/record/recorder.py`. Outputs are numbered per
@@ -29,27 +29,29 @@ from sundog.sim.record.journal_rows import (
 
 @dataclass(slots=True)
 class Wait:
-    """A wait in the queue from `start_s` to `end_s`.
+    """Wait in the queue from `start_s` to `end_s`.
 
-    `first` is the first output of the replica whose step began with the request in the queue,
-    `stop` the one that admitted it (or comes after the last that did not). `turn` is how many the
-    replica had admitted before, None if it was not admitted.
+    The steps of the replica's outputs from `first` up to, not including, `stop` began with the request in the
+    queue; output `stop` admitted it, if it was admitted. `turn` is then the number of earlier admissions of
+    the replica, else None.
     """
 
     num_tokens: int
-    """Tokens it had to compute to run, hits aside."""
+    """Tokens it had to compute to run, without prefix hits."""
     start_s: float
     end_s: float | None = None
     first: int = 0
     stop: int = 0
     turn: int | None = None
+    reached_s: float | None = None
+    """Time at which the request left the API processes of a simulated server."""
 
 
 @dataclass(slots=True)
 class RunningSpan:
-    """A span of running from `start_s` to `end_s`: the request catches up, then gets one token a step.
+    """Running period from `start_s` to `end_s`: the request computes its known tokens, then one token a step.
 
-    `start_step` counts the replica's steps. `most_tokens` is how far any span before it had come.
+    `start_step` counts the replica's steps. `most_tokens` is the most known tokens in any earlier period.
     """
 
     start_s: float
@@ -68,17 +70,17 @@ class RunningSpan:
 
     @property
     def rehit_tokens(self) -> int:
-        """Tokens computed in an earlier span, and found in the prefix cache."""
+        """Tokens computed in an earlier span and found in the prefix cache."""
         return min(self.most_tokens, self.admitted.num_hit_tokens)
 
     @property
     def recomputed_tokens(self) -> int:
-        """Tokens computed in an earlier span, and again in this one."""
+        """Tokens computed in an earlier span and again in this one."""
         again = min(self.most_tokens, self.num_computed_tokens) - self.admitted.num_hit_tokens
         return max(again, 0)
 
     def close_range(self, stop: int) -> None:
-        """End the steps that gave it a token each before step `stop`."""
+        """End the current range of steps with a token each before step `stop`."""
         start, self.range_start = self.range_start, None
         if start is not None and stop >= start:
             # The first token of a range comes with its chunk; each later one computes one more.
@@ -88,7 +90,7 @@ class RunningSpan:
 
 @dataclass(slots=True)
 class RequestHistory:
-    """The waits and spans of one request; `replica` is None until a replica names it."""
+    """Waits and spans of one request; `replica` is None until one is known."""
 
     arrival: Arrival
     waits: list[Wait]
@@ -98,11 +100,11 @@ class RequestHistory:
     end_s: float | None = None
     reason: str | None = None
     ranks: list[tuple[int, Rank]] = field(default_factory=list)
-    """The ranks that it had, each from an output of its replica on, as far as they are known."""
+    """Known ranks of the request, each from an output of its replica on."""
     refusal: str | None = None
-    """The reason why the policy refused it, if it did."""
+    """Reason why the policy refused it, if it did."""
     drafts: Acceptance = field(default_factory=Acceptance)
-    """The verified and accepted drafts of the request."""
+    """Verified and accepted drafts of the request."""
 
     @property
     def request_id(self) -> str:
@@ -124,10 +126,10 @@ class RequestHistory:
 
 @dataclass(slots=True)
 class Segment:
-    """Steps in a row in which the same request was next in the queue and lacked the same.
+    """Consecutive steps in which the same request was next in the queue and lacked the same thing.
 
-    `head` None: no request was refused. `free_blocks` and `num_running` are as of its first step, once
-    it was planned.
+    `head` is None if no request had to wait. `free_blocks` and `num_running` are those of the first step,
+    after planning.
     """
 
     first: int
@@ -140,28 +142,28 @@ class Segment:
 
 @dataclass(slots=True)
 class RecordedQueue:
-    """The queue of one replica: when outputs began, and what kept requests waiting."""
+    """Queue of one replica: when outputs began, and what kept requests waiting."""
 
     starts_s: "array[float]" = field(default_factory=lambda: array("d"))
     first_steps: "array[int]" = field(default_factory=lambda: array("q"))
     free_blocks: "array[int]" = field(default_factory=lambda: array("q"))
-    """The blocks that were free once the step, or the last step of a run, was over."""
+    """Free blocks at the end of the step, or of the last step of a run."""
     num_steps: int = 0
     last_end_s: float = 0.0
     num_running: int = 0
     segments: list[Segment] = field(default_factory=list)
     admissions: "array[int]" = field(default_factory=lambda: array("q"))
-    """The output of each admission, in order."""
+    """Number of the output with which each request was admitted, in order of admission."""
     admitted: list[str] = field(default_factory=list)
-    """The request of each admission."""
+    """Id of each admitted request, in the same order."""
     num_computed_tokens: int = 0
 
     def steps_before(self, output: int) -> int:
-        """Count the steps before an output, or all of them if it is past the last."""
+        """Return the number of steps before an output, or of all if it is past the last."""
         return self.first_steps[output] if output < len(self.first_steps) else self.num_steps
 
     def segment_at(self, output: int) -> int:
-        """The number of the segment that an output belongs to."""
+        """Return the number of the segment of an output."""
         return bisect_right(self.segments, output, key=lambda segment: segment.first) - 1
 
     def segment_end_s(self, number: int) -> float:
@@ -170,7 +172,9 @@ class RecordedQueue:
         return self.last_end_s
 
     def admitted_first(self, wait: Wait) -> int | None:
-        """Count the requests admitted while another waited, None if that one was never admitted."""
+        """Return the number of requests admitted while another waited, None if that one was never
+        admitted.
+        """
         return None if wait.turn is None else wait.turn - bisect_left(self.admissions, wait.first)
 
 
@@ -179,7 +183,7 @@ class HistoryError(ValueError):
 
 
 class History:
-    """The run so far; feed it every record, then `end` it."""
+    """History of the run so far; `observe` every record, then `end` it."""
 
     def __init__(self, header: Header) -> None:
         self.header = header
@@ -189,7 +193,7 @@ class History:
         self.cut_off = False
 
     def observe(self, record: Record) -> None:
-        """Take in one record; raises HistoryError if it cannot follow the ones before."""
+        """Add one record; raises HistoryError if it cannot follow the earlier ones."""
         if isinstance(record, Arrival):
             self._arrive(record)
         elif isinstance(record, Lost):
@@ -201,11 +205,11 @@ class History:
 
     @property
     def until_s(self) -> float:
-        """The end of the last step."""
+        """End of the last step, in seconds."""
         return max((queue.last_end_s for queue in self.queues.values()), default=0.0)
 
     def end(self) -> None:
-        """The record is over: what is under way ends with it, and keeps `reason` None."""
+        """Finish the record: unfinished requests end with it and have `reason` None."""
         last_s = self.until_s
         for request in self.requests.values():
             if request.replica is None and len(self.queues) == 1:
@@ -259,6 +263,7 @@ class History:
         for name, rank in step.ranks:
             if (ranked := self.requests.get(name)) is not None:
                 ranked.ranks.append((index, rank))
+        self._reach(step)
         entering = {admitted.request_id for admitted in step.admitted} if step.preempted else ()
         for preempted in step.preempted:
             if preempted.for_request in entering:
@@ -278,6 +283,11 @@ class History:
         queue.last_end_s = step.ends_s[-1] if step.ends_s else step.start_s
         for ended in step.ended:
             self._finish(ended, step, queue, index)
+
+    def _reach(self, step: JournalStep) -> None:
+        for name, reached_s in step.reached_s:
+            if (known := self.requests.get(name)) is not None:
+                known.waits[-1].reached_s = reached_s
 
     def _preempt(self, preempted: Preempted, step: JournalStep, queue: RecordedQueue, index: int) -> None:
         if (request := self._running(preempted.request_id, "preempts")) is None:
@@ -387,7 +397,7 @@ class History:
         return request
 
     def _running(self, name: str, does: str) -> RequestHistory | None:
-        """The history of a request that runs; None if it has ended.
+        """Return the history of a running request; None if it has ended.
 
         Under async scheduling the next step has been planned when the end of a request is known.
         """
@@ -402,5 +412,6 @@ class History:
         if request.replica is None:
             request.replica = replica
             wait = request.waits[0]
-            wait.first = bisect_left(self.queues[replica].starts_s, wait.start_s)
+            reached_s = wait.start_s if wait.reached_s is None else wait.reached_s
+            wait.first = bisect_left(self.queues[replica].starts_s, reached_s)
             wait.stop = max(wait.stop, wait.first)

@@ -1,8 +1,8 @@
-"""A recorded run at some of its instants: what a server's Metrics would know then, for the live page.
+"""Snapshots of a recorded run in the form of a server's Metrics, for the live page.
 
-A journal keeps the instants at which a request's state changed, not each of its tokens: between them tokens
-are counted as if they had come evenly. It keeps no block ids: blocks are laid out by request. What the live
-page forecasts of a waiting request is known here: it is what came.
+A journal has the times at which a request's state changed, not those of each token: between them tokens are
+counted as if evenly spaced. It has no block ids: blocks are laid out by request. The live page's forecast of
+a waiting request is replaced by its actual first token.
 """
 
 from bisect import bisect_right
@@ -23,7 +23,7 @@ Json = dict[str, object]
 
 
 def span_at(request: RequestHistory, time_s: float) -> RunningSpan | None:
-    """Return its span of running at an instant, None while it waits."""
+    """Return its span of running at a time, None while it waits."""
     for span in request.spans:
         if span.start_s <= time_s and (span.end_s is None or time_s < span.end_s):
             return span
@@ -31,21 +31,21 @@ def span_at(request: RequestHistory, time_s: float) -> RunningSpan | None:
 
 
 def turn_s(request: RequestHistory, time_s: float) -> float:
-    """Find when a request will run next; 0 of one that runs."""
+    """Return when a request runs next; 0 for a running one."""
     if span_at(request, time_s) is not None:
         return 0.0
     return min((span.start_s for span in request.spans if span.start_s > time_s), default=float("inf"))
 
 
 def part(start_s: float, end_s: float, time_s: float) -> float:
-    """Give the share of a span that has passed, from 0 to 1."""
+    """Return the share of a time span that has passed, from 0 to 1."""
     if end_s <= start_s:
         return float(time_s >= end_s)
     return min(max(time_s - start_s, 0.0) / (end_s - start_s), 1.0)
 
 
 def measured_at(request: RequestHistory, time_s: float) -> Measured:
-    """The request as it would have been measured up to an instant, without its blocks."""
+    """Return the measurements of a request up to a time, without its blocks."""
     arrival = request.arrival
     of = Measured(
         Submit(
@@ -76,7 +76,7 @@ def measured_at(request: RequestHistory, time_s: float) -> Measured:
 
 
 def added_by(request: Measured) -> dict[str, int]:
-    """Count what a request adds to the totals of its engine, by their names."""
+    """Return what a request adds to the totals of its engine, by name."""
     is_begun = request.first_s is not None
     return {
         "num_generation_tokens": request.num_tokens,
@@ -87,7 +87,7 @@ def added_by(request: Measured) -> dict[str, int]:
 
 
 class Instants:
-    """Walks once through a history; ask for instants in their order."""
+    """Single pass through a history; request snapshots in ascending order."""
 
     def __init__(self, history: History) -> None:
         numbers = range(max(history.queues, default=0) + 1)
@@ -97,13 +97,13 @@ class Instants:
             engine.num_blocks = (history.header.num_blocks or 1) - 1
             engine.block_size = history.header.block_size or 1
         self._over = [Counter[str]() for _ in self._queues]
-        """The totals of requests that have ended, by engine."""
+        """Totals of requests that have ended, by engine."""
         self._to_come = deque(sorted(history.requests.values(), key=lambda each: each.arrival.time_s))
         self._active: dict[str, RequestHistory] = {}
         self._last_s = 0.0
 
     def at(self, time_s: float) -> Json:
-        """The run at an instant."""
+        """Return the snapshot at a time."""
         metrics = self._metrics
         for replica in {each.replica or 0 for each in self._moved_to(time_s)}:
             metrics.engines[replica].busy_s += time_s - self._last_s
@@ -171,17 +171,17 @@ class Instants:
 
 
 def output_at(queue: RecordedQueue, time_s: float) -> int:
-    """The output that was under way at an instant."""
+    """Return the output in progress at a time."""
     return max(bisect_right(queue.starts_s, time_s) - 1, 0)
 
 
 def laid_out(
     running: Sequence[Measured], replica: int, engine: EngineTotals
 ) -> Iterator[tuple[int, int, int]]:
-    """Blocks side by side: (first block, how many, holder), an index into `running`, or -1 for the rest.
+    """Return blocks side by side: (first block, count, holder), an index into `running`, or -1 for the rest.
 
-    Where there are blocks for all that requests hold, each block has one holder, and those taken ahead are
-    spread evenly. Where there are fewer, some are held by several: then each has what it computed itself.
+    If there are enough blocks for all requests, each block has one holder, and those allocated ahead are
+    spread evenly. Otherwise some have several holders: then each request shows only what it computed itself.
     """
     num_held = engine.num_blocks - engine.num_free_blocks
     own = [number for number, each in enumerate(running) if (each.replica or 0) == replica]

@@ -1,7 +1,7 @@
-"""Reading a recorded run: lines of a journal become a header, arrivals and steps.
+"""Reader of a recorded run: lines of a journal become a header, arrivals and steps.
 
-Input is refused, never repaired: a malformed line is an error that names file, line and reason.
-A file that breaks off, because its run is still going on or was killed, is read up to there.
+Input is refused, never repaired: a malformed line is an error that names file, line and reason. A file that
+breaks off, because its run is still going on or was killed, is read up to there.
 """
 
 import math
@@ -34,7 +34,7 @@ Record = Arrival | JournalStep | Lost | Chosen
 
 
 def find_record(path: Path) -> Path:
-    """The file to read: `path` itself, or the journal in it, the latest of a server.
+    """Return the file to read: `path` itself, or the journal in it, the latest of a server.
 
     Raises JournalError if there is none.
     """
@@ -58,13 +58,13 @@ def find_record(path: Path) -> Path:
 
 
 def messages_beside(record: Path) -> Path | None:
-    """The file of messages of the run that a journal is of, None if there is none."""
+    """Return the file of messages that belongs to a journal, None if there is none."""
     path = record.with_name(record.name.replace("journal", "messages", 1))
     return path if path != record and path.is_file() else None
 
 
 def journal_header(row: Row, lines: JsonLines) -> Header:
-    """The first line of a journal."""
+    """Parse the first line of a journal."""
     if row["journal"] != VERSION:
         raise lines.error(f"journal version {row['journal']!r}: this program reads {VERSION}")
     known = {field.name for field in fields(Header)}
@@ -77,14 +77,14 @@ def journal_header(row: Row, lines: JsonLines) -> Header:
 
 
 def check_run(record: Path, header: Header) -> None:
-    """The journal in a run's folder is of that run; raises RunError."""
+    """Raise RunError unless the journal in a run's folder belongs to that run."""
     if record.name == JOURNAL and (record.parent / SUMMARY).is_file():
         summary_id = open_run(record.parent).run_id
         check_same_run(record.parent / SUMMARY, summary_id, record, header.run)
 
 
 def journal_records(lines: JsonLines, rows: Iterator[Row]) -> Iterator[Record]:
-    """The arrivals and steps of the lines after the header."""
+    """Yield the arrivals and steps of the lines after the header."""
     for row in rows:
         if BROKEN_OFF in row:
             lines.cut_off = True
@@ -139,7 +139,7 @@ def _lost(row: Row) -> Lost:
 
 
 READERS: dict[str, Callable[[Row], Record]] = {"submit": _arrival, "lost": _lost, "routed": _chosen}
-"""Lines that are no steps, by a key that only they have."""
+"""Functions that read lines other than steps, by a key that only such lines have."""
 
 
 def _lack(value: Any) -> Lack:
@@ -165,6 +165,9 @@ def _step(row: Row) -> JournalStep:
         why = refused.get(_text(name))
         return JournalEnd(name, _text(reason), _count(num_tokens), None if why is None else _text(why))
 
+    reached = row.get("reached", {})
+    if type(reached) is not dict:
+        raise ValueError(f"{reached!r} is no object")
     return JournalStep(
         step=_count(row["step"]),
         start_s=start_s,
@@ -181,6 +184,7 @@ def _step(row: Row) -> JournalStep:
         ranks=_each(row, "ranks", 2, lambda name, rank: (_text(name), _rank(rank))),
         drafts=_drafts(row),
         num_free_blocks_planned=None if planned_free is None else _count(planned_free),
+        reached_s=tuple((_text(name), _time(time_s)) for name, time_s in reached.items()),
     )
 
 

@@ -1,4 +1,4 @@
-"""From a path to the folded history of the run that was recorded there."""
+"""Loading of a recorded run's history from a path."""
 
 from collections.abc import Mapping
 from itertools import islice
@@ -16,7 +16,7 @@ from sundog.sim.record.run_directory import open_run
 
 
 def load(path: Path) -> History:
-    """The history of a journal, or of the directory that holds it.
+    """Return the history of a journal, or of the directory that holds it.
 
     Raises JournalError that names the file, the line and the reason.
     """
@@ -40,16 +40,18 @@ def load(path: Path) -> History:
 
 
 def find_request(requests: Mapping[str, RequestHistory], request_id: str) -> RequestHistory:
-    """Find the request with this id; raises JournalError that suggests ids that hold it, or the nearest."""
+    """Return the request with this id; raises JournalError that suggests ids that contain it, or the
+    nearest.
+    """
     if request_id not in requests:
         near = list(islice((name for name in requests if request_id and request_id in name), 3))
         hint = f" Did you mean {', '.join(near)}?" if near else did_you_mean(request_id, requests, most=3)
-        raise JournalError(f"there is no request {request_id!r} among the {len(requests):,} recorded.{hint}")
+        raise JournalError(f"none of the {len(requests):,} recorded requests is called {request_id!r}.{hint}")
     return requests[request_id]
 
 
 def refused_at_door(record: Path, request_id: str) -> dict[str, Any] | None:
-    """The request, if the run in the folder turned it away before any engine heard of it; O(requests)."""
+    """Return the request if the run in the folder refused it before any engine; O(requests)."""
     if not (record / REQUESTS).is_file():
         return None
     import pyarrow.compute as pc
@@ -63,10 +65,10 @@ def refused_at_door(record: Path, request_id: str) -> dict[str, Any] | None:
 
 
 def measured_drafts(path: Path, num_tokens: int) -> dict[str, MeasuredRates]:
-    """Count for each request and position how often drafts up to there were proposed, and accepted.
+    """Count for each request and position how often drafts up to it were proposed, and accepted.
 
-    Of all times that the request decoded; those that never did are left out. Raises JournalError where the
-    record has no drafts, or none for that many positions.
+    Over all decodes of the request; requests without decodes are left out. Raises JournalError if the record
+    has no drafts, or none for that many positions.
     """
     lines = JsonLines(find_record(path), JournalError.at)
     rows = iter(lines)

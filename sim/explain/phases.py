@@ -1,7 +1,7 @@
-"""A request from arrival to end, as phases without gap or overlap, each with its cause.
+"""Phases of a request from arrival to end, without gap or overlap, each with its cause.
 
-A wait is split where its cause changes: which request was next in the queue, and what it lacked. Every
-step that begins without the request has such a cause; before the first, a step was under way.
+A wait is split where its cause changes: which request was next in the queue, and what it lacked. Every step
+that begins without the request has such a cause; before the first, a step was in flight.
 """
 
 from bisect import bisect_left
@@ -13,18 +13,21 @@ from sundog.sim.explain.history import History, RecordedQueue, RequestHistory, R
 from sundog.sim.record.journal_rows import Rank
 
 UNDER_WAY = "step under way"
-"""The cause of a wait before any refusal: the engine is in the middle of a step."""
+"""Cause of a wait before any refusal: the engine is in the middle of a step."""
+FRONT_END = "API process"
+"""Cause of a wait before the engine: an API process works on other requests, then on this one."""
 UNKNOWN: Final = "unknown"
 KINDS = ("waiting", "prefill", "decode", "recompute", "stalled")
 
 
 @dataclass(slots=True)
 class RequestPhase:
-    """A stretch of a request's time. A wait has a `reason`, and `own` if the request lacked it itself.
+    """Period of a request with one cause. A wait has a `reason`, and `own` is whether the request itself was
+    next in the queue.
 
-    `heads` are the requests that were next in the queue instead, with the seconds of each. `needed_blocks`
-    is what the (first) one of them, or itself, needed at most; `free_blocks` and `num_running` are
-    as of the first step of the phase.
+    `heads` are the requests that were next instead, with the seconds of each. `needed_blocks` is the largest
+    need of the first of them, or of the request itself; `free_blocks` and `num_running` are as of the
+    period's first step.
     """
 
     kind: str
@@ -44,7 +47,7 @@ class RequestPhase:
 
 
 def phases(history: History, request: RequestHistory) -> list[RequestPhase]:
-    """All phases of a request, in order."""
+    """Return all phases of a request, in order."""
     found: list[RequestPhase] = []
     for number, wait in enumerate(request.waits):
         found += wait_phases(history, request, wait)
@@ -54,7 +57,7 @@ def phases(history: History, request: RequestHistory) -> list[RequestPhase]:
 
 
 def totals(found: list[RequestPhase]) -> dict[str, float]:
-    """Seconds by kind; their sum is the time from arrival to end."""
+    """Return seconds by kind; their sum is the time from arrival to end."""
     sums = dict.fromkeys(KINDS, 0.0)
     for phase in found:
         sums[phase.kind] += phase.seconds
@@ -71,7 +74,11 @@ def wait_phases(history: History, request: RequestHistory, wait: Wait) -> list[R
         return _if_long([RequestPhase("waiting", wait.start_s, wait.end_s, reason=UNKNOWN)])
     queue = history.queues[request.replica]
     considered_s = queue.starts_s[wait.first] if wait.first < wait.stop else wait.end_s
-    found = [RequestPhase("waiting", wait.start_s, end_s=considered_s, num_steps=0, reason=UNDER_WAY)]
+    reached_s = wait.start_s if wait.reached_s is None else wait.reached_s
+    found = [
+        RequestPhase("waiting", wait.start_s, end_s=reached_s, num_steps=0, reason=FRONT_END),
+        RequestPhase("waiting", reached_s, end_s=considered_s, num_steps=0, reason=UNDER_WAY),
+    ]
     for phase, head in _refusals(queue, request, wait):
         last = found[-1]
         if (last.reason, last.own) == (phase.reason, phase.own):
@@ -118,7 +125,7 @@ def _refusals(
 
 
 def needed_blocks(history: History, name: str | None, time_s: float) -> int | None:
-    """Blocks that a request needed to be admitted at a time, prefix hits aside."""
+    """Return the blocks that a request needed to be admitted at a time, without prefix hits."""
     request, size = history.requests.get(name or ""), history.header.block_size
     if request is None or size is None:
         return None
@@ -152,7 +159,7 @@ def _if_long(found: list[RequestPhase]) -> list[RequestPhase]:
 
 
 class Passing(NamedTuple):
-    """Another request was admitted, with its rank and that of the one that waited, as last known."""
+    """Admission of another request, with its rank and that of the waiting one, as last known."""
 
     request_id: str
     time_s: float
@@ -161,7 +168,7 @@ class Passing(NamedTuple):
 
 
 def passings(history: History, request: RequestHistory, wait: Wait) -> list[Passing]:
-    """The later requests that the policy let go first in this wait. O(admissions in it)."""
+    """Return the later requests that the policy put first in this wait. O(admissions in it)."""
     if request.replica is None or not request.ranks:
         return []
     queue, found = history.queues[request.replica], list[Passing]()

@@ -1,8 +1,8 @@
-"""The source of the graph, by inspection: which lines of which actor handle a message.
+"""Source code of the graph, by inspection: the lines of an actor that handle a message.
 
-Nothing here knows an actor or a message by name. An actor's class is found by the name that it is constructed
-with (`Router("router", …)`, `Executor(f"executor-{replica}", …)`), a handler by the cases of its `handle`.
-Files are parsed and not imported, so that compiled modules have their lines, too.
+Nothing here depends on names of actors or messages. An actor's class is found by the name that it is
+constructed with (`Router("router", …)`, `Executor(f"executor-{replica}", …)`), a handler by the cases of its
+`handle`. Files are parsed and not imported, so that compiled modules have their lines, too.
 """
 
 import ast
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 MOST_LINES = 16
-"""The most lines of one function that are shown; the rest is counted."""
+"""Most lines of one function to show; the rest is counted."""
 MOST_FUNCTIONS = 3
 SENDS = ("tell", "ask", "request")
 
@@ -23,7 +23,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Code(NamedTuple):
-    """Lines of a file, from `line` on; `calls` are the functions of the pure core that they reach."""
+    """Lines of a file, from `line` on; `calls` are the functions of the pure core that they call."""
 
     title: str
     file: str
@@ -34,13 +34,13 @@ class Code(NamedTuple):
 
 @dataclass(slots=True)
 class Module:
-    """A parsed file, with what it imports and defines."""
+    """Parsed file, with its imports and definitions."""
 
     file: str
     text: str
     tree: ast.Module
     imported: dict[str, str] = field(default_factory=dict)
-    """The module that each name comes from."""
+    """Source module of each imported name."""
 
     @classmethod
     def of(cls, file: str, text: str) -> "Module":
@@ -51,7 +51,7 @@ class Module:
         return module
 
     def code(self, title: str, node: ast.AST, calls: tuple[str, ...] = ()) -> Code:
-        """The lines of a node, the first `MOST_LINES` of them."""
+        """Return the lines of a node, the first `MOST_LINES` of them."""
         first, last = _lines(node)
         lines = self.text.splitlines()[first - 1 : last]
         cut = min(len(line) - len(line.lstrip()) for line in lines if line.strip())
@@ -71,7 +71,7 @@ def _lines(node: ast.AST) -> tuple[int, int]:
 
 @dataclass(slots=True)
 class ActorClass:
-    """A class of actors, with its own methods and those that it inherits from others here."""
+    """Class of actors, with its own methods and those inherited from other classes here."""
 
     name: str
     module: Module
@@ -80,7 +80,7 @@ class ActorClass:
 
 
 class Sources:
-    """All classes of `actors/`, and the names that their instances are given."""
+    """All classes of `actors/`, and the names of their instances."""
 
     def __init__(self) -> None:
         self._root = Path(str(files("sundog.actors")))
@@ -118,11 +118,11 @@ class Sources:
         return found
 
     def actor(self, name: str) -> ActorClass | None:
-        """The class of the actor that is called so; None if no code here constructs it."""
+        """Return the class of the actor with this name; None if no code here constructs it."""
         return next((made for pattern, made in self._named if pattern.fullmatch(name)), None)
 
     def message(self, name: str) -> str:
-        """The first paragraph of a message's docstring; empty if no class is called so."""
+        """Return the first paragraph of a message's docstring; empty if there is no such class."""
         found = self._classes.get(name)
         if found is None:
             return ""
@@ -131,7 +131,7 @@ class Sources:
         return " ".join((ast.get_docstring(tree) or "").partition("\n\n")[0].split())
 
     def sent_by(self, actor: str, message: str) -> list[Code]:
-        """The methods of an actor that send such a message, if one names it as it is sent."""
+        """Return the methods of an actor that send such a message, if one names it."""
         found = self.actor(actor)
         if found is None:
             return []
@@ -142,7 +142,7 @@ class Sources:
         ][:1]
 
     def handled_by(self, actor: str, message: str) -> list[Code]:
-        """The case of the actor's `handle` for a message, and the methods that it calls."""
+        """Return the case of the actor's `handle` for a message, and the methods that it calls."""
         found = self.actor(actor)
         if found is None:
             return []

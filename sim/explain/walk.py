@@ -1,7 +1,7 @@
-"""The way of one request through the graph: each message about it, each wait, each batch it was in.
+"""Path of one request through the graph: messages about it, its waits, and its batches.
 
-Three files are read: the journal twice, for the request's history and for what shared its batches, and the
-messages beside it. Steps in which nothing new happens to the request are folded into one stop.
+Three files are read: the journal twice, for the request's history and for the other requests of its batches,
+and the messages beside it. Steps without news for the request are merged into one stop.
 """
 
 import re
@@ -24,10 +24,10 @@ from sundog.sim.record.run_directory import open_run
 
 @dataclass(slots=True)
 class OwnStep:
-    """A step, or some in a row, that computed something of the request.
+    """One step, or several in a row, that computed something of the request.
 
-    `others` says of each request that shared it how many prompt tokens were computed, 0 for one that decoded.
-    `num_held_tokens` are those of the request that have a slot in its blocks once this is over.
+    `others` has for each request in the same step its computed prompt tokens, 0 for a decode.
+    `num_held_tokens` are the request's tokens with a slot in its blocks afterwards.
     """
 
     step: int
@@ -40,7 +40,7 @@ class OwnStep:
     others: dict[str, int]
     num_free_blocks: int
     num_hit_tokens: int | None = None
-    """The number of tokens that it hit, in the step that admits the request."""
+    """Prefix-hit tokens, in the step that admits the request."""
 
     @property
     def num_steps(self) -> int:
@@ -53,7 +53,7 @@ class OwnStep:
 
 @dataclass(slots=True)
 class WalkStop:
-    """A stop on the way: a message, if `message` is given, or else a wait, or folded steps."""
+    """Stop on the path: a message, if `message` is given, or else a wait, or merged steps."""
 
     time_s: float
     until_s: float
@@ -61,42 +61,42 @@ class WalkStop:
     receiver: str = ""
     message: str = ""
     purpose: str = ""
-    """The docstring of the message's class."""
+    """Docstring of the message's class."""
     row: Row = field(default_factory=dict)
     sent: list[Code] = field(default_factory=list)
     handled: list[Code] = field(default_factory=list)
     step: OwnStep | None = None
     waited: list[RequestPhase] = field(default_factory=list)
     after: RunningSpan | None = None
-    """The span of running that a wait follows, and that a preemption ended."""
+    """Span of running before a wait, which a preemption ended."""
 
 
 @dataclass(slots=True)
 class Walk:
-    """A request with its stops, in order of time; times are the journal's."""
+    """Request with its stops, in order of time; times are the journal's."""
 
     history: History
     request: RequestHistory
     stops: list[WalkStop]
     cut_off: list[Path]
-    """The files of the record that break off: what came later is missing here."""
+    """Truncated files of the record, whose later contents are missing here."""
 
     @property
     def actors(self) -> list[str]:
-        """The actors on the way, in the order in which the request met them."""
+        """Actors on the path, in order of first use."""
         names = (name for stop in self.stops for name in (stop.sender, stop.receiver) if name)
         return list(dict.fromkeys(names))
 
     @property
     def wires(self) -> list[tuple[str, str]]:
-        """Pairs of sender and receiver, in the order in which they were used first."""
+        """Pairs of sender and receiver, in order of first use."""
         return list(dict.fromkeys((stop.sender, stop.receiver) for stop in self.stops if stop.message))
 
 
 def walk(run: Path, request_id: str) -> Walk:
     """Follow a request of a recorded run.
 
-    Raises JournalError where there are no messages, or no such request, with what to do.
+    Raises JournalError, with a remedy, if there are no messages or no such request.
     """
     record, messages = _files(run)
     history = load(record)
@@ -126,7 +126,7 @@ def _files(run: Path) -> tuple[Path, Path]:
     if (run / SUMMARY).is_file():
         if open_run(run).is_clients:
             raise JournalError(
-                f"{run} is what clients saw, and they see no messages; record the server: {server}"
+                f"{run} was recorded by clients, without messages; record the server: {server}"
             )
         if not (run / JOURNAL).is_file() or not (run / MESSAGES).is_file():
             raise JournalError(
@@ -238,7 +238,7 @@ def _message_stops(
             own.append((row, None if place is None else shown.get(place)))
     submitted_s = next((row.get("arrival_s", 0.0) for row, _ in own if row["message"] == "Submit"), None)
     if "origin" not in header or submitted_s is None:
-        raise JournalError(f"{lines.path} does not say when {request.request_id} arrived: record it again")
+        raise JournalError(f"{lines.path} lacks the arrival of {request.request_id}: record the run again")
     ahead_s = header["origin"] - (submitted_s - request.arrival.time_s)
     sources = Sources()
     stops = []
@@ -270,11 +270,11 @@ def _place(row: Row) -> tuple[int, int] | None:
 
 
 ENGINE = re.compile(r"-(\d+)")
-"""The number of the engine in an actor's name."""
+"""Pattern of the engine's number in an actor's name."""
 
 
 def named_in(row: Row, name: str) -> list[str]:
-    """The fields in which a message itself, and not a record deep within it, names the request."""
+    """Return the fields of a message that name the request directly, not in nested records."""
     return [
         key
         for key, value in row.items()

@@ -1,1 +1,1 @@
-"""Figures that follow from a run: metrics, intervals, comparisons, sweeps, calibration, validation."""
+"""Figures of a run: metrics, intervals, comparisons, sweeps, calibration, validation."""

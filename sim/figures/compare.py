@@ -1,4 +1,4 @@
-"""Two runs held side by side: settings, latencies with confidence, which requests gained and which lost."""
+"""Comparison of two runs: settings, latencies with confidence, and the requests that changed most."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from sundog.sim.record.run_directory import Run, content
 
 LATENCIES = ("ttft_s", "tpot_s", "e2e_s", "queueing_s")
 STAGES = {"prefill_s": ("first_scheduled_s", "first_token_s"), "decode_s": ("first_token_s", "finish_s")}
-"""Further figures, by where they begin and end."""
+"""Further durations to compare, with the events at which they begin and end."""
 SHORT = {
     "ttft_s": "TTFT",
     "tpot_s": "TPOT",
@@ -25,14 +25,14 @@ OF_LOAD = (
     *("seed", "request_rate", "limit", "columns", "rate_scale", "prompt_scale", "output_scale"),
     *("from_s", "until_s", "sample_sessions", "max_idle_s", "tokenizer"),
 )
-"""The options that choose the requests, beside the trace."""
+"""Options that determine the requests, apart from the trace."""
 OF_TENANTS = ("ttft_s", "e2e_s")
 QUANTILES = (0.5, 0.99)
 MOVED = 5
 
 
 class Compared(NamedTuple):
-    """A figure of both runs; `change` is the second less the first."""
+    """Figure of both runs; `change` is the second value minus the first."""
 
     name: str
     first: float
@@ -45,7 +45,7 @@ class Compared(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """A request whose time to the first token or whole answer differs much; seconds."""
+    """Request whose TTFT or E2E differs much, in seconds."""
 
     request_id: str
     first_s: float
@@ -53,11 +53,11 @@ class Moved(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """The comparison of two runs; if it `is_paired`, they met the same requests, compared one by one.
+    """Comparison of two runs; `is_paired` if they had the same requests, compared one by one.
 
-    Latencies are of finished requests: the life of one that was given up is no latency. `num_finished` counts
-    those that finished in the first, the second, and both: these alone are compared.
-    `of_each` counts the requests of either run, and those of them that finished.
+    Latencies are those of finished requests: the time of an abandoned one is not a latency. `num_finished`
+    counts those that finished in the first, the second, and both: these alone are compared. `of_each` counts
+    the requests of either run, and those of them that finished.
     """
 
     settings: dict[str, tuple[Any, Any]]
@@ -72,7 +72,7 @@ class Comparison(NamedTuple):
 
 
 def compare(first: Run, second: Run) -> Comparison:
-    """Find what changed from the first run to the second. O(requests)."""
+    """Return what changed from the first run to the second. O(requests)."""
     a, b = _columns(first), _columns(second)
     is_paired, rows = _pairing(a, b, _is_same_load(first, second))
     figures = [figure for name in SHORT for figure in _figures(SHORT[name], a[name], b[name], rows)]
@@ -102,9 +102,10 @@ def compare(first: Run, second: Run) -> Comparison:
 
 
 def replications_that_tell(change: Interval) -> int | None:
-    """Return how many pairs of runs would show such a change; None where it is shown, or cannot be told.
+    """Return the number of pairs of runs needed to detect such a change; None if it is detected already, or
+    unknown.
 
-    An interval narrows with the square root of what it is of, so that it excludes zero once n pairs make it
+    An interval narrows with the square root of the sample size, so it excludes zero once n pairs make it
     narrower than the change itself: n = (half-width / change) ** 2.
     """
     if math.isnan(change.half_width) or change.excludes_zero or not change.mean:
@@ -142,7 +143,9 @@ def _num_finished(a: Floats, b: Floats, rows: Rows) -> tuple[int, int, int]:
 
 
 def _is_same_load(first: Run, second: Run) -> bool:
-    """Whether both played the same trace with the same seed, so that equal ids are the same request."""
+    """Return whether both played the same trace with the same seed, so that equal ids are the same
+    request.
+    """
     if "trace" not in first.config or "trace" not in second.config:
         return False
     traces = [content(run.config["trace"], run.path) for run in (first, second)]

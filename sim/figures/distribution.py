@@ -1,30 +1,33 @@
-"""Mean and exact percentiles of values that come in parts, some of them many times.
+"""Mean and exact percentiles of values that come in parts, some of them repeated.
 
-Law: the result depends on the values alone, not on how they are cut into parts nor on their order:
-sums are exact before they are rounded once, and percentiles are numpy's default, straight lines
-between order statistics. Memory is that of a part, and of `AT_ONCE` values.
+Law: the result depends on the values alone, not on their split into parts nor their order: sums are exact
+before they are rounded once, and percentiles are numpy's default, linear between order statistics. Memory is
+that of a part, and of `AT_ONCE` values.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sundog.actors.core.records import dataclass
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Part = tuple[Floats, Ints | None]
-"""Values of at least 0, and how often each occurs; None is once."""
+"""Values of at least 0, and how often each occurs: None means once."""
 PERCENTILES = (50.0, 90.0, 99.0)
 AT_ONCE = 2**21
-"""Values that are sorted in memory; more are selected bit by bit, in four more passes."""
+"""Values sorted in memory; more are selected bit by bit, in four more passes."""
 LEADING = 44
-"""The last bits in which values that agree in all others differ by less than one in 256."""
+"""Number of last bits that are ignored at first: values that agree in all others differ by less than one in
+256.
+"""
 SLICES = 4
-"""The number of slices in which bits of numbers are added; those that need more are added one by one."""
+"""Slices in which bits of numbers are added; those that need more are added one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +42,12 @@ class Distribution:
 
 
 def distribution(values: Floats) -> Distribution | None:
-    """Mean and percentiles; None of nothing."""
+    """Return mean and percentiles; None without values."""
     return distribution_of(lambda: iter([(values, None)]))
 
 
 def distribution_of(parts: Callable[[], Iterator[Part]]) -> Distribution | None:
-    """Mean and percentiles of all parts, which are read more than once; None of nothing."""
+    """Return mean and percentiles of all parts, which are read more than once; None without values."""
     count = size = 0
     kept: list[Part] = []
     for part in map(_occurring, parts()):
@@ -129,7 +132,9 @@ def _counts(part: Part) -> Ints:
 
 
 def _selected(parts: Callable[[], Iterator[Part]], ranks: Sequence[int]) -> list[float]:
-    """Return the same, 16 bits of the answer in each pass: floats of at least 0 are in order as bits."""
+    """Return the values at these ranks, found 16 bits per pass: floats of at least 0 are ordered like their
+    bits.
+    """
     prefixes, rests = [0] * len(ranks), list(ranks)
     for shift in (48, 32, 16, 0):
         tallies = {prefix: np.zeros(2**16, dtype=np.int64) for prefix in prefixes}

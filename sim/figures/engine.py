@@ -1,19 +1,19 @@
-"""Figures of a run's engines: their steps and blocks, their drafts, and what each replica was given."""
+"""Figures of a run's engines: steps and blocks, drafts, and each replica's share."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from sundog.actors.core.acceptance import Acceptance
+from sundog.actors.core.records import dataclass
 from sundog.sim.record.columns import StepColumns
 from sundog.sim.record.recorder import Recorder
 from sundog.sim.record.rows import Ints, Rows
 
 
 def engine_figures(recorder: Recorder, first_arrival_s: float) -> dict[str, Any]:
-    """Return the figures of all replicas together, by the names that a Summary has for them."""
+    """Return the figures of all replicas together, by their names in a Summary."""
     kv_use, steps = recorder.kv_use, recorder.steps
     blocks = [num_blocks - 1 for num_blocks in recorder.own_blocks]
     span_s = _span_s(steps, first_arrival_s)
@@ -35,9 +35,9 @@ def _span_s(steps: Sequence[StepColumns], first_arrival_s: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class HostFigures:
-    """Prefix-hit tokens that were loaded from the host's memory, and their part of all prompt tokens.
+    """Prefix-hit tokens loaded from host memory, and their share of all prompt tokens.
 
-    `reloaded_tokens` were loaded instead of computed again, for requests that had been preempted.
+    `reloaded_tokens` were loaded instead of recomputed, for preempted requests.
     """
 
     hit_tokens: int
@@ -46,7 +46,7 @@ class HostFigures:
 
     @classmethod
     def of(cls, recorder: Recorder, prompt_tokens: int) -> "HostFigures | None":
-        """Return the figures of a run; None where there is no such memory."""
+        """Return the figures of a run; None without host memory."""
         if (hits := recorder.host_hits) is None:
             return None
         return cls(hits.hit_tokens, hits.hit_tokens / max(prompt_tokens, 1), hits.reloaded_tokens)
@@ -54,7 +54,7 @@ class HostFigures:
 
 @dataclass(frozen=True, slots=True)
 class SpeculationFigures:
-    """The fate of drafts; `mean_length` counts the token after the accepted ones, too."""
+    """Counts of drafts; `mean_length` includes the token after the accepted ones."""
 
     num_drafts: int
     num_draft_tokens: int
@@ -65,7 +65,7 @@ class SpeculationFigures:
 
     @classmethod
     def of(cls, counts: Acceptance) -> "SpeculationFigures | None":
-        """None of a run without drafts."""
+        """Return the figures; None for a run without drafts."""
         if not counts.num_drafts:
             return None
         totals = (counts.num_drafts, counts.num_draft_tokens, counts.num_accepted_tokens)
@@ -74,7 +74,7 @@ class SpeculationFigures:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaFigures:
-    """A replica: the requests that it admitted, and their tokens."""
+    """Requests that a replica admitted, and their tokens."""
 
     num_requests: int
     prompt_tokens: int
@@ -84,13 +84,13 @@ class ReplicaFigures:
 
 
 class Replicas:
-    """Sums by replica over requests that come in parts. O(requests + replicas)"""
+    """Sums by replica over requests that are added in parts. O(requests + replicas)"""
 
     def __init__(self, num_replicas: int) -> None:
         self._sums = np.zeros((4, num_replicas), dtype=np.int64)
 
     def add(self, rows: Rows) -> None:
-        """Add some more requests; those that no replica admitted count nowhere."""
+        """Add requests; those that no replica admitted are ignored."""
         admitted = rows.replica >= 0
         where, size = rows.replica[admitted], self._sums.shape[1]
         weights: tuple[Ints, ...] = (rows.num_prompt_tokens, rows.num_output_tokens, rows.prefix_hit_tokens)
@@ -100,7 +100,9 @@ class Replicas:
 
     @property
     def imbalance(self) -> float | None:
-        """The tokens that the busiest replica computed, over the mean: 1 is even. None where nothing was."""
+        """Tokens that the busiest replica computed over the mean: 1 is even. None without any
+        tokens.
+        """
         computed = self._sums[1] + self._sums[2] - self._sums[3]
         return float(computed.max() / computed.mean()) if computed.any() else None
 

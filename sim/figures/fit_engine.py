@@ -1,13 +1,13 @@
-"""A cost model from an engine at hand: it is measured over a grid of steps, in rounds, and fitted.
+"""Fit of a cost model to a running engine, measured over a grid of steps, in repetitions.
 
-Steps of given shapes are asked of an engine's Executor as its Scheduler would ask; of one that plans ahead,
-a decode step while the one before it runs, and it takes what lies between their results. The keys that a
-step reads have been written by the engine itself before, each request's in blocks of its own: pages that were
-never written, or that several requests share, would be read from the processor's cache.
+Steps of given shapes are sent to an engine's Executor as its Scheduler would; to one that plans ahead, a
+decode step while the previous one runs, and the time between their results counts. The engine itself has
+written the keys that a step reads, each request's in blocks of its own: pages that were never written, or
+that several requests share, would be read from the processor's cache.
 
-Each shape is measured in every round, so that a disturbance spoils a few samples of all shapes, not all
-samples of a few. What disturbs a machine only makes steps longer: where it was busy, the shortest tenth
-of a shape's samples counts, and else their median. Other shapes than those of the grid try the fit.
+Each shape is measured in every repetition, so that a disturbance spoils a few samples of all shapes, not all
+samples of a few. Disturbances only make steps longer: on a busy machine the shortest tenth of a shape's
+samples counts, otherwise their median. Shapes outside the grid test the fit.
 """
 
 import itertools
@@ -39,22 +39,22 @@ CONTEXTS = (16, 128, 512, 1024, 2048, 8192)
 CHUNKS = (1, 8, 16, 64, 128, 256, 512, 1024, 2048, 8192)
 BEFORE = (0, 256, 1024, 4096)
 SEVERAL = ((2, 32), (4, 16), (4, 128), (16, 32))
-"""The shapes of several chunks: (chunks, tokens of each)."""
+"""Shapes of several chunks: (chunks, tokens of each)."""
 MIXED = ((4, 16), (4, 512), (16, 128), (16, 1024), (64, 64), (64, 512))
-"""The shapes of a chunk beside decodes: (decodes, tokens of the chunk)."""
+"""Shapes of a chunk with decodes: (decodes, tokens of the chunk)."""
 MIXED_CONTEXT = 256
 NUM_HELD_OUT, TRIES = 24, 500
 
 
 class Shape(NamedTuple):
-    """A step: the context of each decode, its new token included; (new, computed before) of each chunk."""
+    """Step: the context of each decode, including its new token; (new, computed before) of each chunk."""
 
     contexts: tuple[int, ...] = ()
     chunks: tuple[tuple[int, int], ...] = ()
 
     @property
     def num_tokens(self) -> int:
-        """The number of tokens that it computes."""
+        """Number of tokens that it computes."""
         return len(self.contexts) + sum(new for new, _ in self.chunks)
 
     def __str__(self) -> str:
@@ -67,7 +67,7 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The most that fits into one step of an engine: requests, tokens, context, and blocks in all."""
+    """Limits of an engine's step: requests, tokens, context, and blocks in all."""
 
     num_seqs: int
     num_tokens: int
@@ -76,7 +76,7 @@ class Limits:
     block_size: int
 
     def allow(self, shape: Shape) -> bool:
-        """True if the engine can be asked for this shape."""
+        """Return whether the engine can execute this shape."""
         held = (*shape.contexts, *(new + before for new, before in shape.chunks))
         return (
             len(held) <= self.num_seqs
@@ -87,7 +87,7 @@ class Limits:
 
 
 def grid(limits: Limits) -> list[Shape]:
-    """Decodes by number and context, chunks by size and context, several chunks, and both together."""
+    """Return decodes by number and context, chunks by size and context, several chunks, and both together."""
     nums, num = [], 1
     while num < limits.num_seqs:
         nums.append(num)
@@ -103,7 +103,7 @@ def grid(limits: Limits) -> list[Shape]:
 
 
 def held_out(limits: Limits, seed: int) -> list[Shape]:
-    """Shapes at random, of sizes that the grid has none of."""
+    """Return random shapes, of sizes that the grid lacks."""
     rng, shapes = random.Random(seed), list[Shape]()
     for _ in range(TRIES):
         kind = rng.choice(("decodes", "chunk", "both"))
@@ -121,11 +121,11 @@ def held_out(limits: Limits, seed: int) -> list[Shape]:
 GREEDY = Sampling(temperature=0.0)
 NUM_TOKEN_IDS = 4096
 Seen = tuple[StepWork, float]
-"""The work of a step, and the seconds from asking for it to its result."""
+"""Work of a step, and the seconds from its request to its result."""
 
 
 class Prober:
-    """Asks for steps, one at a time; the requests of a shape end with the next."""
+    """Executor of steps, one at a time; the requests of a shape end when the next shape begins."""
 
     def __init__(
         self,
@@ -146,9 +146,9 @@ class Prober:
         self._num_decodes = 0
 
     async def write(self, least: int, most: int, chunk_tokens: int, longest: int, seconds: float) -> int:
-        """Have the first blocks written, by prompts of up to `longest` tokens in chunks; returns how many.
+        """Write the first blocks, by prompts of up to `longest` tokens in chunks; return their number.
 
-        That is `least` of them, and up to `most` as long as it takes no more than `seconds`.
+        Writes at least `least` tokens, and goes on up to `most` until `seconds` have passed.
         """
         self._next_block, end_s = 1, now_s() + seconds
         while self._next_block <= (most if now_s() < end_s else least):
@@ -188,7 +188,9 @@ class Prober:
         return seen
 
     async def _ask_ahead(self, num_steps: int) -> list[Seen]:
-        """Run decode steps, each requested before the previous one has ended; the first fills the device."""
+        """Run decode steps, each requested before the previous one has ended; the first one only fills the
+        device.
+        """
         works, ends_s = list[StepWork](), list[float]()
         _, before = self._request([], [])
         for _ in range(num_steps):
@@ -247,30 +249,32 @@ class Prober:
 
 Floats = NDArray[np.float64]
 QUIET, BUSY = 0.5, 0.1
-"""The quantile of its samples that a shape counts as, where the machine was quiet and where busy."""
+"""Quantile of a shape's samples to use, on a quiet and on a busy machine."""
 UNREST = 0.15
-"""A machine is quiet if shapes' medians exceed their lowest tenths by no more, in the mean."""
+"""Largest mean excess of shapes' medians over their lowest tenths on a quiet machine."""
 BENDS = (16, 64, 512)
-"""Tokens at which what another token takes may change: from reading weights to multiplying with them."""
+"""Numbers of tokens at which the cost of a token may change, from reading weights to multiplying."""
 CONTEXT_BENDS = (2048, 8192)
-"""Tokens of context at which what another takes may change: keys leave the processor's cache."""
+"""Numbers of context tokens at which the cost may change: keys leave the processor's cache."""
 FEWEST_ROUNDS = 3
 VISIT_S = 0.05
-"""The seconds for which a shape is measured in a round, in one step at least."""
+"""Seconds for which a shape is measured per repetition, in at least one step."""
 MOST_STEPS = 8
-"""The most steps of a shape in a round."""
+"""Most steps of a shape per repetition."""
 HUBER = 0.05
-"""The relative error beyond which errors count linearly, not by their square."""
+"""Huber's threshold: larger relative errors count linearly, not by their square."""
 ABOVE, WIDEST = 1.1, 1.5
-"""Steps with chunks count as longer than a floor from this share on; decodes beside them add up to half."""
+"""Ratio to the floor from which a step with chunks counts as longer, and the largest ratio that decodes
+beside them may explain.
+"""
 NOTHING = Calibrated(0.0, 0.0, per_context_token=0.0, per_decode=0.0, per_prefill_pair=0.0)
 MUCH_BETTER = 0.7
-"""The share of the loss without a floor that one with it has at most: on a CPU there is none."""
+"""A floor is used only if this share of the loss, or less, remains with it: a CPU has no floor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A shape, its work in the middle of its steps, and what each of them took."""
+    """Shape, its work in the middle step of those measured, and their durations."""
 
     shape: Shape
     work: StepWork
@@ -282,21 +286,21 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class EngineFitted:
-    """The model, the sizes it was fitted to, and how far it is off where it was not fitted."""
+    """Fitted model, its range of sizes, and its errors on shapes not fitted."""
 
     model: Calibrated
     measured: ObservedRange
     held_out: tuple[tuple[Shape, float], ...]
-    """Shapes that were not fitted to, and the relative error of each."""
+    """Shapes that were not fitted, with the relative error of each."""
     num_shapes: int
     num_rounds: int
     unrest: float
-    """The excess of the median of a shape's samples over their lowest tenth, in the mean."""
+    """Mean excess of the median of a shape's samples over their lowest tenth."""
     quantile: float
-    """The quantile of its samples that a shape counts as."""
+    """Quantile of a shape's samples that was used."""
 
     def error(self, quantile: float) -> float:
-        """This quantile of the absolute relative errors."""
+        """Return this quantile of the absolute relative errors."""
         return float(np.quantile([abs(error) for _, error in self.held_out], quantile))
 
     @property
@@ -311,9 +315,9 @@ async def fit_engine(
     seed: int,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> EngineFitted:
-    """Measure for about `seconds`, three rounds at least, and fit.
+    """Measure for about `seconds`, at least three repetitions, and fit.
 
-    `on_progress` is told how many shapes have been measured, and of how many it knows.
+    `on_progress` is called with the number of measured shapes and the total.
     """
     fitted, others = grid(limits), held_out(limits, seed)
     shapes = [*fitted, *others]
@@ -373,9 +377,10 @@ def _range(points: Sequence[Point]) -> ObservedRange:
 
 
 def fit_points(points: Sequence[tuple[StepWork, float]]) -> Calibrated:
-    """The coefficients with the least relative errors, of which large ones count little (Huber).
+    """Fit coefficients by relative errors, with little weight on large ones (Huber).
 
-    A floor of steps with chunks is tried at each of their times, and kept if it explains much more.
+    For steps with chunks each measured time is tried as a floor, and kept if it explains the times much
+    better.
     """
     best = _linear(points)
     least = MUCH_BETTER * _loss(best, points)

@@ -1,17 +1,16 @@
-"""A cost model from a log of steps.
+"""Fit of a cost model to a log of steps.
 
 A log of steps holds forward-pass metrics of SGLang, vLLM, TensorRT-LLM or Sundog, version 1. Each row is a
-step with its time, so that nothing must be inferred but one thing: a row sums the chunks of prefills, and
-attention costs their pairs of query and key, which are taken as if its chunks were of one size. Ranks that
-share their steps (attention data parallelism) are not told apart from replicas: give one's rows.
+step with its time, so only one thing must be assumed: a row sums the chunks of prefills, whose attention
+depends on pairs of query and key, so its chunks are assumed equal. Ranks that share their steps (attention
+data parallelism) look like replicas: give one's rows.
 
-The log of a server that `sundog calibrate` puts under load shows what serving adds to its engine's steps:
+The log of a server under load by `sundog calibrate` shows what serving adds to its engine's steps:
 
     served = slowdown engine + step + token S + chunk N
 
-S tokens sampled, N chunks of prompts. `engine` is what the step takes where nothing else runs: clients, HTTP
-and detokenising share the cores with it, and slow it down. Means count, not medians: latencies are sums of
-steps.
+S tokens sampled, N chunks of prompts. `engine` is the step's time without other work: clients, HTTP and
+detokenizing share the cores with it, and slow it down. Means count, not medians: latencies are sums of steps.
 """
 
 from collections import defaultdict
@@ -47,7 +46,7 @@ Floats = NDArray[np.float64]
 
 
 class StepsFitted(NamedTuple):
-    """The model, the sizes it was fitted to, the median relative error of a step, and how many there were."""
+    """Model, range of sizes, median relative error of a step, and number of steps."""
 
     model: Calibrated
     measured: ObservedRange
@@ -56,7 +55,7 @@ class StepsFitted(NamedTuple):
 
 
 class StepLogError(ConfigError):
-    """A log of steps that cannot be read; the message names file, line and field."""
+    """Unreadable log of steps; the message names file, line and field."""
 
     @classmethod
     def at(cls, path: str, line: int, reason: str) -> "StepLogError":
@@ -64,10 +63,10 @@ class StepLogError(ConfigError):
 
 
 def fit_steps(path: Path) -> StepsFitted:
-    """The coefficients that explain the steps of a log best. Raises ConfigError for what is no such log."""
+    """Fit coefficients to the steps of a log. Raises ConfigError for other files."""
     rows = _steps(path)
     if len(rows) < FEWEST_STEPS:
-        raise ConfigError(f"{path} has {len(rows)} steps that took time: {FEWEST_STEPS} at least are needed")
+        raise ConfigError(f"{path} has {len(rows)} steps with a duration: at least {FEWEST_STEPS} are needed")
     seconds, num_prefills, new, before, decodes, kv = rows.T
     many = np.maximum(num_prefills, 1)
     pairs = new * before / many + new * (new / many + 1) / 2
@@ -81,7 +80,7 @@ def fit_steps(path: Path) -> StepsFitted:
 
 
 def logged_works(path: Path) -> list[tuple[StepWork, float]]:
-    """The work of each step of a log, its chunks taken to be of one size, and its seconds."""
+    """Return the work of each step of a log, with chunks assumed equal, and its seconds."""
     works = []
     for seconds, num_prefills, new, before, decodes, kv in _steps(path).tolist():
         many, num = max(1, round(num_prefills)), round(decodes)
@@ -114,16 +113,16 @@ def _number(lines: JsonLines, row: Row, name: str) -> float:
 
 
 FEWEST_OF_A_KIND = 4
-"""The fewest steps of a kind that count."""
+"""Fewest steps of a kind that count."""
 FEW_DECODES, MORE_AT_ONCE = 12, 8
-"""The most decodes of steps that are kinds of their own; beyond, the numbers that are one kind."""
+"""Number of decodes up to which each number is a kind of step of its own, and the size of groups beyond."""
 FREAK = 10.0
-"""The multiple of its kind's median from which a step is left out: what is compiled at first use, say."""
+"""Multiple of its kind's median from which a step is dropped, such as one that compiles when first used."""
 Steps = Sequence[tuple[StepWork, float]]
 
 
 def fit_host(steps: Steps, cost: CostModel) -> HostShare:
-    """The host's share beyond `cost`; what it adds to a request in front is not known here.
+    """Return the host's share beyond `cost`; the time before a request is unknown here.
 
     Kinds of steps count by the relative errors of their means; the sum over all steps is then made right.
     Raises ConfigError for too few steps.
@@ -135,7 +134,7 @@ def fit_host(steps: Steps, cost: CostModel) -> HostShare:
         kinds[_kind(work)].append(row)
     found = [_usual(np.array(rows)) for rows in kinds.values() if len(rows) >= FEWEST_OF_A_KIND]
     if not found:
-        raise ConfigError("too few steps were served to tell the host's share: give --no-http")
+        raise ConfigError("too few steps ran over HTTP to fit the host's share: give --no-http")
     weights = np.array([np.sqrt(len(rows)) / rows[:, 5].sum() for rows in found])
     sums = np.array([rows.sum(axis=0) for rows in found])
     features, extra_s = sums[:, :4], sums[:, 4]

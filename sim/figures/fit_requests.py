@@ -1,21 +1,21 @@
-"""A cost model from the latencies of requests alone, of one load of a server or of several.
+"""Fit of a cost model to the latencies of requests, of one load of a server or of several.
 
-Nothing is known of steps, but a request that decodes gets a token in each: its n - 1 steps took from its
-first token to its last, and what they computed follows from the other requests of that time. The linear model
+Steps are unknown, but a decoding request gets a token in each: its n - 1 steps took from its first token to
+its last, and their work follows from the other requests of that time. The linear model
 (`sundog.sim.cost.calibrated`) sums over steps, so each such request gives one equation in its coefficients.
-Others are taken to decode evenly between their first and last token, and to prefill evenly between being
-scheduled and their first. Once the fit says how long a prompt's step takes, all is fitted again with the
-prompt in one step that ends with its first token, of which each request that decodes gets one token.
+Others are assumed to decode evenly between their first and last token, and to prefill evenly between being
+scheduled and their first. Once the fit gives the time of a prompt's step, all is fitted again with the prompt
+in one step that ends with its first token, and in which each decoding request gets one token.
 
-A prompt that met an idle server took one step alone, after the way to the engine: its time to the first
-token is an equation, too, in which the way (`FRONT`) is one more unknown. It tells what a prompt takes from
-what the decodes beside it do.
+A prompt on an idle server took one step alone, after the latency to the engine: its TTFT is an equation, too,
+in which that latency (`FRONT`) is one more unknown. It separates the cost of a prompt from that of concurrent
+decodes.
 
-Requests that were preempted waited in between. A log does not say which, so those that took one and a half
-times as long as the fit says are left out, and the rest is fitted again.
+Preempted requests waited in between. A log does not name them, so those that took one and a half times as
+long as the fit are dropped, and the rest is fitted again.
 
-Loads in which little varies do not tell all terms apart: a term that is not told apart is taken as 0 and
-named, and where that is what a further request adds to a step, the fit is refused.
+Loads with little variation do not identify all terms: an unidentified term is set to 0 and named, and if that
+is the cost of a further request in a step, the fit is refused.
 """
 
 import math
@@ -30,20 +30,20 @@ from numpy.typing import NDArray
 
 from sundog.actors.core.config import ConfigError
 from sundog.sim.cost.calibrated import Calibrated, InRange, ObservedRange, nonnegative_least_squares
-from sundog.sim.figures.validate.logs import read_rows
+from sundog.sim.figures.server_log import read_rows
 from sundog.sim.files.run_files import REQUESTS
 from sundog.sim.record.run_directory import open_run
 
 Floats = NDArray[np.float64]
 TOO_LONG, NUM_FITS = 1.5, 5
 TOGETHER_S = 1e-3
-"""The seconds within which first tokens are taken to be of one step."""
+"""Seconds within which first tokens are assumed to be of one step."""
 ROWS_AT_ONCE = 256
-"""The number of requests whose neighbours are summed at once; bounds memory."""
+"""Requests whose neighbours are summed at once, to limit memory."""
 STEP, TOKEN, CONTEXT, DECODE, PAIR, CHUNK, FRONT = range(7)
-"""The columns of an equation."""
+"""Columns of an equation."""
 BY_NEED = (STEP, TOKEN, PAIR, CONTEXT, FRONT, CHUNK, DECODE)
-"""Columns by how badly they are needed: of two that are not told apart the later one is left out."""
+"""Columns by importance: of two that cannot be separated the later one is dropped."""
 NAMES = {
     PAIR: "the square of a prompt's length",
     CONTEXT: "a token of context",
@@ -51,12 +51,12 @@ NAMES = {
     DECODE: "a request that decodes, beyond its token",
 }
 TOLD_APART = 0.02
-"""The share of a column that must be its own; less drowns in the few percent by which steps scatter."""
+"""Share of a column that must be independent of the others; a smaller one is lost in the scatter of steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Columns with an element per finished request: instants in seconds of one clock, tokens as float64."""
+    """Columns with an element per finished request: times in seconds of one clock, tokens as float64."""
 
     scheduled_s: Floats
     first_token_s: Floats
@@ -66,7 +66,7 @@ class Observed:
 
 
 class Solved(NamedTuple):
-    """A model, its median error, how many requests took too long for it, and what it could not tell apart."""
+    """Model, its median error, the number of dropped requests, and unidentified terms."""
 
     model: Calibrated
     median_error: float
@@ -75,12 +75,12 @@ class Solved(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """The model of all loads, and how far it is off: the median relative error of how long requests decoded.
+    """Model of all loads, and its error: the median relative error of decoding times.
 
-    `num_left_out` took too long for it, as those do that were preempted. Of several groups of loads `errors`
-    has how far off a fit to the others is of the whole time that each decoded, and `others` these fits, each
-    in doubt by the largest error of the rest. `drift` is twice the standard deviation of the errors of loads
-    about the mean of their group; 0 where each group is one load.
+    `num_left_out` requests took too long for it, as preempted ones do. For several groups of loads `errors`
+    are those of a fit to the others for the whole decoding time, and `others` these fits, each doubted by the
+    largest error of the rest. `drift` is twice the standard deviation of the errors of loads about the mean
+    of their group; 0 if each group is one load.
     """
 
     model: Calibrated
@@ -94,10 +94,10 @@ class Fitted(NamedTuple):
 
 
 def fit_requests(*loads: Observed, groups: Sequence[str] | None = None) -> Fitted:
-    """The coefficients that explain best how long requests of one server decoded; O(requests squared).
+    """Fit coefficients to the decoding times of one server's requests; O(requests squared).
 
     Loads of a group are left out together; each is a group of its own if none are given. Raises ConfigError
-    for a load without a request that got more than one token, and where steps do not vary.
+    for a load without a request that got more than one token, and if steps do not vary.
     """
     names = [str(index) for index in range(len(loads))] if groups is None else list(groups)
     by_kind: dict[str, list[Observed]] = defaultdict(list)
@@ -129,7 +129,7 @@ def fit_requests(*loads: Observed, groups: Sequence[str] | None = None) -> Fitte
 
 
 def _drift(off: Sequence[Sequence[float]]) -> float:
-    """Return two standard deviations of single loads' errors about the means of their groups."""
+    """Return two standard deviations of the loads' errors about the means of their groups."""
     degrees = sum(len(own) - 1 for own in off)
     squares = sum(float(np.square(np.array(own) - np.mean(own)).sum()) for own in off)
     return 2 * math.sqrt(squares / degrees) if degrees else 0.0
@@ -163,7 +163,7 @@ def _largest(observed: Observed) -> Sizes:
 
 
 class Equations(NamedTuple):
-    """The sums of the steps of each request that decoded, and its seconds; those of lonely prompts."""
+    """Sums over the steps of each decoding request with its seconds, and the same for lone prompts."""
 
     features: Floats
     seconds: Floats
@@ -171,23 +171,23 @@ class Equations(NamedTuple):
     prompt_s: Floats
 
     def explained(self, model: Calibrated) -> Floats:
-        """Return the seconds for which requests decode by a model."""
+        """Return the decoding seconds of requests by a model."""
         of = (model.step, model.per_token, model.per_context_token, model.per_decode, model.per_prefill_pair)
         found: Floats = self.features @ np.array((*of, model.per_chunk, 0.0))
         return found
 
 
 def _equations(observed: Observed, model: Calibrated | None = None) -> Equations:
-    """The equations of a load; a model says how long before its first token a prompt's own step began.
+    """Return the equations of a load; a model, if given, locates the step that computed each first token.
 
-    Without one it is taken to have begun when the request was scheduled, which is too early: prompts wait for
-    the step that runs, and requests whose first or last token comes meanwhile would have a part of a prompt
-    that came after them, or before.
+    Without a model that step is assumed to begin when the request was scheduled, which is too early: prompts
+    wait for the step in flight. Requests whose first or last token falls between would be charged for a
+    prompt that did not delay them.
     """
     seconds = observed.last_token_s - observed.first_token_s
     decoded = (observed.num_output_tokens > 1) & (seconds > 0)
     if not decoded.any():
-        raise ConfigError("nothing to calibrate from: no request with more than one token")
+        raise ConfigError("cannot calibrate: no request has more than one token")
     rows = np.flatnonzero(decoded)
     placed, clock = observed, StepClock.of(observed.first_token_s[:0], observed.first_token_s[:0])
     if model is not None:
@@ -205,10 +205,10 @@ def _equations(observed: Observed, model: Calibrated | None = None) -> Equations
 
 @dataclass(frozen=True, slots=True)
 class StepClock:
-    """The steps with prompts, and their seconds, until an instant: lines through these points.
+    """Number of steps with prompts, and their seconds, up to any time: lines through measured points.
 
-    A request that decodes gets one token of such a step, however long it is, and the others evenly in the
-    time that is left.
+    A decoding request gets one token per such step, however long it is, and the others evenly in the
+    remaining time.
     """
 
     instants_s: Floats
@@ -217,7 +217,7 @@ class StepClock:
 
     @classmethod
     def of(cls, begun_s: Floats, ended_s: Floats) -> "StepClock":
-        """The clock of prompts computed between these instants; those that end together share a step."""
+        """Return the clock of prompts computed between these times; those that end together share a step."""
         begins, ends = list[float](), list[float]()
         for end_s, begin_s in sorted(zip(ended_s.tolist(), begun_s.tolist(), strict=True)):
             if ends and end_s - ends[-1] <= TOGETHER_S:
@@ -234,7 +234,7 @@ class StepClock:
         )
 
     def between(self, from_s: Floats, to_s: Floats) -> tuple[Floats, Floats]:
-        """Return how many steps with prompts lie between instants, and the seconds without any."""
+        """Return the number of steps with prompts between times, and the seconds without any."""
         if not len(self.instants_s):
             return np.zeros_like(to_s), to_s - from_s
 
@@ -246,7 +246,7 @@ class StepClock:
 
 
 def _solve(loads: Sequence[Observed]) -> Solved:
-    """Solve for some loads: once to find how long prompts take, and again with that."""
+    """Fit to some loads: once to find how long prompts take, and again with that time."""
     first = _solved([_equations(observed) for observed in loads])
     return _solved([_equations(observed, first.model) for observed in loads])
 
@@ -360,7 +360,7 @@ COLUMNS = ("first_scheduled_s", "first_token_s", "finish_s", "num_prompt_tokens"
 
 
 def read_observed(folder: Path) -> Observed:
-    """The finished requests of a run directory, or of a server's log."""
+    """Return the finished requests of a run directory, or of a server's log."""
     if (folder / REQUESTS).is_file():
         table = open_run(folder).requests()
         columns = [table[name].to_numpy().astype(np.float64) for name in COLUMNS]

@@ -1,10 +1,10 @@
-"""Confidence intervals of means of values that are like their neighbours, and the end of a warm-up.
+"""Confidence intervals of means of correlated values, and the end of a warm-up.
 
-Requests that arrive together wait together, so that n requests are worth fewer than n independent
-ones. Batch means cut the run into blocks of consecutive arrivals; the means of long blocks are
-nearly independent (Law, "Simulation Modeling and Analysis", 5th ed., section 9.5.3). Where a run is too short
-for that, the blocks count for fewer: for as many as their correlation with the next one leaves (Tafazzoli,
-Steiger and Wilson, "N-Skart", IEEE Transactions on Automatic Control 56, 2011).
+Requests that arrive together wait together, so that n requests are worth fewer than n independent ones. Batch
+means cut the run into blocks of consecutive arrivals; the means of long blocks are nearly independent (Law,
+"Simulation Modeling and Analysis", 5th ed., section 9.5.3). In a run too short for that, the blocks count for
+fewer, according to their correlation with the next one (Tafazzoli, Steiger and Wilson, "N-Skart", IEEE
+Transactions on Automatic Control 56, 2011).
 
 An empty server flatters the first requests of a run: they are its warm-up.
 """
@@ -19,22 +19,23 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 NUM_BATCHES = 20
-"""The number of batches: enough for a stable variance, few enough for long blocks (Schmeiser, Operations
-Research 1982: between 10 and 30)."""
+"""Number of batches: enough for a stable variance, few enough for long blocks (Schmeiser, Operations
+Research 1982: between 10 and 30).
+"""
 FEWEST_BEYOND = 5
-"""The fewest blocks with values beyond a quantile that say where it lies."""
+"""Fewest blocks with values beyond a quantile that determine it."""
 MOST_CORRELATION = 0.9
-"""The correlation above which blocks are worth one independent value, which gives no interval."""
+"""Correlation above which blocks count as one independent value, which gives no interval."""
 MOST_SKEW = 3.0
-"""The factor by which the interval of skewed draws is wider at most: more hardly covers more."""
+"""Largest factor by which the interval of skewed samples is widened: a larger one would hardly cover more."""
 TREND = 0.8
-"""The share of the variance of blocks that must lie on a straight line; chance seldom makes one."""
+"""Share of the blocks' variance that must lie on a straight line; chance seldom makes one."""
 
 MOST_NEWTON_STEPS = 200
 
 
 class Interval(NamedTuple):
-    """An estimate and the half-width of its confidence interval; NaN where it cannot be told."""
+    """Estimate and the half-width of its confidence interval; NaN if unknown."""
 
     mean: float
     half_width: float
@@ -49,12 +50,12 @@ class Interval(NamedTuple):
 
     @property
     def excludes_zero(self) -> bool:
-        """True if the interval shows a difference."""
+        """Whether the interval shows a difference."""
         return self.low > 0 or self.high < 0
 
 
 def t_quantile(probability: float, degrees: int) -> float:
-    """The quantile of Student's t; NaN without a degree of freedom.
+    """Return the quantile of Student's t; NaN without a degree of freedom.
 
     For whole degrees of freedom the distribution is a finite sum (Abramowitz and Stegun, 26.7.3 and 26.7.4),
     which Newton's method inverts: from the normal quantile, which is nearer to zero, it rises to the root
@@ -92,7 +93,7 @@ def _t_within(t: float, degrees: int) -> float:
 
 
 def mean_interval(values: Floats, confidence: float = 0.95) -> Interval:
-    """The mean of independent values."""
+    """Return the interval of the mean of independent values."""
     if len(values) < 2:
         return Interval(float(values.mean()) if len(values) else math.nan, math.nan)
     spread = float(values.std(ddof=1)) / math.sqrt(len(values))
@@ -100,13 +101,13 @@ def mean_interval(values: Floats, confidence: float = 0.95) -> Interval:
 
 
 def drawn_interval(values: Floats, confidence: float = 0.95) -> Interval:
-    """The mean of values that were drawn from one recording, as what other recordings would give.
+    """Return the interval of the mean of samples from one recording, in which another recording's mean would
+    lie.
 
-    Draws vary as recordings do, so that more of them make their spread better known and not smaller: it is
+    Samples vary as recordings do, so more of them estimate their spread better but do not reduce it: it is
     the interval of one more value (Hahn and Meeker, "Statistical Intervals", 1991, section 4.7). Waiting
-    times scatter by factors, and a recording without the longest waits draws few of them: where all values
-    have one sign the interval reaches as far as that of their logarithms does upwards, up to `MOST_SKEW`
-    times as wide.
+    times vary by factors, and a recording without the longest waits yields few of them: if all values have
+    one sign the interval reaches as far upwards as that of their logarithms, up to `MOST_SKEW` times as wide.
     """
     mean, half_width = mean_interval(values, confidence)
     wider = math.sqrt(len(values) + 1)
@@ -119,18 +120,20 @@ def drawn_interval(values: Floats, confidence: float = 0.95) -> Interval:
 
 
 def to_the_best(confidence: float, num_settings: int) -> float:
-    """Return the confidence of a difference to one setting with which those of all others hold together."""
+    """Return the confidence of each difference to one setting with which all of them hold jointly."""
     return 1 - (1 - confidence) / max(num_settings - 1, 1)
 
 
 def batch_means(values: Floats, num_batches: int = NUM_BATCHES) -> Floats:
-    """Means of blocks of consecutive values, as equal in length as can be."""
+    """Return the means of blocks of consecutive values, of lengths that differ by at most one."""
     count = min(num_batches, len(values))
     return np.array([block.mean() for block in np.array_split(values, count)]) if count else values
 
 
 def num_independent(batches: Floats) -> float:
-    """Return the number of independent values that their mean is worth: all, if none is like the next."""
+    """Return how many independent values would give the mean the same precision; the actual number if
+    uncorrelated.
+    """
     count, scatter = len(batches), scatter_of(batches)
     squares = float(scatter @ scatter)
     if squares == 0:
@@ -143,9 +146,9 @@ def num_independent(batches: Floats) -> float:
 
 
 def scatter_of(batches: Floats) -> Floats:
-    """Return the distances of values from their mean; from their line, if that is most of it.
+    """Return the distances of values from their mean, or from their trend line if that explains most.
 
-    Waits that grow from first to last, as of a server that gets more than it can do, are no work of chance.
+    Waits that grow from first to last, as on an overloaded server, are not due to chance.
     """
     centred: Floats = batches - float(batches.mean())
     if has_trend(batches):
@@ -155,7 +158,7 @@ def scatter_of(batches: Floats) -> Floats:
 
 
 def has_trend(batches: Floats) -> bool:
-    """True where a straight line that rises or falls is most of what makes the values differ."""
+    """Return whether a rising or falling line explains most of the variance."""
     if len(batches) < 3:
         return False
     centred, times = batches - float(batches.mean()), _times(batches)
@@ -169,13 +172,13 @@ def _times(batches: Floats) -> Floats:
 
 
 def variance_of(batches: Floats) -> float:
-    """The variance that chance gives them."""
+    """Return the variance due to chance."""
     scatter = scatter_of(batches)
     return float(scatter @ scatter) / (len(batches) - 1)
 
 
 def run_interval(values: Floats, confidence: float = 0.95) -> Interval:
-    """The mean of one run's values in order of time, by batch means."""
+    """Return the interval of the mean of one run's values in order of time, by batch means."""
     batches = batch_means(values)
     if len(batches) < 2:
         return mean_interval(values, confidence)
@@ -184,12 +187,12 @@ def run_interval(values: Floats, confidence: float = 0.95) -> Interval:
 
 
 def _quantile_of_mean(num_values: float, confidence: float) -> float:
-    """Return half the width of a mean's interval, in standard deviations of the values."""
+    """Return the half-width of a mean's interval, in standard deviations of the values."""
     return t_quantile((1 + confidence) / 2, max(int(num_values) - 1, 1)) / math.sqrt(num_values)
 
 
 def difference(first: Floats, second: Floats, confidence: float = 0.95) -> Interval:
-    """The mean of `second` less that of `first`, of two runs without a request in common.
+    """Return the interval of the mean of `second` less that of `first`, of two runs without common requests.
 
     Batch means with Welch's degrees of freedom.
     """
@@ -209,11 +212,11 @@ def difference(first: Floats, second: Floats, confidence: float = 0.95) -> Inter
 def quantile_difference(
     first: Floats, second: Floats, probability: float, *, seed: int = 0, confidence: float = 0.95
 ) -> Interval:
-    """The difference of a quantile between two runs of the same requests, row by row.
+    """Return the interval of a quantile's difference between two runs of the same requests, row by row.
 
     Bootstrap over blocks of consecutive requests, the same for both (Künsch, Annals of Statistics 1989); the
-    interval is made symmetric about the difference, and wider where blocks are like the next. None is
-    given of too few requests, or if few blocks reach beyond the quantile.
+    interval is made symmetric about the difference, and widened for correlated blocks. NaN for too few
+    requests, or if few blocks reach beyond the quantile.
     """
     count = len(first)
     if count < 2 * NUM_BATCHES:
@@ -241,23 +244,23 @@ def quantile_difference(
 
 BATCH = 5
 FEWEST = 20
-"""A warm-up leaves at least this many values, because fewer say nothing about the rest of a run."""
+"""Fewest values that a warm-up may leave; fewer would not represent the rest of a run."""
 
 
 class WarmUp(NamedTuple):
-    """The first `num_values` values are warm-up; `is_settled` is false where the rest still drifts."""
+    """Length of a warm-up: the first `num_values` values; `is_settled` is false if the rest still drifts."""
 
     num_values: int
     is_settled: bool
 
 
 def find_warm_up(values: Floats) -> WarmUp:
-    """Find how many of the first values to leave out, by MSER-5. O(n).
+    """Return how many of the first values to leave out, by MSER-5. O(n).
 
-    Over batches of five, the truncation d that minimises the squared standard error of what is
-    left, sum((x - mean)^2) / (n - d)^2 (White, Cobb and Spratt, Winter Simulation Conference 2000).
-    A run has not settled if that minimum lies in its second half, or if what is left rises or falls
-    along a line; then nothing is left out of it.
+    Over batches of five, the truncation d that minimises the squared standard error of the rest, sum((x -
+    mean)^2) / (n - d)^2 (White, Cobb and Spratt, Winter Simulation Conference 2000). A run has not settled if
+    that minimum lies in its second half, or if the rest rises or falls along a line; then nothing is left
+    out.
     """
     num_values, is_found = _mser(values)
     if not is_found or drifts(values[num_values:]):
@@ -266,7 +269,7 @@ def find_warm_up(values: Floats) -> WarmUp:
 
 
 def drifts(values: Floats) -> bool:
-    """True where the values rise or fall from first to last more than chance makes them."""
+    """Return whether the values rise or fall over time more than chance explains."""
     return len(values) >= FEWEST and has_trend(batch_means(values))
 
 

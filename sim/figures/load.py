@@ -1,8 +1,8 @@
-"""The load of a run as a share of what its engines can serve, and the regime that follows from it.
+"""Load of a run as a share of its engines' capacity, and the regime that follows.
 
-The load is the rate of arrivals over the rate at which requests can be served, whatever became of them. It
-does not depend on how long the trace is: where it is 1.5, a third of the arrivals lengthens the queue, and
-waiting grows, but the load stays 1.5. It is seen in two ways, of which the larger counts:
+The load is the rate of arrivals over the rate at which requests can be served, whatever their outcome. It
+does not depend on the trace's length: at 1.5, a third of the arrivals lengthens the queue, and waiting grows,
+but the load stays 1.5. It is estimated in two ways, of which the larger counts:
 
     slots    arrivals a second x seconds in service of a finished request / requests that can run at once, by
              the scarcer of running slots and KV blocks: Little's law, without the time in the queue
@@ -20,32 +20,38 @@ from numpy.typing import NDArray
 from sundog.sim.record.rows import Floats, Ints, Rows
 
 KNEE = 0.85
-"""The load from which small errors of step time become large ones of waiting time."""
+"""Load from which small errors of step time become large ones of waiting time."""
 FEWEST_WAITED, ENOUGH_WAITED, LEAST_SHARE = 4, 20, 0.1
-"""How many admissions past waiting requests tell a rate: a tenth of all, four at least, and twenty always do.
-A few long answers that were in the way said 0.78 of a load of 0.27."""
+"""Admissions past waiting requests needed to estimate a rate: a tenth of all, at least four, and twenty
+always suffice. A few long answers in the way once gave 0.78 for a load of 0.27.
+"""
 Regime = Literal["below the knee", "near the knee", "beyond the knee"]
 Parts = Callable[[], Iterator[tuple[Rows, NDArray[np.bool_]]]]
-"""Requests in parts, in order of arrival, and which of them count, whatever became of them."""
+"""Function that yields requests in parts, by arrival, each with a mask of those that count as load."""
 
 
 def regime_of(saturation: float) -> Regime:
-    """Return the regime: requests wait briefly, perhaps long, or ever longer while the load lasts."""
+    """Return the regime: requests wait briefly, may wait long, or wait ever longer as long as the load
+    lasts.
+    """
     if saturation < KNEE:
         return "below the knee"
     return "near the knee" if saturation < 1 else "beyond the knee"
 
 
 def of_capacity(saturation: float) -> str:
-    """Return the load in words; a share of 978 % says less than 9.8 times."""
+    """Return the load in words: 978 % becomes 9.8 times.
+
+    Below the knee it is a lower bound: at capacity a request is in service for longer.
+    """
     share = f"{saturation:.0%} of" if saturation < 1 else f"{saturation:,.1f} times"
-    return f"{share} what can be served"
+    return f"{'at least ' if saturation < KNEE else ''}{share} what can be served"
 
 
 class _Arrived(NamedTuple):
     arrival_s: Floats
     scheduled_s: Floats
-    """NaN for those that no engine began."""
+    """Begin of each request's first step; NaN if no engine began it."""
     end_s: Floats
     held_tokens: Floats
     replica: Ints
@@ -53,11 +59,11 @@ class _Arrived(NamedTuple):
 
 
 def saturation(parts: Parts, max_num_running: int | None, num_blocks: int, block_size: int) -> float | None:
-    """The load over what can be served; None where it is not known how many may run.
+    """Return the load over the capacity; None if the number of running slots is unknown.
 
-    None, too, where all requests arrive at once, because no rate of arrivals is known, and where no engine
-    began one. Requests are taken to hold the blocks of their prompts and half of their answers; prompts that
-    hit the prefix cache share blocks, which this leaves out. O(n log n)
+    None, too, if all requests arrive at once, because there is no rate of arrivals, and if no engine began
+    one. Requests are assumed to hold the blocks of their prompts and half of their answers; blocks shared by
+    prefix hits are ignored. O(n log n)
     """
     if max_num_running is None:
         return None
@@ -90,11 +96,11 @@ def _arrived(parts: Parts) -> _Arrived:
 
 
 def _waiting(rows: _Arrived, span_s: float) -> float:
-    """Arrivals a second over admissions a second while requests wait, in the mean over replicas.
+    """Return arrivals a second over admissions a second while requests wait, averaged over replicas.
 
-    A request that the next step admits has waited for that step alone, and so has one that the step after it
-    admits: under asynchronous scheduling the next step was filled before it arrived. If both admit others
-    alone, it waits for its turn from the second on, until it is admitted or given up.
+    A request admitted by the next step waited for that step alone, and so did one admitted by the step after
+    it: under asynchronous scheduling the next step was filled before it arrived. If both admit only others,
+    it waits for its turn from the second on, until it is admitted or given up.
     """
     begun = ~np.isnan(rows.scheduled_s)
     given_up = ~begun & ~np.isnan(rows.end_s)

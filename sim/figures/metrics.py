@@ -1,12 +1,12 @@
-"""From a Recorder's columns to the figures that runs are compared by; numpy, no loop over requests.
+"""Figures of a run from a Recorder's columns; numpy, no loop over requests.
 
 Times are seconds, per request unless said otherwise:
 
-    TTFT      first token - arrival, and what the front end takes (E2E as well)
+    TTFT      first token - arrival, plus the front end's time (E2E as well)
     TPOT      (finish - first token) / (output tokens - 1), requests with more than one
-    ITL       time between a token and the one before it, over every token
+    ITL       time between a token and the previous one, over every token
     E2E       finish - arrival
-    queueing  first step that the request was part of begins - arrival
+    queueing  begin of the first step with the request - arrival
     prefill   first token - first step, decode  finish - first token: the other stages
     normal.   E2E / output tokens
     program   last token of requests that come after one another - first arrival of them
@@ -14,12 +14,13 @@ Times are seconds, per request unless said otherwise:
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
+from sundog.actors.core.records import dataclass
 from sundog.sim.figures.distribution import AT_ONCE, Distribution, Part, distribution, distribution_of
 from sundog.sim.figures.engine import (
     HostFigures,
@@ -40,19 +41,19 @@ from sundog.sim.record.rows import RequestTimes, Rows, joined, latencies, step_i
 
 
 class Source(Protocol):
-    """The rows of a run: in memory, or on disk."""
+    """Rows of a run: in memory, or on disk."""
 
     def requests(self) -> Iterator[Rows]:
-        """All requests in order, in parts."""
+        """Yield all requests in order, in parts."""
         ...
 
     def intervals(self) -> Iterator[Part]:
-        """The intervals between the tokens of each request, in any order, with their numbers."""
+        """Yield the intervals between the tokens of each request, in any order, with their counts."""
         ...
 
 
 class InMemory:
-    """Columns and steps that are all in memory, as a Source."""
+    """Source with all rows and steps in memory."""
 
     def __init__(self, columns: Columns, steps: Sequence[StepColumns]) -> None:
         self._steps = steps
@@ -74,9 +75,9 @@ FIGURES = ("ttft_s", "tpot_s", "e2e_s", "queueing_s", "prefill_s", "decode_s", N
 def distributions(
     source: Source, front_end_s: float, num_requests: int, at_once: int = AT_ONCE
 ) -> dict[str, Distribution | None]:
-    """Each of `FIGURES`; a reading of the rows keeps at most `at_once` values.
+    """Return the distribution of each of `FIGURES`; a reading of the rows keeps at most `at_once` values.
 
-    A run on disk is decompressed by each reading: of 100,000 requests there is one, of a million four.
+    A run on disk is decompressed by each reading: once for 100,000 requests, four times for a million.
     """
     found: dict[str, Distribution | None] = {}
     together = at_once // max(num_requests, 1)
@@ -114,16 +115,16 @@ def _read(source: Source, front_end_s: float, names: Sequence[str]) -> Iterator[
 
 @dataclass(frozen=True, slots=True)
 class ClientFigures:
-    """`lateness_s` is how much later than due requests were sent: the client's own doing, and part of TTFT.
+    """Figures of the clients; `lateness_s` is how late they sent requests, which is part of TTFT.
 
-    So is a lack of processors: `cpu_mean` is the share of a core that its `num_processes` had each, in the
-    mean, `cpu_most` that of the busiest one in its busiest seconds. From some 0.8 on the client is measured.
-    `errors` counts requests by the kind of their trouble, refusals and timeouts among them; `said` has the
-    first words of each kind. A refusal asked to wait `retry_after_s` at most.
+    `cpu_mean` is the mean share of a core that the `num_processes` used, `cpu_most` that of the busiest
+    process in its busiest seconds; from about 0.8 on the client limits the measurement. `errors` counts
+    requests by kind of error, including refusals and timeouts; `said` has the first words of each kind.
+    `retry_after_s` is the longest wait that a refusal asked for.
     """
 
     model: str
-    """The name that the server has for the model."""
+    """Name of the model on the server."""
     lateness_s: Distribution | None
     lateness_max_s: float | None
     num_processes: int
@@ -156,10 +157,10 @@ class ClientFigures:
 
 @dataclass(frozen=True, slots=True)
 class ObjectiveFigures:
-    """An objective of a run, the value that it limits, and if it held.
+    """Objective of a run, the value that it limits, and whether it was met.
 
     `num_unanswered` requests got no answer, and count as infinite (`sundog.sim.figures.verdict`). The value
-    is None where it is infinite by these, or no request has one.
+    is None if it is infinite because of these, or if no request has one.
     """
 
     objective: str
@@ -170,25 +171,24 @@ class ObjectiveFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """The figures of a run; seconds, tokens and fractions. A distribution of nothing is None.
+    """Figures of a run; seconds, tokens and fractions. A distribution without values is None.
 
     Throughput counts finished requests, and tokens of finished requests, over `duration_s`: from the first
     arrival until the last request has ended, in whichever way, and the last step. `saturation` is the load
-    over what can be served (`sundog.sim.figures.load`); from 1 on the queue grows as long as the load lasts.
-    Goodput counts requests that met every limit they have, their own or else that of `RunTerms`, of all that
-    arrived. `busy_fraction` is of all replicas' time until the last step ended. `fairness` is Jain's index of
-    what tenants were served while they waited beside others, `slowdown_fairness` that of their slowdowns
-    (`sundog.sim.figures.tenants`); None where it cannot be told. Energy takes the GPUs' rated power all the
-    time, cost their price: upper bounds for idle ones. `kv_use` fractions are of all replicas' blocks
-    together (`num_kv_blocks` each, or in the mean), the mean over the same time. The hit rate is prefix-hit
-    tokens over prompt tokens of all admitted requests. Of several `replicas` the JSON has each; `imbalance`
-    is what the busiest computed over the mean. `refusals` counts those that were refused by the reason; the
-    JSON has it only where there are any. `num_cut` counts finished answers that the context or the KV cache
-    ended early, and is in the JSON only where there are any: a replayed request has no other limit on its
-    length. `lost_output_tokens` went out to requests that did not finish, and are in the JSON where there are
-    any. `remarks` say what the cost of steps rests on where that is not measured kernels of this very model;
-    the JSON has them only where there are any. A run that only `client`s saw has None for what only engines
-    know.
+    over capacity (`sundog.sim.figures.load`); from 1 on the queue grows as long as the load lasts. Goodput
+    counts requests that met every limit they have, their own or else that of `RunTerms`, of all that arrived.
+    `busy_fraction` refers to all replicas' time until the last step ended. `fairness` is Jain's index of
+    tenants' service while several wait, `slowdown_fairness` that of their slowdowns
+    (`sundog.sim.figures.tenants`); None if unknown. Energy takes the GPUs' rated power all the time, cost
+    their price: upper bounds for idle ones. `kv_use` fractions refer to all replicas' blocks together
+    (`num_kv_blocks` each, or on average), the mean over the same time. The hit rate is prefix-hit tokens over
+    prompt tokens of all admitted requests. With several `replicas` the JSON has each; `imbalance` is what the
+    busiest computed over the mean. `refusals` counts refused requests by reason; it is in the JSON only if
+    there are any. `num_cut` counts finished answers that the context or the KV cache ended early, in the JSON
+    only if there are any: a replayed request has no other limit on its length. `lost_output_tokens` went to
+    requests that did not finish, in the JSON only if there are any. `remarks` describe costs of steps that
+    are not from measured kernels of this very model, in the JSON only if there are any. A run recorded by
+    `client`s has None for everything that only engines record.
     """
 
     num_requests: int
@@ -196,7 +196,7 @@ class Summary:
     num_aborted: int
     num_refused: int = 0
     num_failed: int = 0
-    """Requests that an error ended: their engine died, or their blocks were lost too often."""
+    """Number of requests that an error ended: their engine crashed, or their blocks were lost too often."""
     num_steps: int | None = None
     duration_s: float
     prompt_tokens: int
@@ -239,32 +239,42 @@ class Summary:
     lost_output_tokens: int = 0
     objectives: tuple[ObjectiveFigures, ...] = ()
     fleet: FleetFigures | None = None
-    """The figures of a fleet whose engines are not all alike (`sundog.sim.fleet`)."""
+    """Figures of a fleet with engines that differ or fail (`sundog.sim.fleet`)."""
     host: HostFigures | None = None
     program_s: Distribution | None = None
-    """From the first arrival of a program of agents to its last token; None without programs."""
+    """Seconds from the first arrival of a program of agents to its last token; None without programs."""
+    step_doubt: float | None = None
+    """Relative error of a replay's step times: they may take longer or shorter by it
+    (`sundog.sim.cost.doubt`).
+    """
+    ranges_s: dict[str, Any] | None = None
+    """Likely range of each figure in seconds, from `low` to `high`, and the percent by which E2E grows if
+    steps are 1 % longer (`amplification`).
+
+    The JSON has them if they were computed.
+    """
 
     def to_json(self) -> str:
-        """JSON with keys in a fixed order and floats at full precision: same run, same bytes."""
+        """Return JSON with keys in a fixed order and floats at full precision: same run, same bytes."""
         figures = asdict(self)
         if not self.replicas:
             del figures["replicas"], figures["imbalance"]
         if self.fleet is not None and self.fleet.moves is None:
             del figures["fleet"]["moves"]
         names = ("remarks", "refusals", "num_cut", "lost_output_tokens", "objectives", "speculation")
-        for name in (*names, "client", "fleet", "host", "program_s"):
+        for name in (*names, "client", "fleet", "host", "program_s", "step_doubt", "ranges_s"):
             if not figures[name]:
                 del figures[name]
         return json.dumps(figures, indent=2, allow_nan=False)
 
 
 def request_times(recorder: Recorder) -> RequestTimes:
-    """The latencies of every request that the recorder has in memory."""
+    """Return the latencies of every request that the recorder has in memory."""
     return latencies(Rows.of(recorder.columns), recorder.front_end_s)
 
 
 def summarize(recorder: Recorder, terms: RunTerms = NO_TERMS, source: Source | None = None) -> Summary:
-    """The figures of a run; latencies are over finished requests, ITL over all tokens.
+    """Return the figures of a run; latencies over finished requests, ITL over all tokens.
 
     `source` holds the rows if the recorder gave them to a sink. Memory is bounded by its parts.
     """
@@ -301,7 +311,7 @@ def summarize(recorder: Recorder, terms: RunTerms = NO_TERMS, source: Source | N
 
 
 def paid_terms(terms: RunTerms, scaling: ScalingFigures | None) -> RunTerms:
-    """The terms with the GPUs that a run paid for, in the mean: those of a fleet that scaled are not all."""
+    """Return the terms with the mean number of GPUs that were paid for, if the fleet scaled."""
     return terms if scaling is None else replace(terms, num_gpus=terms.num_gpus * scaling.share)
 
 
@@ -320,7 +330,7 @@ def _fleet(recorder: Recorder) -> FleetFigures | None:
 
 
 def summarize_client(record: ClientRecord, terms: RunTerms = NO_TERMS) -> Summary:
-    """The figures of a run that only clients saw."""
+    """Return the figures of a run that only clients recorded."""
     source = InMemory(record.columns, [record.gaps])
     totals, tenants = _summed(source, terms, 0.0, Replicas(1))
     hit_tokens, hit_rate = record.hits or (None, None)

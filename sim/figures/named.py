@@ -9,7 +9,7 @@ from sundog.actors.core.names import unknown
 from sundog.sim.figures.tenants import TenantFigures
 
 PERCENT = {"mean": None, "p50": 50.0, "p90": 90.0, "p99": 99.0}
-"""The parts of a distribution that every run has; None is the mean."""
+"""Parts of a distribution that every run has; None is the mean."""
 LATENCIES = ("ttft_s", "tpot_s", "e2e_s", "queueing_s", "prefill_s", "decode_s", "slowdown")
 HIGHER_IS_BETTER = (
     "output_tokens_per_s",
@@ -37,24 +37,24 @@ WHOLE = (
     "num_failed",
     "cost_per_million_output_tokens",
 )
-"""Figures of all requests after the warm-up together."""
+"""Figures of the whole run after the warm-up."""
 PROGRAM = "program_s"
-"""A latency of programs of agents, which a run has whose requests come after one another."""
+"""Latency of programs of agents, for runs with requests that follow one another."""
 TENANT = "tenant."
 OF_TENANTS = tuple(field.name for field in fields(TenantFigures))
 PERCENTILES_OF_TENANTS = tuple(f"{latency}.p95" for latency in LATENCIES)
-"""Some percentiles of tenants as examples: a tenant has every percentile."""
+"""Names of some percentiles of tenants; the names of others are accepted, too."""
 NAMES = (*(f"{latency}.{part}" for latency in LATENCIES for part in PERCENT), *WHOLE)
 
 
 def percentile(part: str) -> float | None:
-    """Return 99.9 for `p99.9`; None if `part` names no percentile between 0 and 100."""
+    """Return 99.9 for `p99.9`; None if `part` is not a percentile between 0 and 100."""
     found = re.fullmatch(r"p(\d{1,2}(?:\.\d{1,6})?)", part)
     return None if found is None or not float(found[1]) else float(found[1])
 
 
 class Metric(NamedTuple):
-    """A metric by its parts.
+    """Parts of a metric's name.
 
     ttft_s.p99.9               a latency, and a part of its distribution: the mean or any percentile
     output_tokens_per_s        a figure of the whole run
@@ -69,7 +69,7 @@ class Metric(NamedTuple):
 
     @classmethod
     def parse(cls, name: str) -> "Metric":
-        """Read a metric's name; raises ConfigError for one that is not known."""
+        """Parse a metric's name; raises ConfigError for an unknown one."""
         tenant, rest = None, name
         if name.startswith(TENANT):
             pattern = rf"(.+?)\.((?:{'|'.join(LATENCIES)})\.(?:mean|p[\d.]+)|[^.]+)"
@@ -93,17 +93,17 @@ class Metric(NamedTuple):
 
     @property
     def percent(self) -> float | None:
-        """The percentile that it is, from 0 to 100; None if it is none."""
+        """Percentile, from 0 to 100; None for other metrics."""
         return None if self.part is None else percentile(self.part)
 
     @property
     def is_higher_better(self) -> bool:
-        """True where a larger value is the better one."""
+        """Whether larger values are better."""
         return self.figure in HIGHER_IS_BETTER
 
     @property
     def title(self) -> str:
-        """The head of a column of this metric, with its unit."""
+        """Column heading of this metric, with its unit."""
         if self.part is not None and self.figure.endswith("_s"):
             latency = self.figure.removesuffix("_s").upper().replace("QUEUEING", "queueing")
             owner = "" if self.tenant is None else f"{self.tenant} "
@@ -112,14 +112,14 @@ class Metric(NamedTuple):
 
     @property
     def scale(self) -> float:
-        """Turns a value into the unit of `title`: a latency is shown in milliseconds."""
+        """Factor from a value to the unit of `title`: latencies are shown in milliseconds."""
         return 1000.0 if self.part is not None and self.figure.endswith("_s") else 1.0
 
 
 class Objective(NamedTuple):
-    """A limit on a part of a latency's distribution, in seconds: `p95(ttft)<1`, of one tenant or of all.
+    """Limit on a part of a latency's distribution, in seconds: `p95(ttft)<1`, of one tenant or of all.
 
-    Unlike the limits that each request meets or misses, it is held or missed by a whole run.
+    Unlike per-request limits, it is met or missed by a whole run.
     """
 
     text: str
@@ -128,12 +128,12 @@ class Objective(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Objective":
-        """Read `p95(ttft)<1` or `tenant rag: mean(e2e)<20`; raises ConfigError."""
+        """Parse `p95(ttft)<1` or `tenant rag: mean(e2e)<20`; raises ConfigError."""
         pattern = r"(?:tenant\s+(.+?)\s*:\s*)?(mean|p[\d.]+)\(\s*(ttft|tpot|e2e|queueing)\s*\)\s*<=?\s*(\S+)"
         found = re.fullmatch(pattern, text.strip())
         if found is None or not (found[2] == "mean" or percentile(found[2]) is not None):
             raise ConfigError(
-                f"{text.strip()!r} is no objective: write p95(ttft)<1 or tenant rag: p95(tpot)<0.04"
+                f"{text.strip()!r} is not an objective: write p95(ttft)<1 or tenant rag: p95(tpot)<0.04"
             )
         try:
             below_s = float(found[4])

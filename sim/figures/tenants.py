@@ -1,28 +1,27 @@
-"""The service that each tenant of a run was given, and how fair that was.
+"""Service of each tenant of a run, and its fairness.
 
-What a tenant was served in all says nothing once every request has finished: it is what was asked for. So
-fairness looks only at the time in which at least two tenants wait, when the engine has a choice, and
-compares what each of those was served then with an equal share of it (the backlogged clients of Sheng et
-al., "Fairness in Serving Large Language Models", OSDI 2024, section 3). Slowdown says how many times longer
-a request took than without its wait.
+The total service of a tenant equals its demand once every request has finished. So fairness considers only
+the time in which at least two tenants wait, when the engine has a choice, and compares each one's service
+then with an equal share (the backlogged clients of Sheng et al., "Fairness in Serving Large Language Models",
+OSDI 2024, section 3). Slowdown is how many times longer a request took than without its wait.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sundog.actors.core.records import dataclass
 from sundog.sim.record.rows import Floats, Rows, latencies
 
 SHORTEST_S = 1e-9
-"""The time, in seconds, that work is taken to last which is done in no time."""
+"""Seconds that instantaneous work is assumed to last."""
 
 
 @dataclass(frozen=True, slots=True)
 class TenantFigures:
-    """The requests of a tenant; seconds over finished ones, None where there is none."""
+    """Requests of a tenant; seconds over finished ones, None without any."""
 
     num_requests: int
     num_finished: int
@@ -46,7 +45,7 @@ class TenantFigures:
 
 @dataclass(frozen=True, slots=True)
 class Tenants:
-    """All tenants by name, and Jain's index of their shares and of their mean slowdowns."""
+    """All tenants by name, and Jain's index of fairness of their shares and of their mean slowdowns."""
 
     figures: dict[str, TenantFigures]
     fairness: float | None
@@ -57,7 +56,7 @@ NO_TENANTS = Tenants({}, None, None)
 
 
 def tenants_of(rows: Rows, met: NDArray[np.bool_] | None, front_end_s: float) -> Tenants:
-    """The tenants of these requests. O(tenants x requests)."""
+    """Return the tenants of these requests. O(tenants x requests)."""
     names = sorted({name for name in rows.tenant if name is not None})
     if not names:
         return NO_TENANTS
@@ -94,7 +93,7 @@ def tenants_of(rows: Rows, met: NDArray[np.bool_] | None, front_end_s: float) ->
 
 
 def jain(values: Sequence[float]) -> float | None:
-    """(sum x)^2 / (n sum x^2): 1 if all are equal, 1/n if one has all; None of fewer than two.
+    """Return (sum x)^2 / (n sum x^2): 1 if all are equal, 1/n if one has all; None for fewer than two.
 
     Jain, Chiu, Hawe, "A quantitative measure of fairness" (DEC TR-301, 1984).
     """
@@ -103,7 +102,7 @@ def jain(values: Sequence[float]) -> float | None:
 
 
 def _shares(rows: Rows, owners: Sequence[NDArray[np.bool_]]) -> list[float | None]:
-    """Return each tenant's service while it and another waited, over an equal share."""
+    """Return each tenant's service while it and another tenant waited, relative to an equal share."""
     last_s = np.nanmax(np.concatenate((rows.arrival_s, rows.finish_s)))
     ended_s = np.where(_ended_by(rows, "refused"), rows.arrival_s, rows.finish_s)
     until_s = np.where(np.isnan(rows.first_scheduled_s), ended_s, rows.first_scheduled_s)

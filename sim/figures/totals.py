@@ -1,4 +1,4 @@
-"""Sums over all requests of a run, the terms that the run is held against, and what its GPUs cost.
+"""Sums over all requests of a run, its limits and prices, and the cost of its GPUs.
 
 Law: a run lasts from its first arrival until its last request has ended, in whichever way, and no GPU works
 any more: throughput, energy and cost are over all this time.
@@ -6,20 +6,20 @@ any more: throughput, energy and cost are over all this time.
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sundog.actors.core.records import dataclass
 from sundog.sim.figures.named import PROGRAM, Metric, Objective
 from sundog.sim.record.rows import Floats, RequestTimes, Rows
 
 
 @dataclass(frozen=True, slots=True)
 class RunTerms:
-    """The terms that a run is held against: limits per request in seconds, and what its GPUs take.
+    """Limits per request in seconds, and power and price of a run's GPUs.
 
-    `num_gpus`, of a fleet that scaled in the mean, and `max_num_running` are all replicas' together;
+    `num_gpus` (the mean of a fleet that scaled) and `max_num_running` are totals of all replicas;
     `price_per_gpu_h` is in any currency. `objectives` are limits for the whole run.
     """
 
@@ -34,9 +34,9 @@ class RunTerms:
     objectives: tuple[Objective, ...] = ()
 
     def met(self, rows: Rows, times: RequestTimes) -> NDArray[np.bool_] | None:
-        """Mark the requests that met every limit, their own before these; None if there is none at all.
+        """Mark the requests that met every limit, their own before these; None without any limit.
 
-        One token has no TPOT to miss.
+        A single token has no TPOT to miss.
         """
         limits = (
             (times.ttft_s, rows.slo_ttft_s, self.slo_ttft_s),
@@ -67,18 +67,18 @@ class RequestTotals:
     num_met: int | None = None
     first_arrival_s: float = math.inf
     last_end_s: float = -math.inf
-    """The last instant at which a request arrived, or ended in whichever way."""
+    """Latest time at which a request arrived, or ended in whichever way."""
     prompt_tokens: int = 0
     output_tokens: int = 0
     lost_output_tokens: int = 0
-    """Tokens that went out to requests which did not finish."""
+    """Output tokens of requests that did not finish."""
     admitted_tokens: int = 0
     hit_tokens: int = 0
     num_preemptions: int = 0
     recomputed_tokens: int = 0
 
     def add(self, rows: Rows, met: NDArray[np.bool_] | None) -> None:
-        """Add some more requests, and which of them met every limit, if there are limits."""
+        """Add requests, and which of them met every limit, if there are limits."""
         if not len(rows.arrival_s):
             return
         done = rows.is_done
@@ -103,11 +103,13 @@ class RequestTotals:
 
     @property
     def attainment(self) -> float | None:
-        """The share of all requests that met every limit; None if there are no limits."""
+        """Share of all requests that met every limit; None without limits."""
         return None if self.num_met is None else self.num_met / max(self.num_requests, 1)
 
     def duration_s(self, last_step_s: float | None = None) -> float:
-        """The time from the first arrival to the end of the last request or, if later, of the last step."""
+        """Return the seconds from the first arrival to the end of the last request or, if later, of the
+        last step.
+        """
         if not self.num_requests:
             return 0.0
         until_s = self.last_end_s if last_step_s is None else max(self.last_end_s, last_step_s)
@@ -116,7 +118,7 @@ class RequestTotals:
 
 @dataclass(frozen=True, slots=True)
 class Paid:
-    """What the GPUs of a run took: in all, and per output token of finished requests if there are any."""
+    """Cost of a run's GPUs: total, and per output token of finished requests, if there are any."""
 
     gpu_s: float
     energy_j_per_output_token: float | None
@@ -124,7 +126,7 @@ class Paid:
 
     @classmethod
     def of(cls, terms: RunTerms, duration_s: float, num_tokens: int) -> "Paid":
-        """All GPUs are paid for all the time; of a fleet that scaled, those that there were in the mean."""
+        """Return the cost of all GPUs over the whole time; a fleet that scaled counts its mean number."""
         gpu_s = duration_s * terms.num_gpus
 
         def each(rate_per_s: float | None) -> float | None:
@@ -135,7 +137,7 @@ class Paid:
 
 
 def percentiles(metrics: Iterable[Metric], rows: Rows, times: RequestTimes) -> dict[str, float]:
-    """Means and percentiles over finished requests by the metric's name; other figures are left out."""
+    """Return means and percentiles over finished requests by metric name; other figures are left out."""
     found: dict[str, float] = {}
     owner = np.array(rows.tenant, dtype=object)
     for metric in metrics:
@@ -147,7 +149,7 @@ def percentiles(metrics: Iterable[Metric], rows: Rows, times: RequestTimes) -> d
 
 
 def part_of(values: Floats, percent: float | None) -> float:
-    """A percentile of values, or with None their mean; NaN of nothing."""
+    """Return a percentile of values, or their mean if `percent` is None; NaN without values."""
     if not len(values):
         return math.nan
     return float(values.mean() if percent is None else np.percentile(values, percent))

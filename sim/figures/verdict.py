@@ -1,8 +1,8 @@
-"""Verdicts on a run: which objectives it holds, over every request that arrived.
+"""Verdicts on a run: the objectives it meets, over every request that arrived.
 
 Law: a request without an answer (given up, refused, cancelled, failed, not ended) has missed every objective.
-In a percentile it counts as infinite, and so does a mean of which it is part. Percentiles of finished
-requests alone would praise the run that gives up the requests which wait longest.
+In a percentile it counts as infinite, and so does a mean that includes it. Percentiles of finished requests
+alone would favour the run that gives up the requests which wait longest.
 """
 
 import math
@@ -17,9 +17,11 @@ from sundog.sim.record.rows import Floats, RequestTimes, Rows
 
 
 class Verdict(NamedTuple):
-    """An objective and the value that it limits, in seconds: infinite where too many have no answer.
+    """Objective and the measured value that it limits, in seconds; infinite if too many requests have no
+    answer.
 
-    NaN if no request has such a value, which holds no objective. `num_unanswered` are counted as infinite.
+    NaN if no request has such a value, which counts as a miss. `num_unanswered` requests are counted as
+    infinite.
     """
 
     objective: Objective
@@ -28,12 +30,12 @@ class Verdict(NamedTuple):
 
     @property
     def is_held(self) -> bool:
-        """True if the value is within the limit."""
+        """Whether the objective is met: its value is within the limit."""
         return self.value_s <= self.objective.below_s
 
     @property
     def known_s(self) -> float | None:
-        """The value if it is a number of seconds; else None."""
+        """Value if it is finite; otherwise None."""
         return self.value_s if math.isfinite(self.value_s) else None
 
 
@@ -51,13 +53,17 @@ def verdicts(objectives: Iterable[Objective], rows: Rows, times: RequestTimes) -
 
 
 def judged(values: Floats, own: NDArray[np.bool_], is_done: NDArray[np.bool_]) -> tuple[Floats, int]:
-    """Return the values of the finished requests among `own`, and how many of these have no answer."""
+    """Return the values of those finished requests that count (`own`), and the number of unanswered ones
+    among them.
+    """
     known = values[own & is_done]
     return known[~np.isnan(known)], int((own & ~is_done).sum())
 
 
 def with_infinite(values: Floats, num_infinite: int, percent: float | None) -> float:
-    """A percentile, or with None the mean, of values and so many infinite ones; NaN of nothing."""
+    """Return a percentile (or the mean, if None) of the values and `num_infinite` infinite ones; NaN
+    without values.
+    """
     count = len(values) + num_infinite
     if not count:
         return math.nan
@@ -68,7 +74,9 @@ def with_infinite(values: Floats, num_infinite: int, percent: float | None) -> f
 
 
 def finite_percentiles(values: Floats, num_infinite: int, percents: Floats) -> Floats:
-    """Rising percentiles of values and so many infinite ones, up to the last that is finite."""
+    """Return ascending percentiles of the values and `num_infinite` infinite ones, up to the last finite
+    one.
+    """
     count = len(values) + num_infinite
     # numpy interpolates between two ranks: the upper one counts if it has any weight.
     is_finite = np.ceil(percents / 100 * (count - 1)) < len(values)
@@ -80,5 +88,5 @@ def finite_percentiles(values: Floats, num_infinite: int, percents: Floats) -> F
 
 
 def all_held(found: Iterable[Verdict]) -> bool:
-    """True if a run holds every objective."""
+    """Return whether a run meets every objective."""
     return all(each.is_held for each in found)

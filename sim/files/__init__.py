@@ -1,1 +1,1 @@
-"""Files read and written, whatever is in them; the ground floor of the simulator."""
+"""Reading and writing of files, whatever their contents; the lowest layer of the simulator."""

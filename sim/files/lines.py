@@ -1,7 +1,7 @@
-"""The lines of a file, gzipped or plain by its content, with damage reported by line.
+"""Lines of a file, gzipped or plain by its content, with damage reported by line.
 
-JSON is read strictly: NaN and Infinity are no numbers, and an error names its line. Equal lines are written
-to a gzipped file as equal bytes.
+JSON is parsed strictly: NaN and Infinity are not numbers, and an error names its line. Equal lines are
+written to a gzipped file as equal bytes.
 """
 
 import errno
@@ -13,41 +13,41 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 from sundog.actors.core.config import ConfigError
+from sundog.actors.core.records import dataclass
 from sundog.sim.files.run_files import RunError
 
 ErrorAt = Callable[[str, int, str], ConfigError]
-"""The reader's own error, for a file, a line and a reason."""
+"""Function that makes the reader's own error from a file, a line and a reason."""
 GZIP_MAGIC = b"\x1f\x8b"
 MOST_LINE_BYTES = 2**26
-"""The longest line; the longest that is written here, a journal's, has a few megabytes."""
+"""Longest line in bytes; the longest one written here, in a journal, has a few megabytes."""
 UTF8_MARK = b"\xef\xbb\xbf"
 
 
 class ReadsLines(Protocol):
-    """A file that gives its next line, or the first `size` bytes of it."""
+    """File that returns its next line, or at most the first `size` bytes of it."""
 
     def readline(self, size: int, /) -> bytes: ...
 
 
 def unzipped(file: IO[bytes]) -> ReadsLines:
-    """The lines of gzip data, quickly; where it breaks off, some lines before that are lost."""
+    """Return the lines of gzip data, quickly; if it is truncated, some lines before the break are lost."""
     return io.BufferedReader(gzip.GzipFile(fileobj=file), 1 << 16)
 
 
 def unzipped_to_the_break(file: IO[bytes]) -> ReadsLines:
-    """The lines of gzip data, and where it breaks off, all that come before."""
+    """Return the lines of gzip data, including all before a truncation."""
     return gzip.GzipFile(fileobj=file)
 
 
 def raw_lines(
     path: str, error_at: ErrorAt, unzip: Callable[[IO[bytes]], ReadsLines] = unzipped
 ) -> Iterator[bytes]:
-    """Lines with their ends; gzip data that breaks off raises EOFError there.
+    """Yield lines with their ends; truncated gzip data raises EOFError at the break.
 
     Raises `error_at` for a file that cannot be read, for damaged gzip data, and for a line of more than
     `MOST_LINE_BYTES`, which a small gzip file may hold.
@@ -71,7 +71,7 @@ def raw_lines(
 
 
 def read_lines(path: str, error_at: ErrorAt) -> Iterator[bytes]:
-    """Lines without their ends; a UTF-8 mark at the start is dropped.
+    """Yield lines without their ends; a byte order mark at the start is dropped.
 
     Raises `error_at` for an unreadable or empty file, a bad or truncated gzip, and UTF-16 text.
     """
@@ -90,7 +90,7 @@ def read_lines(path: str, error_at: ErrorAt) -> Iterator[bytes]:
 
 
 def shown(value: bytes, limit: int = 40) -> str:
-    """A value for an error message, cut to `limit` bytes."""
+    """Return a value for an error message, cut to `limit` bytes."""
     text = value[:limit].decode("utf-8", "backslashreplace")
     return repr(text + ("…" if len(value) > limit else ""))
 
@@ -107,18 +107,18 @@ def _each_key_once(pairs: list[tuple[str, Any]]) -> Row:
     if len(row) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice!r} is there twice")
+        raise ValueError(f"the key {twice!r} occurs twice")
     return row
 
 
 DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 STRICT_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_each_key_once)
-"""The decoder that looks at keys given twice, at five times the price."""
+"""Decoder that detects duplicate keys, at five times the cost."""
 KEY = re.compile(r'"\s*:')
 
 
 def _decoded(text: str) -> Any:
-    """Decode JSON; ValueError for a duplicate key, whose first value would be lost."""
+    """Decode JSON; raises ValueError for a duplicate key, of which the first value would be lost."""
     value = DECODER.decode(text)
     num_keys = len(value) if isinstance(value, dict) else 0
     # More than the outermost keys: those of objects inside, text that looks like a key, or a key twice.
@@ -126,7 +126,7 @@ def _decoded(text: str) -> Any:
 
 
 def decode(path: str, number: int, text: bytes, error_at: ErrorAt) -> Any:
-    """The JSON value of a text that begins with line `number`; raises `error_at` if it is none."""
+    """Return the JSON value of a text that begins with line `number`; raises `error_at` if it is invalid."""
     try:
         return _decoded(text.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -140,12 +140,12 @@ def decode(path: str, number: int, text: bytes, error_at: ErrorAt) -> Any:
 
 
 def is_text(value: str) -> bool:
-    """True if UTF-8 can encode the text: JSON may hold half a surrogate pair."""
+    """Return whether UTF-8 can encode the text: JSON may hold half a surrogate pair."""
     return not any("\ud800" <= char <= "\udfff" for char in value)
 
 
 def parse_object(path: str, number: int, line: bytes, error_at: ErrorAt) -> Row:
-    """The JSON object on a line; raises `error_at` for anything else."""
+    """Return the JSON object on a line; raises `error_at` for anything else."""
     if not line.strip():
         raise error_at(path, number, "the line is blank; remove it")
     value = decode(path, number, line, error_at)
@@ -156,10 +156,10 @@ def parse_object(path: str, number: int, line: bytes, error_at: ErrorAt) -> Row:
 
 @dataclass(slots=True)
 class JsonLines:
-    """The JSON objects of one file, a line each, gzipped or plain; `number` is the latest line.
+    """JSON objects of one file, a line each, gzipped or plain; `number` is the latest line.
 
-    A file that breaks off, because its writer is still at work or was killed, gives its whole lines, and then
-    `cut_off` is set.
+    A file that is truncated, because its writer is still at work or was killed, gives its whole lines, and
+    then `cut_off` is set.
     """
 
     path: Path
@@ -181,25 +181,25 @@ class JsonLines:
             self.cut_off = True
 
     def error(self, reason: str) -> ConfigError:
-        """Make the error that says what is wrong with the latest line."""
+        """Return the error for a fault in the latest line."""
         return self.error_at(str(self.path), self.number, reason)
 
     def whole(self) -> Iterator[Row]:
-        """Read the objects of a file that must not break off; its last line may lack its end."""
+        """Yield the objects of a file that must be complete; its last line may lack its end."""
         for line in read_lines(str(self.path), self.error_at):
             self.number += 1
             yield parse_object(str(self.path), self.number, line, self.error_at)
 
 
 COMPRESSION = 1
-"""The level of compression, of 1 to 9: 3 takes twice as long on lines like these, for 4 % fewer bytes."""
+"""Level of compression, of 1 to 9: 3 would take twice as long on lines like these, for 4 % fewer bytes."""
 
 
 class LineWriter:
-    """A new file in a folder, which it makes; an older file of that name is never overwritten.
+    """Writer of a new file in a folder, which it creates; an existing file is never overwritten.
 
-    Raises RunError, which names the file, when it cannot write or the file is no longer there; after that it
-    only closes.
+    Raises RunError, which names the file, when it cannot write or the file was removed; after that it only
+    closes.
     """
 
     def __init__(self, path: Path, *, is_zipped: bool = True) -> None:
@@ -215,7 +215,7 @@ class LineWriter:
             self._file = gzip.GzipFile("", "wb", COMPRESSION, self._raw, mtime=0)
 
     def write(self, lines: Iterable[str]) -> None:
-        """Add lines, given without their ends."""
+        """Write lines, given without their ends."""
         self._try("".join(line + "\n" for line in lines).encode())
 
     def flush(self) -> None:
@@ -236,7 +236,7 @@ class LineWriter:
             raise self._trouble(error) from None
 
     def close(self) -> None:
-        """Complete the file, if it could be written so far."""
+        """Complete the file, if it could be written until now."""
         if self._is_broken:
             with suppress(OSError):
                 self._raw.close()
@@ -251,7 +251,7 @@ class LineWriter:
 
     def _check_it_is_there(self) -> None:
         if os.fstat(self._raw.fileno()).st_nlink == 0:
-            raise FileNotFoundError(errno.ENOENT, "it was removed while it was written")
+            raise FileNotFoundError(errno.ENOENT, "it was removed while being written")
 
     def _trouble(self, error: OSError) -> RunError:
         return RunError(f"cannot write {self._path}: {error.strerror or error}")

@@ -1,6 +1,6 @@
-"""The names of the files that a run leaves in its folder, and the run that each belongs to.
+"""File names in a run's folder, and the run that each file belongs to.
 
-A replay's folder is one run. A server's holds a pair of numbered files for each time it was started.
+A replay's folder is one run. A server's holds a pair of numbered files for each start.
 """
 
 import fcntl
@@ -22,10 +22,10 @@ CONFIG = "config.toml"
 JOURNAL = "journal.jsonl.gz"
 MESSAGES = "messages.jsonl.gz"
 KEPT_TRACE = "trace.jsonl.gz"
-"""The requests that clients sent, in our own format."""
+"""Requests that clients sent, in our own format."""
 OWN = (REQUESTS, STEPS, SUMMARY, CONFIG, JOURNAL, MESSAGES, KEPT_TRACE)
 DRAWN = ("perfetto.json", "perfetto.json.gz")
-"""The files that are made of a run, and may be made again."""
+"""Files derived from a run, which can be made again."""
 NUMBERED = re.compile(r"(journal|messages)-(\d{4,})\.jsonl\.gz")
 
 
@@ -41,19 +41,19 @@ class RunError(ConfigError):
 
 
 def numbered(name: str, number: int) -> str:
-    """`journal-0003.jsonl.gz`: the file of that name of a server's third start."""
+    """Return `journal-0003.jsonl.gz`: the file of that name of a server's third start."""
     stem, dot, rest = name.partition(".")
     return f"{stem}-{number:04}{dot}{rest}"
 
 
 def last_number(folder: Path) -> int:
-    """Count the times that a server has written into the folder."""
+    """Return the number of a server's starts that have written into the folder."""
     found = map(NUMBERED.fullmatch, (path.name for path in folder.iterdir())) if folder.is_dir() else ()
     return max((int(match[2]) for match in found if match), default=0)
 
 
 def strangers(folder: Path) -> list[str]:
-    """The entries of a folder that no replay wrote, sorted."""
+    """Return the entries of a folder that no replay wrote, sorted."""
     return sorted(
         path.name
         for path in folder.iterdir()
@@ -62,9 +62,9 @@ def strangers(folder: Path) -> list[str]:
 
 
 def check_same_run(first: Path, first_id: str | None, second: Path, second_id: str | None) -> None:
-    """Two files of one folder are of the same run; raises RunError that names both."""
+    """Raise RunError, naming both files, if two files of a folder belong to different runs."""
     if first_id != second_id:
-        ids = (f"run {each}" if each else "a run without an id" for each in (second_id, first_id))
+        ids = (f"run {each}" if each else "its run has no id" for each in (second_id, first_id))
         raise RunError(f"{second} is of {next(ids)}, and {first.name} of {next(ids)}")
 
 
@@ -73,10 +73,10 @@ STDOUT = Path("/dev/stdout")
 
 @contextmanager
 def whole_file(path: Path | str) -> Iterator[BinaryIO]:
-    """A file to write, which stands at `path` once the block has ended well.
+    """Open a file that replaces `path` once the block has ended without error.
 
-    Until then, and after any error, what stood there stands. A device, a pipe or standard output is
-    written as it is. Raises OSError.
+    Until then, and after any error, the old file stays. A device, a pipe or standard output is written
+    directly. Raises OSError.
     """
     if Path(path) == STDOUT:
         sys.stdout.flush()
@@ -106,9 +106,9 @@ def write_whole(path: Path | str, data: bytes | str) -> None:
 
 
 class WholeFolder:
-    """The folder at `place`; `path` is where it is written now.
+    """Folder at `place`, written at `path` until it is complete.
 
-    `strangers` names the entries of a folder for which it must not be replaced.
+    `strangers` returns the entries of a folder for which it must not be replaced.
     """
 
     def __init__(self, place: Path | str, strangers: Callable[[Path], list[str]]) -> None:
@@ -118,7 +118,7 @@ class WholeFolder:
         self._lock: int | None = None
 
     def begin(self) -> None:
-        """Make the folder, empty. Raises RunError if it cannot, or must not."""
+        """Create the folder, empty. Raises RunError if it cannot, or must not."""
         try:
             self._check(self.place)
             self._check(self.path)
@@ -142,14 +142,14 @@ class WholeFolder:
         if os.path.ismount(folder):
             raise RunError(f"cannot replace {folder}, a mounted volume: give a folder within it")
         if names := self._strangers(folder):
-            raise RunError(f"{folder} holds {names[0]}, which is of no run: give another folder")
+            raise RunError(f"{folder} holds {names[0]}, which belongs to no run: give another folder")
 
     def trouble(self, error: OSError) -> RunError:
-        """Return the error that nothing can be written, in one line."""
+        """Return the error for a failed write, in one line."""
         return RunError(f"cannot write results to {self.place}: {error.strerror or error}")
 
     def finish(self) -> None:
-        """The folder is whole: put it in its place, and remove what stood there."""
+        """Move the complete folder to its place, and remove what was there."""
         old = self.place.with_name(f"{self.place.name}.replaced")
         try:
             if self.place.exists():
@@ -163,12 +163,12 @@ class WholeFolder:
         shutil.rmtree(old, ignore_errors=True)
 
     def discard(self) -> None:
-        """Remove the folder: nothing of it is worth keeping."""
+        """Remove the folder."""
         shutil.rmtree(self.path, ignore_errors=True)
         self.release()
 
     def release(self) -> None:
-        """Let another writer in; what has been written stays where it is."""
+        """Allow another writer; written files stay."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Values = dict[str, Any]
 UNKNOWN_KEYS = ("extra_forbidden", "unexpected_keyword_argument")
-"""The types of pydantic's errors for an unknown key, in a model and in a dataclass."""
+"""pydantic's types of errors for an unknown key, in a model and in a dataclass."""
+UNKNOWN_KINDS = ("union_tag_not_found", "union_tag_invalid")
+"""pydantic's types of errors for a `kind` that is missing or unknown."""
 
 
 def read_toml(path: str | Path, kind: type[ConfigError] = ConfigError) -> Values:
@@ -30,7 +32,7 @@ def read_toml(path: str | Path, kind: type[ConfigError] = ConfigError) -> Values
 
 
 def parse_toml(text: str, path: str | Path, kind: type[ConfigError] = ConfigError) -> Values:
-    """Read the values in the text of a file; the error gives line and column."""
+    """Parse the values in the text of a file; the error gives line and column."""
     import tomllib
 
     try:
@@ -46,7 +48,7 @@ def checked(
     at: tuple[str, ...] = (),
     kind: type[ConfigError] = ConfigError,
 ) -> T:
-    """The values as a pydantic model or dataclass; raises `kind`, which names the first bad key."""
+    """Return the values as a pydantic model or dataclass; raises `kind`, which names the first bad key."""
     from pydantic import TypeAdapter, ValidationError
 
     if is_dataclass(made):  # pydantic leaves out what plain ones have no field for
@@ -64,8 +66,13 @@ def checked(
         first = next((e for e in errors if e["type"] in UNKNOWN_KEYS), errors[0])
         place = ".".join(str(part) for part in (*at, *first["loc"])) or "the file"
         missing = [str(e["loc"][-1]) for e in errors if e["type"] == "missing"]
-        known = _known(_keys_at(made, first["loc"])) if first["type"] in UNKNOWN_KEYS else ""
-        raise kind(f"{path}: {place}: {_reason(first, missing)}{known}") from None
+        known: list[str] = []
+        if first["type"] in UNKNOWN_KEYS:
+            known = list(_node_at(made, first["loc"][:-1]).get("properties", {}))
+        elif first["type"] in UNKNOWN_KINDS:
+            place += ".kind"
+            known = list(_node_at(made, first["loc"])["discriminator"]["mapping"])
+        raise kind(f"{path}: {place}: {_reason(first, missing, known)}{_known(known)}") from None
 
 
 def _known(names: Iterable[str]) -> str:
@@ -73,12 +80,13 @@ def _known(names: Iterable[str]) -> str:
     return f" Known here: {text}." if text else ""
 
 
-def _keys_at(made: Any, place: tuple[int | str, ...]) -> list[str]:
+def _node_at(made: Any, place: tuple[int | str, ...]) -> Any:
+    """Return the part of the JSON schema that describes what is at this place."""
     from pydantic import TypeAdapter
 
     schema = TypeAdapter(made).json_schema()
     node: Any = schema
-    for part in place[:-1]:
+    for part in place:
         node = _resolved(schema, node)
         options = [_resolved(schema, each) for each in node.get("anyOf", node.get("oneOf", [node]))]
         step = next((each for each in options if part in each.get("properties", {})), None)
@@ -89,7 +97,7 @@ def _keys_at(made: Any, place: tuple[int | str, ...]) -> list[str]:
             node = {"$ref": tags[str(part)]}
         else:
             node = node.get("items", node)
-    return list(_resolved(schema, node).get("properties", {}))
+    return _resolved(schema, node)
 
 
 def _resolved(schema: Any, node: Any) -> Any:
@@ -98,16 +106,19 @@ def _resolved(schema: Any, node: Any) -> Any:
     return node
 
 
-def _reason(error: "ErrorDetails", missing: list[str]) -> str:
+def _reason(error: "ErrorDetails", missing: list[str], known: list[str]) -> str:
     if error["type"] in UNKNOWN_KEYS:
         return "there is no such key." + did_you_mean(str(error["loc"][-1]), missing)
-    if error["type"] == "missing":
-        return "it is missing"
+    if error["type"] in {"missing", "union_tag_not_found"}:
+        return "it is missing."
+    if error["type"] == "union_tag_invalid":
+        tag = str(error["ctx"]["tag"])
+        return f"there is no {tag!r}.{did_you_mean(tag, known)}"
     return error["msg"].removeprefix("Value error, ")
 
 
 def toml_text(values: Mapping[str, object], comment: str) -> str:
-    """The text of a file: a line of comment, then the values that are not None."""
+    """Return the text of a file: a line of comment, then the values that are not None."""
     import tomli_w
 
     known = {name: value for name, value in values.items() if value is not None}

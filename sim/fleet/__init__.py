@@ -1,1 +1,1 @@
-"""Fleets that are not equal engines at rest: pools and the links between them, faults, autoscaling."""
+"""Fleets with unequal or changing engines: pools and links, faults, autoscaling."""

@@ -1,4 +1,6 @@
-"""Prompts that miss a limit on TTFT alone on an engine: no number of replicas helps them."""
+"""Prompts that miss a TTFT limit even on an engine without other work, so that no number of replicas
+helps.
+"""
 
 from bisect import bisect_left
 from collections.abc import Mapping
@@ -11,8 +13,8 @@ from sundog.sim.fleet.figures import MissedAlone
 def missed_alone(cost: CostModel, prompts: Mapping[int, int], ttft_s: float) -> MissedAlone | None:
     """Return the prompts that take longer than `ttft_s` in one step of their own; None if there are none.
 
-    `prompts` counts them by their tokens. A step of a whole prompt is the least that its engine needs, as
-    nothing of it is cached. O(log lengths) steps are priced.
+    `prompts` counts them by length. A step of a whole prompt is the least that its engine needs without
+    cached tokens. O(log lengths) steps are priced.
     """
     if isinstance(cost, Pipeline):  # Its stages take their parts of a step in turn.
         return None

@@ -1,7 +1,7 @@
-"""The faults of a run: what fails when, as a file says it, or drawn from a seed.
+"""Faults of a run: listed in a file, or sampled from a seed.
 
-The kinds that `sundog emulate --inject` knows have its names (`docs/fleets.md` says what each does). A file
-has any number of `[[fault]]` tables, and may have a `[random]` one.
+Kinds that `sundog emulate --inject` has, too, have its names (docs/fleets.md describes each). A file has any
+number of `[[fault]]` tables, and may have a `[random]` one.
 """
 
 import random
@@ -21,7 +21,7 @@ Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Replica = Annotated[int, Field(ge=0, lt=4096)]
 START_S = 60.0
-"""Seconds from a crash until an engine is up again, if nothing is said: what loading a model takes."""
+"""Seconds from a crash until an engine is up again, by default: the time to load a model."""
 
 
 class _Table(BaseModel):
@@ -29,9 +29,9 @@ class _Table(BaseModel):
 
 
 class DeadEngine(_Table):
-    """An engine crashes at an instant, and is up again `down_s` later with an empty cache.
+    """Crash of an engine; it is up again `down_s` later, with an empty cache.
 
-    Requests are sent to it until that is noticed, after `notice_s`.
+    Requests are still sent to it for `notice_s`, until the crash is noticed.
     """
 
     kind: Literal["dead-engine"]
@@ -42,7 +42,7 @@ class DeadEngine(_Table):
 
 
 class Straggler(_Table):
-    """The steps of an engine take `factor` times as long for a while."""
+    """Slowdown: an engine's steps take `factor` times as long for a while."""
 
     kind: Literal["straggler"]
     at_s: Seconds
@@ -52,7 +52,7 @@ class Straggler(_Table):
 
 
 class SlowLink(_Table):
-    """An engine sends and receives KV at a `part` of its bandwidth for a while; 0 cuts it off."""
+    """Slow link: an engine transfers KV at a share `part` of its bandwidth for a while; 0 cuts it off."""
 
     kind: Literal["slow-link"]
     at_s: Seconds
@@ -62,7 +62,7 @@ class SlowLink(_Table):
 
 
 class LostTransfer(_Table):
-    """A share of the transfers that end in a while gets lost."""
+    """Loss of a share of the transfers that end within a time span."""
 
     kind: Literal["lost-transfer"]
     at_s: Seconds = 0.0
@@ -71,7 +71,7 @@ class LostTransfer(_Table):
 
 
 class Cancellations(_Table):
-    """A share of the clients that wait for answers leave at an instant."""
+    """Departure of a share of the waiting clients at one time."""
 
     kind: Literal["cancellations"]
     at_s: Seconds
@@ -79,7 +79,7 @@ class Cancellations(_Table):
 
 
 class Spike(_Table):
-    """Each request of a while comes `factor` times, within a second."""
+    """Burst of requests: each request within a time span arrives `factor` times, within a second."""
 
     kind: Literal["spike"]
     at_s: Seconds
@@ -88,7 +88,7 @@ class Spike(_Table):
 
 
 class Retries(_Table):
-    """Clients whose request failed or timed out ask again, `attempts` times at most, `wait_s` later."""
+    """Retries of failed or timed-out requests, `attempts` times at most, `wait_s` later."""
 
     kind: Literal["retries"]
     attempts: Annotated[int, Field(ge=1, le=100)] = 3
@@ -99,7 +99,7 @@ PlannedFault = DeadEngine | Straggler | SlowLink | LostTransfer | Cancellations 
 
 
 class RandomCrashes(_Table):
-    """Every engine crashes again and again, `mtbf_s` after it came up in the mean (exponential)."""
+    """Repeated crashes of every engine, on average `mtbf_s` after it came up (exponential)."""
 
     mtbf_s: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
     down_s: Seconds = START_S
@@ -107,23 +107,24 @@ class RandomCrashes(_Table):
 
 
 class FaultFile(_Table):
-    """The tables of a file."""
+    """Tables of a faults file."""
 
     fault: tuple[Annotated[PlannedFault, Field(discriminator="kind")], ...] = ()
     random: RandomCrashes | None = None
 
 
 def read_faults(path: str | Path) -> FaultFile:
-    """Read a file; raises ConfigError that names the key."""
+    """Read a faults file; raises ConfigError that names the key."""
     return checked(FaultFile, read_toml(path), path)
 
 
 def drawn_faults(
     file: FaultFile, num_replicas: int, seed: int, *, has_links: bool
 ) -> tuple[PlannedFault, ...]:
-    """Return the faults of a run: those of the file, and crashes drawn for each replica from the seed.
+    """Return the faults of a run: those in the file, and crashes that are sampled for each replica from the
+    seed.
 
-    Raises ConfigError for a replica, or links between engines, that there are not.
+    Raises ConfigError for a replica, or links between engines, that do not exist.
     """
     for fault in file.fault:
         replica = getattr(fault, "replica", 0)
@@ -133,12 +134,13 @@ def drawn_faults(
             )
         if isinstance(fault, SlowLink | LostTransfer) and not has_links:
             raise ConfigError(
-                f"a fault of kind {fault.kind} is of links between pools: give --pool prefill=… and decode=…,"
+                f"a fault of kind {fault.kind} applies to links between pools: give --pool prefill=… and "
+                "decode=…,"
                 " or leave it out"
             )
         if isinstance(fault, DeadEngine) and fault.notice_s > fault.down_s:
             raise ConfigError(
-                f"a dead-engine's notice_s is {fault.notice_s:g}: give at most its down_s, {fault.down_s:g}"
+                f"notice_s of a dead-engine is {fault.notice_s:g}: give at most its down_s, {fault.down_s:g}"
             )
     found: list[PlannedFault] = list(file.fault)
     if (crashes := file.random) is not None:
@@ -154,7 +156,7 @@ def drawn_faults(
 
 
 def spiked(rows: Iterable[TraceRequest], spikes: Iterable[Spike], seed: int) -> Iterator[TraceRequest]:
-    """The rows with copies of those that arrive in a spike; in order of arrival."""
+    """Yield the rows with copies of those that arrive in a spike, in order of arrival."""
     spikes = tuple(spikes)
     later: list[tuple[float, str, TraceRequest]] = []
     for row in rows:

@@ -1,11 +1,11 @@
-"""Figures of a fleet whose engines are not all alike: its pools, and what went between them."""
+"""Figures of a fleet with unequal or failing engines: its pools, and transfers between them."""
 
-from dataclasses import dataclass
+from sundog.actors.core.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class PoolFigures:
-    """A pool of a run; `busy_fraction` is of its replicas' time until the last step of the fleet ended."""
+    """Figures of a pool; `busy_fraction` refers to its replicas' time until the fleet's last step ended."""
 
     pool: str
     role: str
@@ -18,7 +18,7 @@ class PoolFigures:
 
 @dataclass(frozen=True, slots=True)
 class TransferFigures:
-    """The transfers of keys and values between pools; `mean_s` and `p99_s` are from Reserved to Fetched."""
+    """Transfers of keys and values between pools; `mean_s` and `p99_s` are from Reserved to Fetched."""
 
     num_transfers: int
     num_tokens: int
@@ -28,9 +28,9 @@ class TransferFigures:
 
 @dataclass(frozen=True, slots=True)
 class MoveFigures:
-    """The moves of requests from replica to replica; those with KV left while they ran.
+    """Moves of requests between replicas; those with KV moved while they ran.
 
-    `mean_stop_s` is how long one that ran stood still for a move.
+    `mean_stop_s` is the mean time for which a move stopped a running request.
     """
 
     num_moves: int
@@ -40,9 +40,9 @@ class MoveFigures:
 
 @dataclass(frozen=True, slots=True)
 class FaultFigures:
-    """A fault that happened: `num_ended` requests ended with an engine, `num_again` began again elsewhere.
+    """Fault that happened: `num_ended` requests ended with an engine, `num_again` began again elsewhere.
 
-    `num_cancelled` are the clients that left; `replica` is None for what befalls all.
+    `num_cancelled` is the number of clients that left; `replica` is None for faults of the whole fleet.
     """
 
     kind: str
@@ -55,7 +55,7 @@ class FaultFigures:
 
 @dataclass(frozen=True, slots=True)
 class PoolScalingFigures:
-    """A pool that scaled by a scaler of its own; the fields are those of ScalingFigures."""
+    """Pool with a scaler of its own; the fields are those of ScalingFigures."""
 
     pool: str
     gpu_hours: float
@@ -66,7 +66,7 @@ class PoolScalingFigures:
 
 @dataclass(frozen=True, slots=True)
 class MissedAlone:
-    """Prompts whose TTFT is above the `ttft_s` of a scaler when each has an engine to itself.
+    """Prompts whose TTFT exceeds the `ttft_s` of a scaler even alone on an engine.
 
     The shortest has `from_tokens` tokens and takes `from_s` or longer.
     """
@@ -88,11 +88,11 @@ class MissedAlone:
 
 @dataclass(frozen=True, slots=True)
 class ScalingFigures:
-    """The GPU-hours of a fleet that scaled, from the first arrival to the last step, beside two others.
+    """GPU-hours of a fleet that scaled, from the first arrival to the last step, and two bounds.
 
-    `busy_gpu_hours` are those in which its engines computed: with the batches that there were, none needs
-    fewer. `all_gpu_hours` are those of all replicas all the time. `changes` says when how many were wanted,
-    of all pools that scale together; `pools` has each, if there are pools.
+    `busy_gpu_hours` are those in which its engines computed: with these batches no scaler needs fewer.
+    `all_gpu_hours` are those of all replicas over the whole time. `changes` has the times and numbers of
+    wanted replicas, of all scaling pools together; `pools` has each pool, if there are any.
     """
 
     gpu_hours: float
@@ -106,13 +106,13 @@ class ScalingFigures:
 
     @property
     def share(self) -> float:
-        """The GPUs that were paid for, as a share of all."""
+        """Paid GPUs as a share of all."""
         return self.gpu_hours / self.all_gpu_hours if self.all_gpu_hours else 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class FleetFigures:
-    """The figures of a fleet whose engines are not all alike, or fail."""
+    """Figures of a fleet with engines that differ or fail."""
 
     pools: tuple[PoolFigures, ...]
     transfers: TransferFigures | None

@@ -1,26 +1,26 @@
-"""The links over which keys and values go from engine to engine: bandwidth, latency, and how they are shared.
+"""Links that carry keys and values between engines: bandwidth, latency, and sharing.
 
 Each rank of an engine has a link of its own, as with a NIC beside each GPU, and all ranks move their part of
-a request at once: so an engine has a rate in tokens a second, each way. Transfers under way
-share what each engine sends and receives by max-min fairness, as flows in a network without loss do
-(Bertsekas, Gallager, "Data Networks", 6.5.2): all rates grow alike, until a link is full, and those that go
-over it stay.
+a request at once: so an engine has a rate in tokens a second, each way. Current transfers share what each
+engine sends and receives by max-min fairness, as flows in a network without loss do (Bertsekas, Gallager,
+"Data Networks", 6.5.2): all rates grow alike until a link is full, and the transfers over it stay at that
+rate.
 
-Law: while transfers are under way, each has a rate that no link on its way could raise without lowering a
-transfer that is no faster. Blocks go whole, and are of use when the last has come.
+Law: each transfer has a rate that no link on its path could raise without slowing a transfer that is no
+faster. Blocks go whole, and are usable when the last has arrived.
 """
 
 from collections.abc import Callable, Sequence
 from math import inf
-from typing import NamedTuple
 
+from sundog.actors.core.records import dataclass
 from sundog.actors.kernel.actor import Actor, Handled, Reply, answer
 from sundog.actors.kernel.clock import Event, Timer
 from sundog.actors.messages import CeaseFetch, Done, FetchKv, Refused
 
 
 class Flow:
-    """A transfer under way; `left_tokens` as of the last change of any rate."""
+    """Transfer in progress; `left_tokens` is as of the last change of any rate."""
 
     __slots__ = ("left_tokens", "rate", "source", "target")
 
@@ -30,8 +30,9 @@ class Flow:
         self.rate = 0.0
 
 
-class KvMoved(NamedTuple):
-    """A transfer that is done; `begin_s` is when it was asked for."""
+@dataclass(slots=True)
+class KvMoved:
+    """Finished transfer; `begin_s` is the time of its request."""
 
     request_id: str
     source: int
@@ -42,10 +43,14 @@ class KvMoved(NamedTuple):
 
 
 def share(flows: Sequence[Flow], tokens_per_s: Sequence[float]) -> None:
-    """Give each flow its max-min fair rate in tokens a second. O(links x flows)
+    """Set each flow's max-min fair rate in tokens a second. O(links x flows)
 
-    A replica sends `tokens_per_s` at most, and receives as many.
+    A replica sends at most `tokens_per_s`, and receives as many.
     """
+    if len({flow.source for flow in flows}) == len({flow.target for flow in flows}) == len(flows):
+        for flow in flows:  # No two share a link, as is most often so.
+            flow.rate = min(tokens_per_s[flow.source], tokens_per_s[flow.target])
+        return
     rooms: dict[tuple[bool, int], float] = {}
     users: dict[tuple[bool, int], list[Flow]] = {}
     for flow in flows:
@@ -69,7 +74,9 @@ def share(flows: Sequence[Flow], tokens_per_s: Sequence[float]) -> None:
 
 
 class ChangeOfRates:
-    """The links tell themselves that a transfer begins, its latency over, or that one is done."""
+    """Message of the links to themselves: the latency of a transfer is over, or its last block has
+    arrived.
+    """
 
     __slots__ = ("begins",)
 
@@ -78,10 +85,10 @@ class ChangeOfRates:
 
 
 class KvLinks(Actor[FetchKv | CeaseFetch | ChangeOfRates]):
-    """Moves blocks for a Router, each transfer after a latency.
+    """Actor that copies blocks for a Router, each transfer after a latency.
 
-    `tokens_per_s` has what each replica can send, and receive, in tokens a second. `is_lost` says of a
-    request whether its transfer gets lost, of which the Router hears when it would have been done.
+    `tokens_per_s` is the rate at which each replica can send, and can receive. `is_lost` returns whether a
+    request's transfer is lost; the Router learns of it when the transfer would have ended.
     """
 
     def __init__(
@@ -93,21 +100,21 @@ class KvLinks(Actor[FetchKv | CeaseFetch | ChangeOfRates]):
         super().__init__("kv-links")
         self._full_rate = list(tokens_per_s)
         self._rate = list(tokens_per_s)
-        """The tokens a second that each replica can send and receive now."""
+        """Current rate of each replica for sending and receiving, in tokens a second."""
         self._latency_s, self.is_lost = latency_s, is_lost
         self._replies: dict[str, Reply[Done | Refused]] = {}
         self._asked: dict[str, tuple[FetchKv, float]] = {}
-        """The transfers that are not done, each with the time at which it was asked for."""
+        """Unfinished transfers, each with the time of its request."""
         self._coming: dict[str, tuple[FetchKv, Timer]] = {}
-        """Transfers whose latency is not over."""
+        """Transfers within their latency."""
         self._dead: set[int] = set()
-        """Replicas whose engines are dead, noticed or not."""
+        """Replicas with dead engines, noticed or not."""
         self._flows: dict[str, Flow] = {}
         self._since_s = 0.0
         self._timer: Timer | None = None
         self._ends_next: str | None = None
         self.moved: list[KvMoved] = []
-        """Transfers that are done, in order of their ends."""
+        """Finished transfers in order of their ends."""
 
     @property
     def idle(self) -> bool:
@@ -118,7 +125,7 @@ class KvLinks(Actor[FetchKv | CeaseFetch | ChangeOfRates]):
             case FetchKv():
                 reply: Reply[Done | Refused] = Reply()
                 self._replies[message.request_id] = reply
-                self._asked[message.request_id] = message, self.clock.now_s()
+                self._asked[message.request_id] = message, (self._clock or self.clock).now_s()
                 if self._latency_s:
                     begin = ChangeOfRates(message.request_id)
                     timer = self.schedule(self.clock.now_s() + self._latency_s, Event.ARRIVAL, begin)
@@ -138,13 +145,13 @@ class KvLinks(Actor[FetchKv | CeaseFetch | ChangeOfRates]):
         return None
 
     def slow_down(self, replica: int, factor: float) -> None:
-        """Let a replica send and receive at this part of its rate from now on; 0 cuts it off."""
+        """Set the rate of a replica to this share of its full rate; 0 cuts it off."""
         self._advance()
         self._rate[replica] = self._full_rate[replica] * factor
         self._share()
 
     def cut_off(self, replica: int) -> None:
-        """An engine is dead: what is read from it fails, and what it reads comes no further."""
+        """Stop the transfers of a dead engine: reads from it fail, and its own reads stop."""
         self._dead.add(replica)
         for name, (fetch, _) in list(self._asked.items()):
             if replica in (fetch.source, fetch.target) and name not in self._coming:
@@ -195,7 +202,7 @@ class KvLinks(Actor[FetchKv | CeaseFetch | ChangeOfRates]):
         self._replies.pop(name).set(Refused("the transfer was lost") if lost else Done())
 
     def _advance(self) -> None:
-        now_s = self.clock.now_s()
+        now_s = (self._clock or self.clock).now_s()
         for flow in self._flows.values() if now_s > self._since_s else ():
             flow.left_tokens = max(flow.left_tokens - flow.rate * (now_s - self._since_s), 0.0)
         self._since_s = now_s

@@ -1,4 +1,4 @@
-"""Engines that can be made to fail: at an instant of a run, and not only at the next step."""
+"""Engines that can be killed at any time of a run, not only at the next step."""
 
 from collections.abc import Callable, Sequence
 from typing import Never
@@ -12,14 +12,14 @@ from sundog.sim.backend import CostBackend
 
 
 class KilledByFault(Exception):
-    """An engine ended because a fault of the run said so."""
+    """Raised in an engine that a fault of the run has killed."""
 
 
 class MortalBackend:
-    """A backend that is up at `up_s` at the soonest, and can be killed at any instant.
+    """Backend that is up no earlier than `up_s`, and can be killed at any time.
 
-    Law: the steps that had ended by then have been told, whether they were one run or many; the step under
-    way is lost. Until somebody notices, nothing more is answered.
+    Law: steps that had ended by then have been reported, even within a decode run; the step in flight is
+    lost. Until the crash is noticed, nothing more is answered.
     """
 
     def __init__(
@@ -28,14 +28,16 @@ class MortalBackend:
         up_s: Callable[[], float] = lambda: 0.0,
         on_up: Callable[[], None] = lambda: None,
     ) -> None:
-        """`up_s` may become later while it loads; `on_up` is called when it has."""
+        """Create the backend; `up_s` may become later while it loads, and `on_up` is called when it has
+        loaded.
+        """
         self._inner, self._up_s, self._on_up = inner, up_s, on_up
         self._runner: Ref[Batch | Interrupt | Load] | None = None
         self._is_killed = self._is_noticed = False
         self.missed: set[str] = set()
 
     async def load(self) -> Capacity:
-        """Load as the inner backend does, once no fault keeps it down."""
+        """Load like the inner backend, once no fault is active."""
         await sleep_until(max(self._up_s(), now_s()))
         while self._up_s() > now_s():
             await sleep_until(self._up_s())
@@ -44,7 +46,7 @@ class MortalBackend:
         return capacity
 
     def execute(self, batch: Batch) -> Reply[StepResult]:
-        """Do as the inner backend does, until the engine is killed."""
+        """Execute like the inner backend, until the engine is killed."""
         self._check()
         if not self._is_killed:
             return self._inner.execute(batch)
@@ -52,34 +54,38 @@ class MortalBackend:
         return Reply()
 
     def interrupt(self) -> None:
-        """End the run under way at its next step boundary."""
+        """End the current decode run at its next step boundary."""
         self._check()
         if not self._is_killed:
             self._inner.interrupt()
+
+    def step_s(self, prefill_tokens: int, decodes: int, context_tokens: int) -> float:
+        """Return the seconds of a step, for policies, whether or not the engine is killed."""
+        return self._inner.step_s(prefill_tokens, decodes, context_tokens)
 
     async def close(self) -> None:
         """Close the inner backend as well."""
         await self._inner.close()
 
     def watch(self, actors: Sequence[Actor[Never]]) -> None:
-        """Learn which Runner hands over the batches: it is the one that dies."""
+        """Set the Runner to crash when a fault occurs: the one that passes the batches."""
         for actor in actors:
             if isinstance(actor, Runner):
                 self._runner = actor.ref("faults", counted=False)
 
     def change_pace(self, change: Callable[[], None]) -> None:
-        """Make a change to the cost that holds from the next step on, if it takes another."""
+        """Apply a change to the cost from the next step on, if it supports one."""
         if not self._is_killed:
             self._inner.interrupt()
         change()
 
     def kill(self) -> None:
-        """Let the engine, which is up, do nothing more from now on."""
+        """Make the running engine stop answering, as if it had crashed."""
         self._inner.cut()
         self._is_killed = True
 
     def notice(self) -> bool:
-        """Let the engine that was killed crash; False if it has crashed already."""
+        """Report the crash of a killed engine; return False if that has been done."""
         assert self._runner is not None, "an engine that is up has a Runner"
         self._is_noticed = True
         try:

@@ -1,4 +1,4 @@
-"""A fleet whose engines are not all alike, as a replay needs it: its backends, and what is between them."""
+"""Fleet with unequal engines for a replay: its backends, and the links between them."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -42,12 +42,12 @@ from sundog.sim.replay import Surroundings
 
 RESTARTING = replace(SIMULATED, engine=Fate.RESTARTED)
 AT_ONCE = Backoff(first_s=0.0, longest_s=0.0, most_crashes=10**9)
-"""The delay before a crashed engine starts again: its start takes the time that the fault says."""
+"""Delay before a crashed engine restarts: none, since the fault includes the time to start."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedEngine:
-    """An engine of a fleet; its ranks together send, and receive, `tokens_per_s` tokens of KV a second."""
+    """Engine of a fleet; its ranks together send, and receive, `tokens_per_s` tokens of KV a second."""
 
     pool: str
     role: Role
@@ -58,7 +58,7 @@ class PlannedEngine:
 
 
 class FleetLedger:
-    """Sums up what a run of a fleet knows beside its Recorder, when it is over."""
+    """Additional account of a fleet's run, beside its Recorder."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class FleetLedger:
         self._engines, self._links, self._trouble, self._scaler = engines, links, trouble, scaler
 
     def figures(self, recorder: Recorder) -> FleetFigures:
-        """Return the figures of the pools and of what went between them. O(transfers)"""
+        """Return the figures of the pools and of transfers between them. O(transfers)"""
         end_s = max(steps.last_end_s for steps in recorder.steps)
         begin_s = min(recorder.first_arrival_s, end_s)
         names = dict.fromkeys(engine.pool for engine in self._engines)
@@ -178,37 +178,38 @@ def _transfers(links: KvLinks) -> TransferFigures:
 
 @dataclass(frozen=True, slots=True)
 class FleetPlan:
-    """The engines of a fleet by replica, the latency of the links between them, and the faults of a run."""
+    """Engines of a fleet by replica, the latency of the links between them, and the faults of a run."""
 
     engines: tuple[PlannedEngine, ...]
     link_latency_s: float = 0.0
     faults: tuple[PlannedFault, ...] = ()
     seed: int = 0
     scaling: tuple[Scaling, ...] = ()
-    """The terms of the pools that scale, or of the whole fleet."""
+    """Terms of the pools that scale, or of the whole fleet."""
     moves: bool = False
-    """True if requests may go from one engine to another of its role."""
+    """Whether requests may move between engines of the same role."""
 
     def scaled(self, factor: float) -> "FleetPlan":
-        """Return the same with every step `factor` times as long."""
+        """Return the plan with every step `factor` times as long."""
         return replace(
             self, engines=tuple(replace(engine, cost=scaled(engine.cost, factor)) for engine in self.engines)
         )
 
     @property
     def has_ranks_in_step(self) -> bool:
-        """True if any engines share experts."""
+        """Whether any engines share experts and step together."""
         return any(isinstance(engine.cost, InStep) for engine in self.engines)
 
     def autoscaler(
         self, on_change: Callable[[float, int, float], None] = lambda time_s, wanted, paid_s: None
     ) -> Autoscaler:
-        """Return what drives the numbers of replicas of a run; there must be a `scaling`."""
+        """Return the driver of a run's numbers of replicas; there must be a `scaling`."""
         pools, roles = [each.pool for each in self.engines], [each.role for each in self.engines]
         return Autoscaler(self.scaling, pools, roles, on_change)
 
     def furnish(self, source: Callable[[], TokenSource]) -> tuple[list[Backend], Surroundings]:
-        """Return new backends, one a replica, and what else the run has; `source` makes those of tokens."""
+        """Return new backends, one per replica, and the run's surroundings; `source` makes their tokens."""
+        # A fault changes the factor of a replica's pace while the run goes on.
         paces = [ScaledCost(engine.cost, 1.0) for engine in self.engines] if self.faults else []
         waves = waves_of([engine.cost for engine in self.engines])
 
@@ -239,6 +240,7 @@ class FleetPlan:
         if links is not None:
             links.is_lost = trouble.is_lost
         spikes = [fault for fault in self.faults if isinstance(fault, Spike)]
+        # A file may repeat itself: the last word counts.
         retries = [(fault.attempts, fault.wait_s) for fault in self.faults if isinstance(fault, Retries)]
         return [trouble.new_backend(replica) for replica in replicas], replace(
             around,

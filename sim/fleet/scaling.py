@@ -1,12 +1,12 @@
-"""A fleet that grows and shrinks while it runs: its scaler is asked at fixed intervals.
+"""Autoscaling of a fleet during a run: its scaler is called at fixed intervals.
 
-Replicas that are not wanted are drained, as `POST /drain` does, and off when their last request has ended;
-those that are ordered serve `start_s` later, with an empty cache. The last to be ordered are the first to go.
-A GPU is paid for from its order until its replica is off. Pools scale by scalers of their own, each on its
-own requests; they are asked at the same instants, in their order.
+Surplus replicas are drained, like `POST /drain`, and off when their last request has ended; ordered ones
+serve `start_s` later, with an empty cache. The last ordered are the first to go. A GPU is paid for from its
+order until its replica is off. Pools may have scalers of their own, each for its own requests; they are
+called at the same times, in order.
 
-Laws: the starts of a pool are the rises of its wanted line; where nothing starts, as many replicas serve, or
-are down by a fault, as are wanted; a question costs O(replicas).
+Laws: the starts of a pool are the rises of its wanted number; while nothing starts, as many replicas serve,
+or are down by a fault, as are wanted; a call costs O(replicas).
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ from sundog.sim.fleet.watch import FleetWatch
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """The terms of a fleet that scales, or of one `pool` of it; it begins with `least` replicas."""
+    """Terms of a fleet, or of one `pool` of it, that scales; it begins with `least` replicas."""
 
     scaler: Scaler
     least: int = 1
@@ -34,22 +34,22 @@ class Scaling:
 
 
 class ScaledReplica:
-    """A replica of a fleet that scales; `is_wanted` from its order until it is drained."""
+    """Replica of a fleet that scales; `is_wanted` from its order until its drain."""
 
     __slots__ = ("busy_s", "is_wanted", "paid_since_s", "up_s")
 
     def __init__(self) -> None:
         self.is_wanted = False
         self.paid_since_s: float | None = None
-        """None while it is off."""
+        """Time of its order, in seconds; None while it is off."""
         self.up_s: float | None = None
-        """The time at which it serves, while it starts."""
+        """Time at which it will serve, while it starts."""
         self.busy_s = 0.0
-        """The seconds for which it had computed when the scaler was asked last, or when it came up."""
+        """Computing seconds at the scaler's last call, or when it came up."""
 
 
 class ScaledPool:
-    """The replicas that one scaler decides on, and what that came to."""
+    """Replicas under one scaler, and their totals."""
 
     def __init__(self, scaling: Scaling, number: int, members: Sequence[int], watch: FleetWatch) -> None:
         self.scaling, self._number, self._watch = scaling, number, watch
@@ -59,13 +59,13 @@ class ScaledPool:
         self._asked_s = 0.0
         self._paid_s = 0.0
         self._paid: list[tuple[float, float]] = []
-        """From when to when a replica was paid that is off again."""
+        """Paid spans of replicas that are off again, in seconds."""
         self.changes: list[tuple[float, int]] = []
-        """The times at which the number of wanted replicas changed, with the new numbers."""
+        """Times at which the number of wanted replicas changed, with the new numbers."""
         self.num_starts = 0
 
     def replica_seconds(self, until_s: float) -> float:
-        """Return the seconds for which replicas were paid, those that still are up to an instant."""
+        """Return the paid seconds of replicas, current ones up to a time."""
         open_s = [
             max(until_s - each.paid_since_s, 0.0)
             for each in self.replicas.values()
@@ -74,13 +74,13 @@ class ScaledPool:
         return self._paid_s + sum(open_s)
 
     def seconds_between(self, begin_s: float, end_s: float) -> float:
-        """Return the seconds for which replicas were paid between two instants. O(starts)"""
+        """Return the paid seconds of replicas between two times. O(starts)"""
         since = [each.paid_since_s for each in self.replicas.values() if each.paid_since_s is not None]
         spans = [*self._paid, *((since_s, end_s) for since_s in since)]
         return sum(max(min(to_s, end_s) - max(from_s, begin_s), 0.0) for from_s, to_s in spans)
 
     def begin(self, llm: Ref[FromClients]) -> None:
-        """Drain all replicas but the fewest."""
+        """Drain all replicas except the fewest allowed."""
         self._asked_s = now_s()
         for place, (number, replica) in enumerate(self.replicas.items()):
             if place < self.scaling.least:
@@ -90,7 +90,7 @@ class ScaledPool:
         self.changes.append((now_s(), self.scaling.least))
 
     def ask(self, llm: Ref[FromClients]) -> bool:
-        """Ask the scaler, and do as it says; True if that changes the fleet."""
+        """Call the scaler and apply its answer; return whether that changes the fleet."""
         wanted = self._controller.decide(self._facts())
         now = self._wanted()
         idle = [number for number, each in self.replicas.items() if not each.is_wanted]
@@ -103,7 +103,7 @@ class ScaledPool:
         return wanted != len(now)
 
     def next_up_s(self) -> float | None:
-        """Return when the next replica serves that is starting."""
+        """Return the time at which the next starting replica will serve."""
         return min((each.up_s for each in self.replicas.values() if each.up_s is not None), default=None)
 
     def serve(self, llm: Ref[FromClients]) -> None:
@@ -172,7 +172,7 @@ class ScaledPool:
 
 
 class Autoscaler:
-    """Drives the numbers of replicas of one run."""
+    """Driver of the numbers of replicas of one run."""
 
     def __init__(
         self,
@@ -183,7 +183,7 @@ class Autoscaler:
     ) -> None:
         """`pools` and `roles` have the pool and the role of each replica; a Scaling without a pool has all.
 
-        `on_change` is called when how many are wanted, and with the seconds that replicas were paid by then.
+        `on_change` is called with the wanted number when it changes, and the seconds paid by then.
         """
         self._on_change = on_change
         self._every_s = scalings[0].every_s
@@ -192,7 +192,7 @@ class Autoscaler:
         numbers = [0 if is_whole else names.index(name) for name in pools]
         self.watch = FleetWatch(numbers, roles)
         self.changes: list[tuple[float, int]] = []
-        """The times at which the number of wanted replicas changed, with the new numbers, of all pools."""
+        """Times at which the number of wanted replicas changed, with the new numbers, of all pools."""
         self.pools: list[ScaledPool] = []
         for scaling in scalings:
             number = 0 if scaling.pool is None else names.index(scaling.pool)
@@ -200,7 +200,7 @@ class Autoscaler:
             self.pools.append(ScaledPool(scaling, number, members, self.watch))
 
     async def drive(self, llm: Ref[FromClients]) -> None:
-        """Ask the scalers again and again, and do as they say."""
+        """Call the scalers periodically, and apply their answers."""
         for pool in self.pools:
             pool.begin(llm)
         self._changed()

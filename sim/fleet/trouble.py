@@ -1,7 +1,7 @@
-"""Faults that befall a fleet while it runs: each at its instant, in order, with what came of it.
+"""Faults of a fleet during a run: each at its time, in order, with its effects.
 
 Faults are intervals, which may overlap. An engine is down as long as any fault keeps it down; factors of
-stragglers multiply, and so do the parts of slow links; transfers get lost by each rate in turn.
+stragglers multiply, and so do the parts of slow links; transfers are lost by each rate independently.
 """
 
 from collections import defaultdict
@@ -27,9 +27,10 @@ from sundog.sim.fleet.mortal import MortalBackend
 
 @dataclass(slots=True)
 class Befallen:
-    """A fault that has happened; `num_cancelled` are the clients that left.
+    """Fault that has happened; `num_cancelled` is the number of clients that left.
 
-    At `noticed_s` it was noticed, and the fleet did without the engine; NaN if that was down already.
+    At `noticed_s` the loss was noticed, and the fleet began to avoid the engine; NaN if the engine was
+    already down.
     """
 
     fault: PlannedFault
@@ -40,17 +41,19 @@ class Befallen:
 
 @dataclass(slots=True)
 class EngineLife:
-    """The state of a replica's engine as far as faults change it; that one is `dead` is not noticed yet."""
+    """State of a replica's engine, as far as faults change it; `dead` means killed, and the crash not yet
+    noticed.
+    """
 
     state: Literal["up", "dead", "starting"] = "starting"
     up_s: float = 0.0
-    """The time from which no fault that has happened keeps it down."""
+    """Time in seconds at which the last of its faults so far ends."""
     backend: MortalBackend | None = None
 
 
 @dataclass(slots=True)
 class Trouble:
-    """Drives the faults of one run; `new_inner` makes a backend for a replica that starts again."""
+    """Driver of a run's faults; `new_inner` makes a backend for a restarted replica."""
 
     faults: Sequence[PlannedFault]
     seed: int
@@ -60,20 +63,20 @@ class Trouble:
     befallen: list[Befallen] = field(default_factory=list)
     _lives: dict[int, EngineLife] = field(default_factory=dict)
     _factors: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """The factors of the stragglers that each replica is now."""
+    """Slowdown factors of the current stragglers, by replica."""
     _parts: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """The parts of its bandwidth that slow links leave each replica now."""
+    """Shares of bandwidth that the current slow links leave, by replica."""
     _dead: dict[int, tuple[EngineLife, Befallen]] = field(default_factory=dict)
-    """The engines whose death has not been noticed yet, by the number of the fault that killed each."""
+    """Engines whose crash has not been noticed, by the number of the fault that killed each."""
     _loss_rates: list[float] = field(default_factory=list)
 
     def new_backend(self, replica: int) -> MortalBackend:
-        """Make a replica's first backend, or one that starts as long as faults keep its engine down."""
+        """Make the first backend of a replica, or a later one that starts as soon as faults allow."""
         from sundog.sim.backend import CostBackend
 
         inner = self.new_inner(replica)
         if not isinstance(inner, CostBackend):
-            raise ConfigError("faults befall engines of one stage: leave --pipeline-parallel-size at 1")
+            raise ConfigError("faults need engines of one stage: leave --pipeline-parallel-size at 1")
         life = self._lives.setdefault(replica, EngineLife())
         life.backend = MortalBackend(inner, lambda: life.up_s, partial(self._is_up, replica, life))
         return life.backend
@@ -84,7 +87,7 @@ class Trouble:
             self.links.restore(replica)
 
     async def drive(self, llm: Ref[FromClients], client: Client) -> None:
-        """Let every fault happen at its instant."""
+        """Apply every fault at its time."""
         for at_s, _, act in sorted(self._acts(llm, client), key=lambda each: each[:2]):
             await sleep_until(at_s, Event.TIMEOUT, "faults")
             act()
@@ -116,7 +119,7 @@ class Trouble:
         return acts
 
     def is_lost(self, request_id: str) -> bool:
-        """Draw whether a transfer gets lost that is done now."""
+        """Return whether a transfer that ends now is lost."""
         return is_lost(self.seed, request_id, now_s(), self._loss_rates)
 
     def _note(self, fault: PlannedFault, num_cancelled: int = 0) -> None:

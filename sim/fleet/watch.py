@@ -1,4 +1,4 @@
-"""What scalers are told: the requests of each pool that scales, and how long its engines compute."""
+"""Input of scalers: the requests of each pool, and the computing time of its engines."""
 
 from collections.abc import Sequence
 
@@ -7,11 +7,11 @@ from sundog.actors.kernel.actor import Actor
 from sundog.actors.messages import EngineDown, EngineUp, Heard, Routed, StepOutput, Submit, Unserved
 
 SOMEWHERE = -1
-"""The pool of a request that has not been given one yet."""
+"""Number that stands for the pool of a request without a pool."""
 
 
 class Visit:
-    """A request in one pool: the whole of it, or its prompt, or its answer.
+    """Request in one pool: the whole request, its prompt, or its answer.
 
     `since_s` is its arrival, or when its prompt was handed over; TTFT counts from there.
     """
@@ -25,7 +25,7 @@ class Visit:
 
 
 class PoolCounts:
-    """The requests of a pool: those there are now, and what has happened since its scaler was asked."""
+    """Requests of a pool: current ones, and events since its scaler's last call."""
 
     __slots__ = ("arrivals", "num_unfinished", "ttfts_s")
 
@@ -35,7 +35,7 @@ class PoolCounts:
 
 
 class FleetWatch(Actor[Heard]):
-    """The listener that counts what scalers are told, for pools that are numbered.
+    """Listener that counts requests for scalers, by pool number.
 
     A request that several pools of a role might serve counts in all of them until one of them has it.
     """
@@ -49,16 +49,15 @@ class FleetWatch(Actor[Heard]):
         )
         self._last_pools = sorted({pool for pool, role in zip(pools, roles, strict=True) if role == "decode"})
         self.prompts: dict[int, int] = {}
-        """The requests by how many tokens their prompts have."""
+        """Number of requests by prompt length."""
         self._visits: dict[str, Visit] = {}
-        """The unfinished requests."""
         self._counts = [PoolCounts() for _ in range(max(pools) + 1)]
         num_replicas = len(pools)
         self.running = [0] * num_replicas
         self.is_down = [False] * num_replicas
         self._busy_s = [0.0] * num_replicas
         self._since_s: list[float | None] = [None] * num_replicas
-        """The times since which each computes; in a run of steps, too, of which only the end is told."""
+        """Begin of each replica's current computation, in seconds; a decode run counts as one."""
 
     def handle(self, message: Heard) -> None:
         match message:
@@ -91,11 +90,11 @@ class FleetWatch(Actor[Heard]):
         return self._busy_s[replica] + (0.0 if since_s is None else until_s - since_s)
 
     def num_unfinished(self, pool: int) -> int:
-        """Return the requests that are in a pool, or may come there."""
+        """Return the number of requests that are in a pool, or may still be sent to it."""
         return self._counts[pool].num_unfinished
 
     def since_last(self, pool: int) -> tuple[int, tuple[float, ...]]:
-        """Return the arrivals in a pool and the TTFTs since this was called for it before."""
+        """Return a pool's arrivals and TTFTs since the last call."""
         counts = self._counts[pool]
         arrivals, ttfts_s = counts.arrivals, tuple(counts.ttfts_s)
         counts.arrivals, counts.ttfts_s = 0, []
@@ -159,7 +158,9 @@ class FleetWatch(Actor[Heard]):
     def _step(self, output: StepOutput) -> None:
         replica, ends, visits = output.replica, output.end_times_s, self._visits
         self.running[replica] = output.num_running
-        if not output.batch.num_tokens:  # What waits there waits for blocks that another engine fetches.
+        if not (output.batch.num_tokens or output.num_running):
+            # What waits there waits for blocks that another engine fetches. An empty batch beside running
+            # requests, as after a preemption, takes no time, and a decode run may follow it.
             self._fall_silent(replica, output.start_s)
         elif ends and self._since_s[replica] is None:
             self._since_s[replica] = output.start_s

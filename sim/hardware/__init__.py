@@ -1,1 +1,1 @@
-"""GPUs and models as cost models see them: published figures, read from data files."""
+"""GPUs and models for cost models: published figures, read from data files."""

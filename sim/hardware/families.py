@@ -1,14 +1,15 @@
-"""The families of models whose layers are known, each as what it adds to a Llama.
+"""Known families of models, each by its differences from a Llama.
 
-A family is what transformers calls `model_type`. Sources: the model classes of transformers 4.57 and
-the config.json of each family's checkpoints.
+A family is transformers' `model_type`. Sources: the model classes of transformers 4.57 and the config.json of
+each family's checkpoints.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from sundog.actors.core.config import ConfigError
+from sundog.actors.core.records import dataclass
 from sundog.sim.hardware.attention import GatedDelta, Heads, Indexer, Latent
 from sundog.sim.hardware.fields import (
     Fields,
@@ -38,16 +39,15 @@ from sundog.sim.hardware.shape import Experts, Layer, Mlp
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The differences between the layers of a family and those of Llama.
+    """Differences between the layers of a model family and Llama's.
 
-    `num_norms` of the hidden size in a layer, twice as many weights where `norm_bias`; `query_key_norms`
-    of each `head`, of all heads together (`full`), or `no`, and where `norms_key` names a field only if
-    it is set. `qkv_bias` None has it as `attention_bias` says, and `output_bias` the same, or as the
-    field it names. Queries may be `gated`; norms may need the sums of all ranks (`norms_all`). Latents may
-    have an indexer (`indexed`), and most layers a gated delta rule instead of heads (`linear`). `renames` are
-    the family's own words for fields; `defaults` stand for fields that the family's configs leave out,
-    `nested` for those that its text_config may. Windows that are `chunked` begin at whole multiples of
-    themselves.
+    `num_norms` counts the norms of hidden size per layer (`norm_bias`: each has a bias). `query_key_norms`
+    are per `head`, over all heads (`full`), or `no`; with `norms_key` only if that field is set. `qkv_bias`
+    and `output_bias` None follow `attention_bias`, a name follows that field. `gated`: queries have gates.
+    `norms_all`: norms need the sums of all ranks. `indexed`: latents have an indexer. `linear`: most layers
+    use a gated delta rule. `renames` maps the family's names of fields to Llama's; `defaults` replace fields
+    that its configs omit, `nested` those that its text_config omits. `chunked`: windows begin at multiples of
+    their size.
     """
 
     mlp: Callable[[Fields, int], Mlp | Experts] = dense
@@ -71,7 +71,7 @@ class Family:
 
     @property
     def has_experts(self) -> bool:
-        """True if layers of this family may route."""
+        """Whether layers of this family may have experts."""
         return self.mlp is not dense
 
 
@@ -95,7 +95,7 @@ MISTRAL_NESTED = {
     "num_key_value_heads": 8,
     "max_position_embeddings": 131072,
 }
-"""The fields that transformers leaves out of a text_config when they have the class's defaults."""
+"""Fields that transformers leaves out of a text_config when they have the class's defaults."""
 COHERE = {**TIED, "max_position_embeddings": 8192}
 PATTERN_OF_FOUR = {"sliding_window": 4096, "sliding_window_pattern": 4}
 CHATGLM = {

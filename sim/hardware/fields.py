@@ -1,13 +1,14 @@
-"""Fields of a config.json, checked as they are read: a refusal names the file and the field.
+"""Fields of a config.json, checked as they are read: an error names the file and the field.
 
-`mlp_of` and its kind read the MLPs and attention windows of a model's layers.
+`mlp_of` and similar functions read the MLPs and attention windows of a model's layers.
 """
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from sundog.actors.core.config import ConfigError
+from sundog.actors.core.records import dataclass
 from sundog.sim.hardware.shape import Experts, Mlp
 
 MOST = 2**31
@@ -15,7 +16,7 @@ MOST_LAYERS = 2000
 
 
 def config_of(text: str, source: str) -> dict[str, Any]:
-    """The object in the text of a config.json."""
+    """Parse the object in the text of a config.json."""
     try:
         config = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
@@ -27,18 +28,18 @@ def config_of(text: str, source: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """A config with the defaults of its family under it; null is the same as missing."""
+    """Config with the defaults of its family; null counts as missing."""
 
     values: dict[str, Any]
     source: str
 
     def get(self, key: str) -> object:
-        """Return the value as it stands there; None where it is missing."""
+        """Return the unchecked value; None if missing."""
         value: object = self.values.get(key)
         return value
 
     def count(self, key: str, default: int | None = None, least: int = 1, most: int = MOST) -> int:
-        """Read a field that is a whole number."""
+        """Return a field that is a whole number."""
         value = self.values.get(key)
         if value is None:
             value = default
@@ -52,11 +53,11 @@ class Fields:
         return value
 
     def maybe(self, key: str) -> int | None:
-        """A whole number of at least 1, or nothing."""
+        """Return a whole number of at least 1, or None."""
         return None if self.values.get(key) is None else self.count(key)
 
     def flag(self, key: str, default: bool = False) -> bool:
-        """Read a field that is true or false."""
+        """Return a field that is true or false."""
         value = self.values.get(key)
         if value is None:
             return default
@@ -65,7 +66,7 @@ class Fields:
         return value
 
     def words(self, key: str, num: int, known: tuple[str, ...]) -> list[str] | None:
-        """A list of `num` of the known words, or nothing."""
+        """Return a list of `num` of the known words, or None."""
         value = self.values.get(key)
         if value is None:
             return None
@@ -81,7 +82,7 @@ class Fields:
 
     @property
     def num_layers(self) -> int:
-        """Read the number of decoder layers."""
+        """Number of decoder layers."""
         return self.count("num_hidden_layers", most=MOST_LAYERS)
 
 
@@ -95,7 +96,7 @@ def _short(value: object) -> str:
 
 
 EXPERT_KEYS = ("n_routed_experts", "num_local_experts", "num_experts")
-"""A config that was saved again by a later transformers may name its experts as another family does."""
+"""Other families' names for experts, which a config saved by a later transformers may have."""
 
 
 def dense(fields: Fields, index: int) -> Mlp | Experts:
@@ -104,18 +105,18 @@ def dense(fields: Fields, index: int) -> Mlp | Experts:
 
 
 def mixtral_experts(fields: Fields, index: int) -> Mlp | Experts:
-    """Experts in every layer (Mixtral, gpt-oss, OLMoE, MiniMax-M2)."""
+    """Return experts in every layer (Mixtral, gpt-oss, OLMoE, MiniMax-M2)."""
     return _experts(fields, fields.count("intermediate_size"), _count_of_experts(fields, "num_local_experts"))
 
 
 def minimax_experts(fields: Fields, index: int) -> Mlp | Experts:
-    """Mixtral's experts, whose router vLLM computes in float32 (its `minimax_m2.py`)."""
+    """Return Mixtral's experts, whose router vLLM computes in float32 (its `minimax_m2.py`)."""
     mlp = mixtral_experts(fields, index)
     return replace(mlp, routes_in_float32=True) if isinstance(mlp, Experts) else mlp
 
 
 def qwen_experts(fields: Fields, index: int) -> Mlp | Experts:
-    """Experts in every n-th layer, with one that all tokens share in Qwen2-MoE."""
+    """Return experts in every n-th layer, with one shared by all tokens in Qwen2-MoE."""
     only_dense = fields.get("mlp_only_layers") or []
     if not isinstance(only_dense, list):
         raise ConfigError(f"{fields.source}: mlp_only_layers must be a list of layers")
@@ -128,7 +129,7 @@ def qwen_experts(fields: Fields, index: int) -> Mlp | Experts:
 
 
 def deepseek_experts(fields: Fields, index: int) -> Mlp | Experts:
-    """Dense layers first, then routed experts beside shared ones (DeepSeek, Kimi, GLM, dots)."""
+    """Return dense layers first, then routed experts besides shared ones (DeepSeek, Kimi, GLM, dots)."""
     kinds = fields.words("mlp_layer_types", fields.num_layers, ("dense", "sparse"))
     first, step = fields.count("first_k_dense_replace", 0, least=0), fields.count("moe_layer_freq", 1)
     if kinds[index] == "dense" if kinds else index < first or index % step:
@@ -139,7 +140,7 @@ def deepseek_experts(fields: Fields, index: int) -> Mlp | Experts:
 
 
 def llama4_experts(fields: Fields, index: int) -> Mlp | Experts:
-    """Return routed experts beside a shared one as wide in every n-th layer, else a wider MLP."""
+    """Return routed experts besides an equally wide shared one in every n-th layer, else a wider MLP."""
     step, listed = fields.count("interleave_moe_layer_step", 1, least=0), fields.get("moe_layers")
     if listed is not None and not isinstance(listed, list):
         raise ConfigError(f"{fields.source}: moe_layers must be a list of layers")
@@ -150,7 +151,7 @@ def llama4_experts(fields: Fields, index: int) -> Mlp | Experts:
 
 
 def granite_experts(fields: Fields, index: int) -> Mlp | Experts:
-    """Experts beside a shared MLP, or that MLP alone where there are none (Granite 3 and 4)."""
+    """Return experts besides a shared MLP, or that MLP alone if there are none (Granite 3 and 4)."""
     shared = fields.count("shared_intermediate_size", 0, least=0)
     num = fields.count("num_local_experts", 0, least=0)
     if num:
@@ -159,7 +160,7 @@ def granite_experts(fields: Fields, index: int) -> Mlp | Experts:
 
 
 def ernie_experts(fields: Fields, index: int) -> Mlp | Experts:
-    """Experts in every n-th layer of a range, beside shared ones (Ernie 4.5)."""
+    """Return experts in every n-th layer of a range, besides shared ones (Ernie 4.5)."""
     first, step = fields.count("moe_layer_start_index", 0, least=0), fields.count("moe_layer_interval", 1)
     last = fields.count("moe_layer_end_index", fields.num_layers - 1, least=-1)
     last = fields.num_layers - 1 if last == -1 else last
@@ -201,17 +202,17 @@ TYPES = ("full_attention", "sliding_attention")
 
 
 def no_window(fields: Fields) -> Windows:
-    """All layers see all of the context."""
+    """Return no windows: all layers attend to the whole context."""
     return _listed(fields) or [None] * fields.num_layers
 
 
 def in_all_layers(fields: Fields) -> Windows:
-    """All layers have the window, if there is one (Mistral, Phi-3)."""
+    """Return the window in all layers, if there is one (Mistral, Phi-3)."""
     return _listed(fields) or [fields.maybe("sliding_window")] * fields.num_layers
 
 
 def from_layer(fields: Fields) -> Windows:
-    """Layers from `max_window_layers` on, where `use_sliding_window` is set (Qwen)."""
+    """Return windows in layers from `max_window_layers` on, if `use_sliding_window` is set (Qwen)."""
     num = fields.num_layers
     if not fields.flag("use_sliding_window"):
         fields.words("layer_types", num, TYPES)  # refuses other kinds of layers
@@ -222,7 +223,7 @@ def from_layer(fields: Fields) -> Windows:
 
 
 def every_other(fields: Fields) -> Windows:
-    """The first layer, the third, and so on (Gemma 2, gpt-oss)."""
+    """Return windows in the first layer, the third, and so on (Gemma 2, gpt-oss)."""
     window = fields.count("sliding_window")
     return _listed(fields) or [None if index % 2 else window for index in range(fields.num_layers)]
 
@@ -247,7 +248,7 @@ def by_pattern(fields: Fields) -> Windows:
 
 
 def from_layer_if_any(fields: Fields) -> Windows:
-    """Layers from `max_window_layers` on, if there is a window (dots.llm1)."""
+    """Return windows in layers from `max_window_layers` on, if there is a window (dots.llm1)."""
     window, num = fields.maybe("sliding_window"), fields.num_layers
     first = fields.count("max_window_layers", num, least=0)
     return _listed(fields) or [window if index >= first else None for index in range(num)]
@@ -257,7 +258,7 @@ INDEXED_TYPES = ("indexed_attention", "deepseek_sparse_attention")
 
 
 def indexed_in_all_layers(fields: Fields) -> Windows:
-    """All layers choose their keys, each with an indexer of its own (DeepSeek-V3.2, GLM-5)."""
+    """Return no windows: all layers have sparse attention with their own indexer (DeepSeek-V3.2, GLM-5)."""
     num = fields.num_layers
     fields.words("layer_types", num, INDEXED_TYPES)
     fields.words("indexer_types", num, ("full",))
@@ -268,7 +269,7 @@ LINEAR_TYPES = ("full_attention", "linear_attention")
 
 
 def linear_layers(fields: Fields) -> list[bool]:
-    """Tell of each layer if its attention is linear: by `layer_types`, or all but every so-many-th."""
+    """Return whether each layer's attention is linear: by `layer_types`, or all but every n-th."""
     num = fields.num_layers
     types = fields.words("layer_types", num, LINEAR_TYPES)
     if types is not None:
@@ -278,7 +279,9 @@ def linear_layers(fields: Fields) -> list[bool]:
 
 
 def attention_in_all_layers(fields: Fields) -> Windows:
-    """Granite 4 without state-space layers: `layer_types` must say `attention` of each."""
+    """Return no windows for Granite 4 without state-space layers: `layer_types` must be `attention`
+    throughout.
+    """
     num, types = fields.num_layers, fields.get("layer_types") or fields.get("layers_block_type")
     if types not in (["attention"] * num, ["full_attention"] * num):
         raise ConfigError(
@@ -298,7 +301,7 @@ def _unsaid(fields: Fields) -> Windows:
 def chunks_where_rope(fields: Fields) -> Windows:
     """Return chunks in the layers with rotary embeddings, by default three of four (Llama 4).
 
-    In `no_rope_layers` these are the ones. A chunk of 0 is none; where nothing is said, it is 8,192.
+    These are the ones in `no_rope_layers`. A chunk of 0 means none; by default it is 8,192.
     """
     num, chunk = fields.num_layers, fields.count("attention_chunk_size", 8192, least=0)
     interval = fields.count("no_rope_layer_interval", 4)

@@ -1,9 +1,10 @@
-"""Formats of numbers: what a weight takes in memory, and the units that multiply it."""
+"""Number formats: a weight's size in memory, and the units that multiply it."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sundog.actors.core.config import ConfigError
 from sundog.actors.core.names import unknown
+from sundog.actors.core.records import dataclass
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8": 1}
 DTYPE_ALIASES = {
@@ -20,7 +21,7 @@ DTYPE_ALIASES = {
 
 
 def dtype_name(name: str) -> str:
-    """The canonical name of a dtype (`bf16` is bfloat16); raises ConfigError for an unknown one."""
+    """Return the canonical name of a dtype (`bf16` is bfloat16); raises ConfigError for an unknown one."""
     lower = name.lower().removeprefix("torch.")
     full = DTYPE_ALIASES.get(lower, lower)
     if full not in DTYPE_BYTES:
@@ -29,7 +30,7 @@ def dtype_name(name: str) -> str:
 
 
 def kv_dtype_name(name: str) -> str | None:
-    """The dtype that `--kv-cache-dtype` names; None, where keys and values are as activations are."""
+    """Return the dtype of `--kv-cache-dtype`; None if keys and values have the activations' type."""
     if name == "auto":
         return None
     dtype = dtype_name(name)
@@ -43,12 +44,12 @@ ALL_PARTS = frozenset(("attention", "dense", "experts"))
 
 @dataclass(frozen=True, slots=True)
 class WeightFormat:
-    """A format in which quantised weights are stored and multiplied.
+    """Format of quantised weights in storage and in multiplication.
 
-    `bits` of a weight include its share of the scales. `units` are those of the GPU it is multiplied
-    in, as its data sheet calls them; None, where it is always turned into 16 bits first. `parts`
-    are what is quantised of the projections of `attention`, the `dense` and shared MLP and the routed
-    `experts`; embeddings, output head, routers, norms and biases never are.
+    `bits` of a weight include its share of the scales. `units` are the GPU's units that multiply it, by their
+    data-sheet name; None if it is always converted to 16 bits first. `parts` are the quantised projections:
+    of `attention`, the `dense` and shared MLP and the routed `experts`; embeddings, output head, routers,
+    norms and biases never are.
     """
 
     name: str

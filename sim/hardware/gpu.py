@@ -1,11 +1,12 @@
-"""A GPU as its data sheet and a handful of efficiencies describe it (`gpus/*.toml`)."""
+"""GPU, by its data sheet and a handful of efficiencies (`gpus/*.toml`)."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from importlib.resources import files
 from typing import Any
 
 from sundog.actors.core.config import ConfigError
 from sundog.actors.core.names import normal, unknown
+from sundog.actors.core.records import dataclass
 from sundog.sim.files.toml import parse_toml, read_toml
 from sundog.sim.hardware.formats import DTYPE_BYTES
 
@@ -21,13 +22,14 @@ ALIASES = {
 }
 
 PCIE_5 = 50e9
-"""Bytes a second that copies over 16 lanes of PCIe 5 reach: four fifths of the 63 GB/s of the lanes."""
+"""Bytes per second that a copy over 16 lanes of PCIe 5 reaches: four fifths of the lanes' 63 GB/s."""
 LINKS = ("nvlink", "pcie", "pcie-p2p")
+VENDORS = ("nvidia", "amd")
 MACHINE_GPUS = 8
-"""The most GPUs that one machine links to each other, in most."""
+"""Usual largest number of GPUs that one machine links to each other."""
 INNER = ("efficiency", "peak_flops_per_s")
 UNITS = (*DTYPE_BYTES, "int8", "float4")
-"""The units of which a GPU may have a peak."""
+"""Units for which a GPU may have a peak."""
 WHOLE = ("memory_bytes", "num_sms", "l2_bytes")
 BOUNDS = {
     "memory_bytes": (1e6, 1e13),
@@ -43,16 +45,16 @@ BOUNDS = {
     "step_launch_s": (1e-9, 10),
 }
 PEAK = (1e6, 1e20)
-"""The bounds beyond which a number is a slip of the pen or in another unit."""
+"""Bounds of plausible numbers; others are typos or in another unit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
-    """The fraction of a peak that real kernels reach, by what bounds them.
+    """Fraction of a peak that real kernels reach, by what bounds them.
 
-    `gemm_flops` and `attention_flops` are fractions of the dense peak for large matrix products
-    and for prefill attention; `weight_bandwidth` and `kv_bandwidth` are fractions of the memory
-    bandwidth when streaming weights or activations, and when gathering paged keys and values.
+    `gemm_flops` and `attention_flops` are fractions of the dense peak for large matrix products and for
+    prefill attention; `weight_bandwidth` and `kv_bandwidth` are fractions of the memory bandwidth when
+    streaming weights or activations, and when gathering paged keys and values.
     """
 
     gemm_flops: float
@@ -63,13 +65,12 @@ class Efficiency:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU; bytes and seconds are decimal, FLOP/s dense, the interconnect per direction.
+    """GPU; bytes and seconds are decimal, FLOP/s dense, the interconnect per direction.
 
-    `link` is how GPUs of a machine reach each other: `nvlink`; `pcie-p2p`, over PCIe into each
-    other's memory; or `pcie`, without that access, through the host's memory, as in most virtual
-    machines and with consumer cards.
-    `layer_launch_s` is the fixed time of a layer's small kernels (norms, rotary embedding,
-    attention set-up), `step_launch_s` that of a whole step (embedding, sampling).
+    `link` connects the GPUs of a machine: `nvlink`; `pcie-p2p`, over PCIe into each other's memory; or
+    `pcie`, without that access, through host memory, as in most virtual machines and with consumer cards.
+    `layer_launch_s` is the fixed time of a layer's small kernels (norms, rotary embedding, attention set-up),
+    `step_launch_s` that of a whole step (embedding, sampling).
     """
 
     name: str
@@ -87,17 +88,20 @@ class Gpu:
     peak_flops_per_s: dict[str, float]
     efficiency: Efficiency
     host_bytes_per_s: float = PCIE_5
-    """The bytes a second, each way, between the GPU's memory and the host's; a file may leave it out."""
+    """Bytes per second, each way, between the GPU's memory and the host's; optional in a file."""
+    vendor: str = "nvidia"
+    """Maker, which determines how a cluster counts the GPU and which image serves on it; optional in a file.
+    """
     key: str = ""
-    """The name under which this package describes it; empty for a file of the user's."""
+    """Name of its file in this package; empty for a user's file."""
 
     @property
     def splits_contexts(self) -> bool:
-        """True if attention in a step with a chunk splits long contexts (FlashAttention 3 and later)."""
+        """Whether attention in a step with a chunk splits long contexts (FlashAttention 3 and later)."""
         return 9 <= self.compute_capability < 12
 
     def peak(self, dtype: str) -> float:
-        """Dense FLOP/s in `dtype`; raises ConfigError where the GPU has no such units."""
+        """Return dense FLOP/s in `dtype`; raises ConfigError if the GPU has no such units."""
         if dtype not in self.peak_flops_per_s:
             known = ", ".join(sorted(self.peak_flops_per_s))
             raise ConfigError(f"{self.name} does not compute in {dtype}; it knows {known}: change --dtype")
@@ -105,16 +109,16 @@ class Gpu:
 
 
 def known_gpus() -> list[str]:
-    """Names of the GPUs described in this package, sorted."""
+    """Return the names of the GPUs described in this package, sorted."""
     entries = (files("sundog.sim.hardware") / "gpus").iterdir()
     return sorted(entry.name[:-5] for entry in entries if entry.name.endswith(".toml"))
 
 
 def load_gpu(name: str) -> Gpu:
-    """The GPU of that name (case, blanks and hyphens aside), or from a TOML file at that path.
+    """Return the GPU of that name (ignoring case, blanks and hyphens), or from a TOML file at that path.
 
-    With `:nvlink`, `:pcie` or `:pcie-p2p` behind it, its machine has that link. Raises ConfigError
-    which suggests the nearest name and lists all.
+    A suffix `:nvlink`, `:pcie` or `:pcie-p2p` sets its machine's link. Raises ConfigError which suggests the
+    nearest name and lists all.
     """
     name, colon, link = name.partition(":")
     gpu = _load(name)
@@ -136,7 +140,7 @@ def _load(name: str) -> Gpu:
 
 
 def _parse(table: dict[str, Any], source: str) -> Gpu:
-    table = {"host_bytes_per_s": PCIE_5, **table}
+    table = {"host_bytes_per_s": PCIE_5, "vendor": "nvidia", **table}
     _check_keys(table, {f.name for f in fields(Gpu)} - {"key"}, source)
     inner = [table[key] for key in INNER]
     if not all(isinstance(value, dict) and value for value in inner):
@@ -155,6 +159,8 @@ def _parse(table: dict[str, Any], source: str) -> Gpu:
     for key, value in table["efficiency"].items():
         _check_number(source, f"efficiency.{key}", value, 0.001, 1)
     _check_link(table["link"], source)
+    if table["vendor"] not in VENDORS:
+        raise ConfigError(f"{source}: vendor is {table['vendor']!r}: known are {', '.join(VENDORS)}")
     whole = {key: int(table[key]) for key in WHOLE}
     return Gpu(**{**table, **whole, "efficiency": Efficiency(**table["efficiency"])})
 

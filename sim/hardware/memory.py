@@ -1,10 +1,11 @@
-"""The split of a model over GPUs, and the KV blocks that fit next to its weights, by vLLM's rule."""
+"""Split of a model over GPUs, and the KV blocks that fit next to its weights, by vLLM's rule."""
 
 import math
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sundog.actors.core.config import ConfigError
+from sundog.actors.core.records import dataclass
 from sundog.sim.hardware.attention import GatedDelta
 from sundog.sim.hardware.formats import DTYPE_BYTES
 from sundog.sim.hardware.gpu import Gpu
@@ -12,8 +13,9 @@ from sundog.sim.hardware.shape import ModelShape
 
 RUNTIME_BYTES = 600_000_000
 """Bytes of CUDA context, NCCL buffers and captured graphs; with the activations below they bring Qwen3-14B
-on an H100 within 1 % of the measured 18,038 blocks, Llama-3.1-8B on an RTX 4090 within 5 % of the
-measured 2,588. Give `--num-gpu-blocks` where the real count is known."""
+on an H100 within 1 % of the measured 18,038 blocks, Llama-3.1-8B on an RTX 4090 within 7 % of the
+measured 2,588. Give `--num-gpu-blocks` if the real count is known.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class MemoryPlan:
 
 
 def check_parallel(model: ModelShape, tensor_parallel_size: int) -> None:
-    """Refuse a number of ranks that the heads cannot be split over, or replicated to."""
+    """Raise ConfigError for a number of ranks that the heads cannot be split over, or replicated to."""
     ranks, kv_heads = tensor_parallel_size, model.num_kv_heads
     for heads in model.shared_heads:
         if ranks < 1 or heads % ranks:
@@ -43,7 +45,7 @@ def check_parallel(model: ModelShape, tensor_parallel_size: int) -> None:
 
 
 KERNEL_TOKENS = 16
-"""Tokens of the smallest block that attention kernels take: blocks of vLLM are multiples."""
+"""Tokens of the smallest block that attention kernels support: vLLM's blocks are multiples."""
 
 
 def block_of_states(
@@ -57,9 +59,10 @@ def block_of_states(
 ) -> int:
     """Return the tokens of a block of the model, at least `block_size`.
 
-    States of linear attention are kept in blocks of the same pool. So vLLM raises blocks until a layer's keys
-    and values of one take as many bytes as its largest state (`_align_hybrid_block_size`), in steps of the
-    larger of `block_size` and what kernels take. Models without states, or without keys, keep `block_size`.
+    States of linear attention are kept in blocks of the same pool. So vLLM enlarges blocks until a layer's
+    keys and values of one take as many bytes as its largest state (`_align_hybrid_block_size`), in steps of
+    the larger of `block_size` and the kernels' minimum. Models without states, or without keys, keep
+    `block_size`.
     """
     dtype = dtype or model.dtype
     size, ranks = DTYPE_BYTES[kv_dtype or dtype], tensor_parallel_size
@@ -91,20 +94,20 @@ def plan_memory(
 ) -> MemoryPlan:
     """Split one GPU's memory; `num_blocks` includes the null block.
 
-    vLLM's rule (`determine_available_memory`): utilization x memory - weights - the peak of a
-    profiled step, divided by a block's bytes. The peak is estimated: the widest activations of
-    one layer, two float32 copies of the logits, and `RUNTIME_BYTES`. Heads of keys and values
-    are replicated when there are fewer of them than ranks, latents on every rank.
+    vLLM's rule (`determine_available_memory`): utilization x memory - weights - the peak of a profiled step,
+    divided by a block's bytes. The peak is estimated: the widest activations of one layer, or two float32
+    copies of the logits, which are made after the layers, and `RUNTIME_BYTES`. Heads of keys and values are
+    replicated when there are fewer of them than ranks, latents on every rank.
 
-    A block holds `block_size` tokens of every layer. Of layers with a window vLLM's hybrid manager
-    frees what has left it, and the larger of two counts that it can always reach is taken: all
-    layers keep everything, or a window is set aside for every request that may run, and a step's
-    tokens, and blocks are of the other layers alone.
+    A block holds `block_size` tokens of every layer. For layers with a window vLLM's hybrid manager frees
+    tokens that have left it, and the larger of two counts that it can always reach is used: all layers keep
+    everything, or a window is reserved for every request that may run, plus a step's tokens, and blocks hold
+    the other layers alone.
 
-    A `draft` model takes its part. Experts are shared by all data-parallel ranks. Of linear attention
-    `states_per_request` states of each running request are set aside (`_states`).
+    A `draft` model takes its part. Experts are shared by all data-parallel ranks. For linear attention
+    `states_per_request` states of each running request are reserved (`_states`).
 
-    Raises ConfigError which says how much is needed when not even one block fits.
+    Raises ConfigError with the needed memory if not even one block fits.
     """
     check_parallel(model, tensor_parallel_size)
     if not 0 < gpu_memory_utilization <= 1:
@@ -142,20 +145,21 @@ def plan_memory(
 
 
 def _activations(model: ModelShape, ranks: int, dtype: str, seqs: int, budget: int) -> int:
-    """Return the bytes of a layer's widest activations, two copies of the logits, and the runtime."""
+    """Return the bytes of a layer's widest activations or of two copies of the logits, and the runtime."""
     width = 2 * max(layer.mlp.inner for layer, _ in model.layers) // ranks + 2 * model.hidden_size
     logits_bytes = 2 * seqs * model.vocab_size * DTYPE_BYTES["float32"] * model.has_head
-    return budget * width * DTYPE_BYTES[dtype] + logits_bytes + RUNTIME_BYTES
+    return max(budget * width * DTYPE_BYTES[dtype], logits_bytes) + RUNTIME_BYTES
 
 
 STATE_CONTEXT = 2048
 
 
 def _state_bytes(model: ModelShape, ranks: int, dtype: str, block_bytes: int) -> int:
-    """Bytes that a rank sets aside for a state of all layers: whole blocks, where states fit into those.
+    """Return the bytes that a rank reserves for a state of all layers: whole blocks, if states fit into
+    those.
 
-    A block has as many layers as have keys and values; linear layers are put into groups of so many, each of
-    which takes a block.
+    A block has as many layers as have keys and values; linear layers are grouped by that number, each group
+    taking a block.
     """
     kinds = [(layer.attention, count) for layer, count in model.layers]
     num_linear = sum(count for kind, count in kinds if isinstance(kind, GatedDelta))
@@ -165,9 +169,9 @@ def _state_bytes(model: ModelShape, ranks: int, dtype: str, block_bytes: int) ->
 
 
 def _states(state_bytes: int, seqs: int, left_bytes: int, token_bytes: int) -> int:
-    """Bytes set aside for states of linear attention, which vLLM takes from the blocks as requests come.
+    """Return the bytes reserved for states of linear attention, which vLLM allocates from the blocks.
 
-    As many requests are taken to run as there is room for with `STATE_CONTEXT` tokens each.
+    Assumes as many running requests as have room with `STATE_CONTEXT` tokens each.
     """
     if not state_bytes:
         return 0
@@ -220,20 +224,20 @@ def _splits(model: ModelShape, ranks: int) -> bool:
 
 
 def layers_of_stages(num_layers: int, num_stages: int) -> list[int]:
-    """Return each stage's number of layers: what is left over goes to stages before the last, from the back.
+    """Return each stage's number of layers: the remainder goes to stages before the last, from the back.
 
-    The last has the output head, and the first, where others can take what is left over, the embedding
-    (vLLM's `get_pp_indices`).
+    The last has the output head, and the first, if others can take the remainder, the embedding (vLLM's
+    `get_pp_indices`).
     """
     each, left = divmod(num_layers, num_stages)
     return [each + (num_stages - 1 - left <= stage < num_stages - 1) for stage in range(num_stages)]
 
 
 def stages_of(model: ModelShape, num_stages: int) -> tuple[ModelShape, ...]:
-    """The part of the model on each stage; the model itself where there is one.
+    """Return the part of the model on each stage; the model itself for one stage.
 
-    The first has the embedding, the last the final norm and the output head. A head that is the same table
-    as the embedding is kept on both. Raises ConfigError where there are fewer layers than stages.
+    The first has the embedding, the last the final norm and the output head. A head that is the same table as
+    the embedding is kept on both. Raises ConfigError for fewer layers than stages.
     """
     if num_stages == 1:
         return (model,)
@@ -260,7 +264,8 @@ def stages_of(model: ModelShape, num_stages: int) -> tuple[ModelShape, ...]:
 
 
 def sharing_ranks(model: ModelShape, num_ranks: int, whole_experts: bool, num_stages: int) -> int:
-    """Return the data-parallel ranks that go in step, for they share experts; 1 where each goes alone.
+    """Return the number of data-parallel ranks that share experts and step together; 1 if ranks are
+    independent.
 
     Raises ConfigError for experts in parts, and for stages.
     """
@@ -268,12 +273,13 @@ def sharing_ranks(model: ModelShape, num_ranks: int, whole_experts: bool, num_st
         return 1
     if not whole_experts:
         raise ConfigError(
-            f"--data-parallel-size is {num_ranks}: experts of {model.name} cut into parts over all ranks are"
-            " not predicted; add --enable-expert-parallel"
+            f"--data-parallel-size is {num_ranks}: experts of {model.name} split over all ranks are"
+            " not modelled; add --enable-expert-parallel"
         )
     if num_stages > 1:
         raise ConfigError(
-            f"--data-parallel-size is {num_ranks}: ranks that share experts are not predicted with stages;"
+            f"--data-parallel-size is {num_ranks}: ranks that share experts are not modelled with "
+            "pipeline stages;"
             " leave --pipeline-parallel-size at 1"
         )
     return num_ranks

@@ -1,7 +1,7 @@
 """Models by name, by Hugging Face id, or by the folder or file of their config.json.
 
-Law: what is not known is refused by name. A family that is not in `families.py`, or a field that
-gives a model layers of another kind, is never priced as something like it.
+Law: an unknown model is refused by name. A family that is not in `families.py`, or a field that gives a model
+layers of another kind, is never priced as something similar.
 """
 
 import re
@@ -39,9 +39,9 @@ UNPRICED = {
     "num_kv_shared_layers": "layers that share keys and values",
     "num_kv_shared_layer": "layers that share keys and values",
     "use_cla": "layers that share keys and values",
-    "index_topk": "sparse attention that chooses its keys",
+    "index_topk": "layers with sparse attention",
     "index_topk_freq": "layers that share the keys they chose",
-    "sparse_attention_config": "sparse attention that chooses its keys",
+    "sparse_attention_config": "layers with sparse attention",
     "attention_chunk_size": "chunked local attention",
     "block_configs": "layers of different sizes",
     "moe_num_experts": "routed experts",
@@ -50,7 +50,7 @@ UNPRICED = {
     "num_experts": "routed experts",
     "kv_lora_rank": "latent attention",
 }
-"""Fields that give a model layers of another kind, where its family does not have them."""
+"""Fields of a config that give a model layers of another kind, unless its family is known to have them."""
 LINEAR_KEYS = {"linear_num_key_heads", "full_attention_interval"}
 OWN = {
     "deepseek_v32": {"index_topk"},
@@ -60,13 +60,16 @@ OWN = {
     "llama4_text": {"attention_chunk_size"},
     "granitemoehybrid": {"mamba_d_state"},
 }
-"""The fields of these that a family does have, beside experts and latents, which its entry says itself."""
+"""Fields among these that certain families do have, in addition to experts and latents, which `Family` lists.
+"""
 NONE_IF_NULL = ("attention_chunk_size",)
-"""The fields in which null stands for none, and not for the default."""
+"""Fields for which null means none, not the default."""
 
+WRITE_CHAT_THEMSELVES = ("gpt_oss",)
+"""Families whose conversations are written by a library of their own, not by a chat template."""
 LINEAR = "most of its layers have linear attention"
 STATE_SPACE = "it has state-space layers"
-SPARSE = "its attention chooses the keys it reads"
+SPARSE = "it has sparse attention"
 NO_GATE = "its MLPs have no gate"
 REASONS = {
     "llama4": "its layers are those of its text_config, which is missing",
@@ -96,11 +99,11 @@ REASONS = {
     **dict.fromkeys(("gpt2", "gptj", "gpt_neo", "gpt_neox", "gpt_bigcode", "opt", "bloom", "mpt"), NO_GATE),
     **dict.fromkeys(("falcon", "phi", "starcoder2", "nemotron", "arcee", "apertus", "persimmon"), NO_GATE),
 }
-"""The reasons why families that may be asked for are not priced."""
+"""Reasons why certain families are not priced."""
 
 
 INHERITED = ("torch_dtype", "dtype", "quantization_config", "tie_word_embeddings")
-"""The fields that a config around a `text_config` says of both."""
+"""Fields that a config sets for both itself and the `text_config` inside it."""
 TOWERS = ("vision_config", "audio_config", "speech_config")
 NO_TOWERS = ("text_config", "quantization_config", "generation_config")
 FLAT = {"qwen2_vl": "qwen2_vl_text", "qwen2_5_vl": "qwen2_5_vl_text"}
@@ -110,11 +113,10 @@ FLAT = {"qwen2_vl": "qwen2_vl_text", "qwen2_5_vl": "qwen2_5_vl_text"}
 def shape_of(
     text: str, source: str, name: str | None = None, beside: str | None = None, generation: str = "{}"
 ) -> ModelShape:
-    """The shape in the text of a config.json; `source` names it in errors.
+    """Return the shape in the text of a config.json; `source` names it in errors.
 
-    `beside` is the text of the hf_quant_config.json in the same folder, which counts where the config says
-    nothing of formats. `generation` is the text of its generation_config.json, for which a config of this
-    package has an entry.
+    `beside` is the text of the hf_quant_config.json in the same folder, used if the config has no format.
+    `generation` is the text of its generation_config.json, which configs of this package include.
     """
     outer = config_of(text, source)
     config, remarks = _text_part(outer, source)
@@ -127,9 +129,7 @@ def shape_of(
     _refuse_unpriced(fields, kind, family)
     layers = layers_of(family, fields)
     if fields.get("num_nextn_predict_layers"):
-        remarks.append(
-            "its layers for predicting further tokens are left out: they are not served by default"
-        )
+        remarks.append("its multi-token-prediction layers are ignored: they are not served by default")
     weights, unquantised, left_out = format_in(fields, layers)
     layers = [replace(layer, unquantised=parts) for layer, parts in zip(layers, unquantised, strict=True)]
     kinds = Counter(layers)
@@ -146,6 +146,7 @@ def shape_of(
         remarks=tuple(remarks + left_out),
         generation=tuple(_settings(outer, generation, source).items()),
         order=tuple(places[layer] for layer in layers) if len(kinds) > 1 else (),
+        writes_chat_itself=kind in WRITE_CHAT_THEMSELVES,
     )
 
 
@@ -162,7 +163,7 @@ def _text_part(config: dict[str, Any], source: str) -> tuple[dict[str, Any], lis
         flat = FLAT.get(str(config.get("model_type")))
         if flat is None:
             raise ConfigError(
-                f"{source}: it has {_first(config)} and no text_config: models that see or hear"
+                f"{source}: it has {_first(config)} and no text_config: multimodal models"
                 " are priced by their text_config"
             )
         return {**config, "model_type": flat}, [_tower_left_out(config)]
@@ -262,31 +263,47 @@ VARIANTS = re.compile(
 
 
 def known_models() -> list[str]:
-    """Names of the models described in this package, sorted."""
+    """Return the names of the models described in this package, sorted."""
     entries = (files("sundog.sim.hardware") / "models").iterdir()
     return sorted(entry.name[:-5] for entry in entries if entry.name.endswith(".json"))
 
 
 def load_model(name: str) -> ModelShape:
-    """The model of that name or Hugging Face id, or from a folder or file with a config.json.
+    """Return the model of that name or Hugging Face id, or from a folder or file with a config.json.
 
-    A path is what exists or looks like one (starts with `.`, `/` or `~`, ends in `.json`).
-    Raises ConfigError which suggests the nearest name and lists all.
+    A path is what exists or looks like one (starts with `.`, `/` or `~`, ends in `.json`). Raises ConfigError
+    which suggests the nearest name and lists all.
     """
-    path = Path(name).expanduser()
-    if path.exists() or name.startswith((".", "/", "~")) or name.endswith(".json"):
+    if _is_path(name):
+        path = Path(name).expanduser()
         path = path / "config.json" if path.is_dir() else path
         formats = path.parent / "hf_quant_config.json" if path.name == "config.json" else None
         beside = _text_of(formats) if formats is not None and formats.exists() else None
         settings = path.parent / "generation_config.json"
         generation = _text_of(settings) if path.name == "config.json" and settings.exists() else "{}"
         return shape_of(_text_of(path), str(path), None, beside, generation)
-    known = known_models()
-    key = next((key for key in _spellings(name) if key in known), None)
+    key = described_name(name)
     if key is None:
-        raise unknown("model", name, known, also=", or a folder with a config.json")
+        raise unknown("model", name, known_models(), also=", or a folder with a config.json")
     text = (files("sundog.sim.hardware") / "models" / f"{key}.json").read_text("utf-8")
     return shape_of(text, key, key)
+
+
+def is_known(name: str) -> bool:
+    """Return whether `load_model` treats the name as a path, or as a model described in this package."""
+    return _is_path(name) or described_name(name) is not None
+
+
+def _is_path(name: str) -> bool:
+    return Path(name).expanduser().exists() or name.startswith((".", "/", "~")) or name.endswith(".json")
+
+
+def described_name(name: str) -> str | None:
+    """Return the name under which this package describes a model, given that name or its Hugging Face id;
+    else None.
+    """
+    known = known_models()
+    return next((key for key in _spellings(name) if key in known), None)
 
 
 def _text_of(path: Path) -> str:
@@ -303,13 +320,16 @@ def _spellings(name: str) -> list[str]:
 
 
 def draft_of(asked: SpeculativeConfig | None, model: ModelShape) -> ModelShape | None:
-    """The draft model, if drafts come from one; ConfigError if it has not the vocabulary of the model."""
+    """Return the draft model, if drafts come from one; ConfigError if its vocabulary differs from the
+    model's.
+    """
     if asked is None or asked.model is None:
         return None
     draft = load_model(asked.model)
     if draft.vocab_size != model.vocab_size:
         raise ConfigError(
             f"--speculative-config: the draft model {draft.name} has a vocabulary of {draft.vocab_size}"
-            f" tokens, {model.name} one of {model.vocab_size}: drafts need the same tokens; choose another"
+            f" tokens, {model.name} one of {model.vocab_size}: a draft model needs the same tokens; "
+            "choose another"
         )
     return draft

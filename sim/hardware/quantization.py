@@ -1,12 +1,12 @@
-"""The formats in which a model's weights are stored: from `quantization_config`, or by name.
+"""Formats of a model's weights: from `quantization_config`, or by name.
 
-Bits include the scales: a 16 bit one per `group_size` weights, and 4 bits more where zero points are
-kept; one of 8 bits per 32 weights (mxfp4), per 16 (nvfp4); 32 bits per block of 128 x 128. Only
-formats whose kernels multiply activations of the same kind have units: AWQ, GPTQ and mxfp4 weights
-meet 16-bit activations on every GPU.
+Bits include the scales: a 16 bit one per `group_size` weights, and 4 bits more with zero points; one of 8
+bits per 32 weights (mxfp4), per 16 (nvfp4); 32 bits per block of 128 x 128. Only formats whose kernels
+multiply activations of the same kind have units: AWQ, GPTQ and mxfp4 weights are multiplied with 16-bit
+activations on every GPU.
 
-A config also names what its format leaves in 16 bits, as modules, as patterns, or by the targets of its
-groups; a layer keeps that by its parts and their projections.
+A config also names modules that stay in 16 bits, directly, as patterns, or by the targets of its groups; a
+layer stores them by its parts and their projections.
 """
 
 import re
@@ -48,19 +48,19 @@ SPELT = {
     "w2": ("down",),
     "w3": ("up",),
 }
-"""Modules that are fused, or called otherwise."""
+"""Projections by module name, for fused modules and for synonyms."""
 OF_MLPS = frozenset(MLP_PROJECTIONS)
 WHOLE = "*"
 Parts = tuple[frozenset[str], ...]
-"""The parts of each layer, of `attention`, the `dense` and shared MLP, and routed `experts`."""
+"""Parts of each layer: of `attention`, the `dense` and shared MLP, and routed `experts`."""
 
 
 def left_out(
     form: WeightFormat, fields: Fields, layers: Sequence[Layer]
 ) -> tuple[WeightFormat, Parts, list[str]]:
-    """The format without the parts that no layer has in it; what each layer leaves in 16 bits; remarks.
+    """Return the format without parts that no layer stores in it, each layer's parts in 16 bits, and remarks.
 
-    A part of which only a projection is named that is not known is taken to be left out whole: a remark.
+    If a name of a projection is not known, its whole part is assumed to stay in 16 bits, with a remark.
     """
     key, entries = _entries(fields)
     found: list[dict[str, set[str]]] = [defaultdict(set) for _ in layers]
@@ -78,6 +78,7 @@ def left_out(
             zip(found, layers, strict=True) if index is None else [(found[index], layers[index])]
         ):
             for part in _parts(module, names, layer.parts):
+                # An entry that names a module and none of its projections leaves all of them out.
                 own[part] |= names or {WHOLE}
                 unknown |= {part} if not names and _is_projection(module) else set()
     left = [
@@ -85,12 +86,13 @@ def left_out(
         for own, layer in zip(found, layers, strict=True)
     ]
     for part in sorted(form.parts):
+        # A part that every layer leaves out is no part of the format.
         have = [own for own, layer in zip(left, layers, strict=True) if part in layer.parts]
         if have and all(part in own for own in have):
             form = form.without(part)
     kept = tuple(frozenset(name for name in own if name.partition(".")[0] in form.parts) for own in left)
     whole = ", ".join(sorted(unknown))
-    remark = f"{key} in quantization_config names some projections of {whole}: priced in 16 bits whole"
+    remark = f"{key} in quantization_config names some projections of {whole}: all of it is priced in 16 bits"
     return form, kept, [remark] if unknown else []
 
 
@@ -140,7 +142,7 @@ def _is_left(rule: object) -> bool:
 
 
 def _parts(module: str, names: set[str], there: frozenset[str]) -> set[str]:
-    """Return those of the parts there that a module is of; the name of a whole layer is all of them."""
+    """Return the parts that a module belongs to; the name of a whole layer means all of them."""
     if not module.strip(".*"):
         return set(there)
     part = next((part for word, part in PARTS.items() if word in module), None)
@@ -161,11 +163,11 @@ PROJECTIONS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
     "dense": (("mlp", NAMES), ("mlp.shared_expert", NAMES), ("mlp.shared_experts", NAMES)),
     "experts": (("mlp.experts.0", NAMES), ("block_sparse_moe.experts.0", MIXTRAL)),
 }
-"""The names that families give the modules of a part, one way or another."""
+"""Names that families give the modules of a part."""
 
 
 def targeted(form: WeightFormat, fields: Fields, layers: Parts) -> WeightFormat:
-    """The format without the parts that no target names; ConfigError for what is not understood."""
+    """Return the format without the parts that no target names; ConfigError for unknown targets."""
     groups = fields.get("config_groups")
     assert isinstance(groups, dict), "its format was found"
     targets = [str(each) for group in groups.values() for each in group.get("targets") or ()]
@@ -227,22 +229,24 @@ FORMATS |= {"awq_marlin": AWQ, "gptq_marlin": GPTQ, "w8a8": INT8, "modelopt": FP
 
 
 AUTO_ROUND = ("auto-round", "auto_round", "intel/auto-round")
-"""AutoRound's names for weights that are stored as GPTQ's are."""
+"""AutoRound's names for weights stored like GPTQ's."""
 KV_KEYS = ("kv_cache_scheme", "kv_cache_quant_algo")
 
 
 def format_named(name: str, has_experts: bool) -> WeightFormat:
-    """The format that `--quantization` names; raises ConfigError for one that is not known."""
+    """Return the format named by `--quantization`; raises ConfigError for an unknown one."""
     form = FORMATS.get(name.lower())
     if form is None:
         raise unknown("quantization", name, FORMATS)
     if form is MXFP4 and not has_experts:
-        raise ConfigError("quantization is mxfp4, which is of experts, and the model has none: leave it out")
+        raise ConfigError("quantization is mxfp4, a format of experts, and the model has none: leave it out")
     return form
 
 
 def quantised(model: ModelShape, name: str) -> ModelShape:
-    """The model as `--quantization` would have it; raises ConfigError if its checkpoint is another."""
+    """Return the model with `--quantization` applied; raises ConfigError if its checkpoint is quantised
+    otherwise.
+    """
     form, own = format_named(name, model.has_experts), model.weights
     if own is None:
         return replace(model, weights=form)
@@ -254,19 +258,16 @@ def quantised(model: ModelShape, name: str) -> ModelShape:
 
 
 def modelopt_of(text: str, source: str) -> dict[str, Any]:
-    """The `quantization_config` that an hf_quant_config.json (TensorRT Model Optimizer) stands for."""
+    """Return the `quantization_config` equivalent to an hf_quant_config.json (TensorRT Model Optimizer)."""
     source = source.removesuffix("config.json") + "hf_quant_config.json"
     inner = config_of(text, source).get("quantization")
     if not isinstance(inner, dict):
-        raise ConfigError(f"{source}: quantization is missing: it says how weights are stored")
+        raise ConfigError(f"{source}: quantization (the format of the weights) is missing")
     return {"quant_method": "modelopt", **inner}
 
 
 def format_in(fields: Fields, layers: Sequence[Layer]) -> tuple[WeightFormat | None, Parts, list[str]]:
-    """The format that a config's `quantization_config` says, and what is not quite as it says.
-
-    Between them stands what each layer has in 16 bits of the parts that other layers have in the format.
-    """
+    """Return the format of a config's `quantization_config`, each layer's parts in 16 bits, and remarks."""
     asked = fields.get("quantization_config")
     if asked is None:
         return None, (frozenset(),) * len(layers), []
@@ -376,6 +377,6 @@ def _of_group(fields: Fields, group: object) -> WeightFormat:
 
 def _not_known(fields: Fields, what: str) -> ConfigError:
     return ConfigError(
-        f"{fields.source}: quantization_config has {what}, which the cost model does not know: known are fp8,"
+        f"{fields.source}: quantization_config has {what}, which the cost model lacks; it has fp8,"
         " int8, awq, gptq, mxfp4, nvfp4 and bitsandbytes of 4 bits"
     )

@@ -1,17 +1,17 @@
-"""A decoder-only model as a list of layers, an embedding table and an output head."""
+"""Decoder-only model as a list of layers, an embedding table and an output head."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from math import ceil
 
 from sundog.actors.config.generation import Drawing, drawing_of
+from sundog.actors.core.records import dataclass
 from sundog.sim.hardware.attention import GatedDelta, Heads, Latent
 from sundog.sim.hardware.formats import DTYPE_BYTES, WeightFormat
 
 
 @dataclass(frozen=True, slots=True)
 class Mlp:
-    """A gated MLP of `inner` neurons that every token meets."""
+    """Gated MLP of `inner` neurons that every token uses."""
 
     inner: int
     num_experts: int = 1
@@ -19,16 +19,16 @@ class Mlp:
 
     @property
     def shared(self) -> int:
-        """Neurons that every token meets."""
+        """Neurons that every token uses."""
         return self.inner
 
     @property
     def inner_per_token(self) -> int:
-        """Neurons that a token meets."""
+        """Neurons that a token uses."""
         return self.inner
 
     def dense_weights(self, hidden: int) -> int:
-        """Gate, up and down projections that every token meets."""
+        """Return the weights of gate, up and down projections that every token uses."""
         return 3 * hidden * self.inner
 
     def expert_weights(self, hidden: int) -> int:
@@ -42,10 +42,10 @@ class Mlp:
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """`num_experts` gated MLPs of `inner` neurons, `per_token` of which a token is sent to.
+    """`num_experts` gated MLPs of `inner` neurons, `per_token` of which each token uses.
 
-    Every token also meets `shared` neurons of experts that all share, in Qwen2-MoE through a gate.
-    vLLM computes some models' router in float32 (`routes_in_float32`).
+    Every token also uses `shared` neurons of shared experts, in Qwen2-MoE through a gate. vLLM computes some
+    models' router in float32 (`routes_in_float32`).
     """
 
     inner: int
@@ -57,7 +57,7 @@ class Experts:
 
     @property
     def inner_per_token(self) -> int:
-        """Neurons that a token meets."""
+        """Neurons that a token uses."""
         return self.inner * self.per_token + self.shared
 
     def dense_weights(self, hidden: int) -> int:
@@ -65,7 +65,7 @@ class Experts:
         return 3 * hidden * self.shared
 
     def expert_weights(self, hidden: int) -> int:
-        """Gate, up and down projections of one routed expert."""
+        """Return the weights of gate, up and down projections of one routed expert."""
         return 3 * hidden * self.inner
 
     def router_weights(self, hidden: int) -> int:
@@ -74,15 +74,15 @@ class Experts:
 
 
 MLP_PROJECTIONS = {"gate": 1, "up": 1, "down": 1}
-"""The projections of an MLP, which are of equal size."""
+"""Projections of an MLP, which have equal size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A decoder layer; `num_small` counts the weights of its norms and biases.
+    """Decoder layer; `num_small` counts the weights of its norms and biases.
 
-    `unquantised` are those of its `parts`, or of their projections (`attention.q`, `dense.down`), that the
-    model's format leaves in 16 bits in this layer.
+    `unquantised` are its `parts`, or their projections (`attention.q`, `dense.down`), that the model's format
+    leaves in 16 bits in this layer.
     """
 
     attention: Heads | Latent | GatedDelta
@@ -92,13 +92,13 @@ class Layer:
 
     @property
     def parts(self) -> frozenset[str]:
-        """Return the parts that a format may be of: `attention`, a `dense` or shared MLP, `experts`."""
+        """Parts that a format may apply to: `attention`, a `dense` or shared MLP, `experts`."""
         mlp = self.mlp
         kinds = {"attention": True, "dense": mlp.shared > 0, "experts": mlp.num_experts > 1}
         return frozenset(part for part, has in kinds.items() if has)
 
     def quantised_share(self, hidden: int, part: str) -> float:
-        """The share of a part's weights that are in the model's format, if that format is of this part."""
+        """Return the share of a part's weights in the model's format, if that applies to this part."""
         if part in self.unquantised:
             return 0.0
         if not any(name.startswith(part + ".") for name in self.unquantised):
@@ -107,27 +107,17 @@ class Layer:
         left = sum(size for name, size in sizes.items() if f"{part}.{name}" in self.unquantised)
         return 1 - left / sum(sizes.values())
 
-    def num_weights(self, hidden: int, num_experts: int) -> int:
-        """Return the number of all weights, with this many of the routed experts."""
-        mlp = self.mlp
-        return (
-            self.attention.num_weights(hidden)
-            + mlp.dense_weights(hidden)
-            + mlp.router_weights(hidden)
-            + num_experts * mlp.expert_weights(hidden)
-            + self.num_small
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """The sizes that decide cost: equal layers are counted together in `layers`.
+    """Sizes that determine cost: equal layers are counted together in `layers`.
 
-    `dtype` is of weights, activations and cache where `weights`, the format of quantised ones, does
-    not say otherwise. `remarks` say what the config.json holds that is not priced. `order` names the layers
-    from the first to the last by their places in `layers`; empty where each kind comes after the one before.
-    `generation` holds the settings of its generation_config.json by which tokens are drawn.
-    A stage of a pipeline has the embedding table, the output head, both or neither.
+    `dtype` is that of weights, activations and cache unless `weights`, the format of quantised ones, applies.
+    `remarks` list parts of the config.json that are not priced. `order` has the layers from the first to the
+    last by their places in `layers`; empty if each kind follows the previous one. `generation` holds the
+    sampling settings of its generation_config.json. `writes_chat_itself` if its conversations are written by
+    a library of its own (Harmony), not by a template. A stage of a pipeline has the embedding table, the
+    output head, both or neither.
     """
 
     name: str
@@ -143,36 +133,21 @@ class ModelShape:
     generation: tuple[tuple[str, float], ...] = ()
     has_embedding: bool = True
     has_head: bool = True
+    writes_chat_itself: bool = False
 
     def drawing(self, override: Mapping[str, float]) -> Drawing:
-        """The way a server draws tokens that was started with these settings instead of the model's."""
+        """Return the sampling mode of a server started with these settings instead of the model's."""
         return drawing_of({**dict(self.generation), **override})
 
     @property
     def num_layers(self) -> int:
-        """The number of decoder layers."""
+        """Number of decoder layers."""
         return sum(count for _, count in self.layers)
 
     @property
     def embedding_params(self) -> int:
         """Weights of one embedding table, and of the output head of the same shape."""
         return self.vocab_size * self.hidden_size
-
-    @property
-    def num_params(self) -> int:
-        """The number of all parameters."""
-        hidden = self.hidden_size
-        return self._outer_params + sum(
-            count * layer.num_weights(hidden, layer.mlp.num_experts) for layer, count in self.layers
-        )
-
-    @property
-    def num_active_params(self) -> int:
-        """Parameters one token meets: every layer, but only the experts it is sent to."""
-        hidden = self.hidden_size
-        return self._outer_params + sum(
-            count * layer.num_weights(hidden, layer.mlp.per_token) for layer, count in self.layers
-        )
 
     @property
     def _outer_params(self) -> int:
@@ -183,25 +158,25 @@ class ModelShape:
 
     @property
     def layers_in_order(self) -> list[Layer]:
-        """Each layer, from the first to the last."""
+        """Layers from the first to the last."""
         if self.order:
             return [self.layers[place][0] for place in self.order]
         return [layer for layer, count in self.layers for _ in range(count)]
 
     @property
     def has_experts(self) -> bool:
-        """True if any layer routes tokens to experts."""
+        """Whether any layer routes tokens to experts."""
         return any(layer.mlp.num_experts > 1 for layer, _ in self.layers)
 
     @property
     def has_windows(self) -> bool:
-        """True if any layer sees only a window of the context."""
+        """Whether any layer attends only to a window of the context."""
         return any(layer.attention.window is not None for layer, _ in self.layers)
 
     def weight_bytes(self, dtype: str | None = None, ranks: int = 1, groups: int = 1) -> int:
-        """Bytes of the weights on each of the tensor-parallel ranks, which share them evenly.
+        """Return the bytes of weights on each of `ranks` tensor-parallel ranks, which share them evenly.
 
-        Experts are shared by `groups` of such ranks.
+        With `groups` several groups of so many ranks share the experts.
         """
         stored = self._stored(DTYPE_BYTES[dtype or self.dtype], ranks, groups)
         return ceil(sum(num * size for num, size in stored) / ranks)
@@ -219,16 +194,18 @@ class ModelShape:
             yield count * experts, self.bytes_per_weight(layer, "experts", plain) / groups
 
     def format_of(self, layer: Layer, part: str) -> WeightFormat | None:
-        """The format of a layer's `attention`, `dense` or `experts`; None where it is the model's dtype."""
+        """Return the format of a layer's `attention`, `dense` or `experts`; None if it is the model's
+        dtype.
+        """
         form = self.weights
         return form if form is not None and part in form.parts and self.share_of(layer, part) else None
 
     def share_of(self, layer: Layer, part: str) -> float:
-        """The share of a part's weights that are in that format."""
+        """Return the share of a part's weights in that format."""
         return layer.quantised_share(self.hidden_size, part)
 
     def bytes_per_weight(self, layer: Layer, part: str, plain: float) -> float:
-        """Mean bytes of a weight of that part of a layer, `plain` where it is not quantised."""
+        """Return the mean bytes of a weight of that part of a layer, `plain` if it is not quantised."""
         form = self.format_of(layer, part)
         if form is None:
             return plain
@@ -236,27 +213,23 @@ class ModelShape:
         return share * form.bits / 8 + (1 - share) * plain
 
     def kv_bytes_per_token(self, kv_dtype: str | None = None, ranks: int = 1) -> int:
-        """Bytes that a rank keeps of one token in all layers."""
+        """Return the bytes that a rank keeps per token in all layers."""
         values = sum(count * layer.attention.kv_values(ranks) for layer, count in self.layers)
         return values * DTYPE_BYTES[kv_dtype or self.dtype]
 
-    def stored_as(self, weights: WeightFormat | None) -> "ModelShape":
-        """Return the same model with weights of another format."""
-        return replace(self, weights=weights)
-
     @property
     def num_heads(self) -> int:
-        """Attention heads, of all layers alike; key heads in a model of linear attention alone."""
+        """Attention heads, equal in all layers; key heads in a model of linear attention alone."""
         kinds = [layer.attention for layer, _ in self.layers]
         return next((kind for kind in kinds if not isinstance(kind, GatedDelta)), kinds[0]).num_heads
 
     @property
     def shared_heads(self) -> tuple[int, ...]:
-        """Numbers of heads that ranks must be able to share, of each kind of layer."""
+        """Numbers of heads that ranks must be able to split, for each kind of layer."""
         return tuple(dict.fromkeys(layer.attention.num_heads for layer, _ in self.layers))
 
     def request_bytes(self, ranks: int, dtype: str) -> int:
-        """Bytes of the states that a rank keeps of a request beside the keys and values of its tokens."""
+        """Return the bytes of a request's states on a rank, besides the keys and values of its tokens."""
         kinds = ((layer.attention, count) for layer, count in self.layers)
         return sum(
             count * kind.request_bytes(ranks, DTYPE_BYTES[dtype])
@@ -266,6 +239,6 @@ class ModelShape:
 
     @property
     def num_kv_heads(self) -> int | None:
-        """The fewest key heads of a layer; None where all ranks keep the same latent."""
+        """Fewest key heads of a layer; None if all ranks keep the same latent."""
         heads = [layer.attention for layer, _ in self.layers]
         return min((h.num_kv_heads for h in heads if isinstance(h, Heads)), default=None)

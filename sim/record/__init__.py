@@ -1,1 +1,1 @@
-"""Keep what a run leaves behind: columns while it runs, then the files of the run directory."""
+"""Records of a run: columns while it runs, then the files of the run directory."""

@@ -1,24 +1,25 @@
-"""Records of what clients saw of a server: the rows of a run of which no step is known.
+"""Records of clients of a server: the rows of a run without known steps.
 
-The columns are a Recorder's, and what only the server knows is absent in them: when a request was first
-scheduled, preemptions, the KV cache. Beside them stand when each was really sent, and what went wrong.
+The columns are a Recorder's; what only the server knows is absent: when a request was first scheduled,
+preemptions, the KV cache. Additional columns have when each was really sent, and errors.
 """
 
 from array import array
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
+from sundog.actors.core.records import dataclass
 from sundog.sim.record.columns import Columns, StepColumns
 from sundog.sim.record.sink import Sink
 from sundog.sim.trace.record import TraceRequest
 
 UNKNOWN = -1
-"""A count that is absent."""
+"""Count that is missing."""
 
 
 class Seen(Protocol):
-    """A client's view of one request; `sundog.runtime.load.rows.Outcome` says what each field is."""
+    """Client's record of one request; `sundog.runtime.load.rows.Outcome` describes the fields."""
 
     due_s: float
     sent_s: float
@@ -39,11 +40,11 @@ class Seen(Protocol):
 
 
 OWN = ("sent_s", "error")
-"""Columns of runs that clients saw."""
+"""Additional columns of clients' runs."""
 
 
 class ClientColumns(Columns):
-    """Columns with two of their own."""
+    """Columns with two additional ones."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +52,7 @@ class ClientColumns(Columns):
         self.error: list[str | None] = []
 
     def sort(self) -> None:
-        """Bring the rows in order of arrival: what could not be sent is known later than what could."""
+        """Sort the rows by arrival: requests that could not be sent are recorded later than others."""
         order = sorted(range(len(self)), key=self.arrival_s.__getitem__)
         columns: list[Any] = [*self.stored(), self.sent_s, self.error]
         for column in columns:
@@ -61,23 +62,23 @@ class ClientColumns(Columns):
 
 @dataclass(slots=True)
 class ClientRecord:
-    """Fed with requests as they become due and as they end, in seconds of the run's own time."""
+    """Recorder of requests as they become due and as they end, in seconds of the run's own time."""
 
     model: str = ""
-    """The name that the server has for the model."""
+    """Name of the model on the server."""
     columns: ClientColumns = field(default_factory=ClientColumns)
     gaps: StepColumns = field(default_factory=StepColumns)
-    """Holds the times between chunks, and no step."""
+    """Times between chunks of answers, as clients saw them."""
     num_chunks: int = 0
     retry_after_s: float | None = None
-    """The longest that a refusal asked to wait."""
+    """Longest retry delay of a refusal, in seconds."""
     errors: Counter[str] = field(default_factory=Counter)
     said: dict[str, str] = field(default_factory=dict)
-    """The words of the server about the first error of each kind."""
+    """Server's message of the first error of each kind."""
     until_s: float = 0.0
-    """The time at which the last request ended."""
+    """Time at which the last request ended."""
     cpu_shares: list[tuple[float, float]] = field(default_factory=list)
-    """The share of a core that each process of clients had: of the whole load, and of its busiest seconds."""
+    """Core share of each client process: over the whole load, and in its busiest seconds."""
     _rows: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -86,7 +87,7 @@ class ClientRecord:
 
     @property
     def hits(self) -> tuple[int, float] | None:
-        """Prompt tokens that the server says it had cached, and their share; None if it says nothing."""
+        """Prompt tokens that the server reports as cached, and their share; None if unreported."""
         columns = self.columns
         pairs = zip(columns.prefix_hit_tokens, columns.num_prompt_tokens, strict=True)
         known = [(hit, prompt) for hit, prompt in pairs if hit != UNKNOWN]
@@ -94,7 +95,7 @@ class ClientRecord:
         return (hit_tokens, hit_tokens / prompt_tokens) if prompt_tokens else None
 
     def due(self, row: TraceRequest, seen: Seen) -> None:
-        """A request is sent now, or could not be."""
+        """Record a request that is sent now, or could not be."""
         columns = self.columns
         index = columns.add(row.request_id, seen.due_s, row.num_prompt_tokens, row.tenant)
         for counts in (columns.num_preemptions, columns.recomputed_tokens, columns.prefix_hit_tokens):
@@ -106,7 +107,7 @@ class ClientRecord:
         self._rows[row.request_id] = index
 
     def ended(self, row: TraceRequest, seen: Seen) -> None:
-        """Note that a request has ended, in one way or another."""
+        """Record the end of a request."""
         columns, index = self.columns, self._rows.pop(row.request_id)
         columns.reason[index] = seen.end
         columns.first_token_s[index] = seen.first_s
@@ -128,7 +129,7 @@ class ClientRecord:
                 self.retry_after_s = max(self.retry_after_s or 0.0, seen.retry_after_s)
 
     def spill(self, sink: Sink | None) -> None:
-        """The run is over: give the sink all there is, in order of arrival."""
+        """Pass all rows to the sink, in order of arrival, at the end of the run."""
         self.columns.sort()
         if sink is not None:
             sink.steps(0, self.gaps)

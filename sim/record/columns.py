@@ -1,21 +1,25 @@
-"""Columns that a Recorder keeps: a row per request, and a row per group of steps."""
+"""Columns of a Recorder: a row per request, and a row per group of steps."""
 
 import math
 import re
 from array import array
-from dataclasses import dataclass, field
-from struct import Struct
+from collections.abc import Sequence
+from dataclasses import field
+from struct import Struct, pack
+from typing import Final
 
+from sundog.actors.core.records import dataclass
 from sundog.actors.messages import StepOutput
 
 Blocks = tuple[int, int, int]
-"""The blocks in use when a step that prefills began and had taken none, -1 of any other; those that the step
-held until it ended; and those left when what had ended was released."""
+"""Blocks in use at the begin of a step with prefills, before its allocations, -1 for other steps; blocks
+held by the step until its end; and blocks left after releases.
+"""
 NO_SAMPLE: Blocks = (-1, -1, -1)
 
 
 def blocks_of(output: StepOutput, num_blocks: int) -> Blocks:
-    """The blocks of the output's last step, of a pool of `num_blocks` without the null one."""
+    """Return the blocks of the output's last step, of a pool of `num_blocks` without the null one."""
     chunks = output.batch.chunks
     if not (chunks or output.finished):
         return NO_SAMPLE
@@ -28,32 +32,35 @@ def blocks_of(output: StepOutput, num_blocks: int) -> Blocks:
 
 
 class KvUse:
-    """The integral of blocks in use, and the most of them.
+    """Blocks in use, integrated over time, and their maximum.
 
-    Blocks are in use from the beginning of the step for which they were taken, until the end of the last
-    that held them. While no step runs the use stands still.
+    Blocks are in use from the begin of the step for which they were allocated, until the end of the last that
+    held them. Between steps the use is constant.
     """
 
     def __init__(self) -> None:
         self._used = 0
-        self._since_s = self._last_end_s = math.nan
+        self._has_begun = False
+        self._since_s = self._last_end_s = 0.0
         self.block_seconds = 0.0
         self.max_blocks = 0
 
     def stepped(self, start_s: float, end_s: float, blocks: Blocks) -> None:
-        """Note that steps ran from `start_s` to `end_s`; the blocks are those of the last."""
-        if math.isnan(self._since_s):
+        """Record steps that ran from `start_s` to `end_s`; the blocks are those of the last step."""
+        if not self._has_begun:
+            self._has_begun = True
             self._since_s = self._last_end_s = start_s
         elif start_s > self._last_end_s:
             self._grow(self._used, start_s)
         before, held, after = blocks
         if held >= 0:
             if before >= 0:
-                self._grow(before, max(start_s, self._last_end_s))
+                self._grow(before, start_s if start_s > self._last_end_s else self._last_end_s)
                 self._used = held
             self._grow(held, end_s)
             self._used = after
-            self.max_blocks = max(self.max_blocks, held)
+            if held > self.max_blocks:
+                self.max_blocks = held
         self._last_end_s = end_s
 
     def _grow(self, num_blocks: int, until_s: float) -> None:
@@ -63,15 +70,19 @@ class KvUse:
 
 
 Limits = tuple[float | None, float | None, float | None]
-"""The limits that a request has for TTFT, TPOT and E2E, in seconds."""
+"""Limits of a request for TTFT, TPOT and E2E, in seconds."""
 ABSENT = math.nan
-"""An instant that never came, in the columns of times."""
+"""Time of an event that never happened."""
+# An array takes an element from another array in half of the time that a number takes.
+_NO_TIME: Final = array("d", [ABSENT])
+_ZERO: Final = array("q", [0])
+_NOWHERE: Final = array("q", [-1])
 
 
 class Columns:
-    """A row per request that arrived, in order of arrival; seconds, tokens and counts.
+    """Row per request that arrived, in order of arrival; seconds, tokens and counts.
 
-    `replica` is -1 until the first admission. A request still running has no `reason`.
+    `replica` is -1 until the first admission. A running request has no `reason`.
     """
 
     def __init__(self) -> None:
@@ -79,9 +90,9 @@ class Columns:
         self.tenant: list[str | None] = []
         self.reason: list[str | None] = []
         self.limits_s: dict[str, Limits] = {}
-        """The limits of each request that has any."""
+        """Limits of each request that has any."""
         self.refusals: dict[str, str] = {}
-        """The reason of each request that was refused."""
+        """Reason of each refused request."""
         self.arrival_s = array("d")
         self.first_scheduled_s = array("d")
         self.first_token_s = array("d")
@@ -97,24 +108,24 @@ class Columns:
         return len(self.request_id)
 
     def add(self, request_id: str, arrival_s: float, num_prompt_tokens: int, tenant: str | None) -> int:
-        """A new row; returns its index."""
+        """Add a row; return its index."""
         self.request_id.append(request_id)
         self.tenant.append(tenant)
         self.reason.append(None)
         self.arrival_s.append(arrival_s)
         self.num_prompt_tokens.append(num_prompt_tokens)
-        self.first_scheduled_s.append(ABSENT)
-        self.first_token_s.append(ABSENT)
-        self.finish_s.append(ABSENT)
-        self.num_output_tokens.append(0)
-        self.num_preemptions.append(0)
-        self.prefix_hit_tokens.append(0)
-        self.recomputed_tokens.append(0)
-        self.replica.append(-1)
+        self.first_scheduled_s.extend(_NO_TIME)
+        self.first_token_s.extend(_NO_TIME)
+        self.finish_s.extend(_NO_TIME)
+        self.num_output_tokens.extend(_ZERO)
+        self.num_preemptions.extend(_ZERO)
+        self.prefix_hit_tokens.extend(_ZERO)
+        self.recomputed_tokens.extend(_ZERO)
+        self.replica.extend(_NOWHERE)
         return len(self.request_id) - 1
 
     def drop(self, count: int) -> None:
-        """Forget the first `count` rows."""
+        """Remove the first `count` rows."""
         if self.limits_s or self.refusals:
             for name in self.request_id[:count]:
                 self.limits_s.pop(name, None)
@@ -123,7 +134,7 @@ class Columns:
             del column[:count]
 
     def stored(self) -> "list[list[str] | list[str | None] | array[float] | array[int]]":
-        """List the columns that have an element for each request."""
+        """Return the columns, each with one element per request."""
         return [
             self.request_id,
             self.tenant,
@@ -142,9 +153,9 @@ class Columns:
 
 
 class MovedColumns(Columns):
-    """Columns of a run whose requests may go from one replica to another: how often each did.
+    """Columns of a run whose requests may move between replicas, with their numbers of moves.
 
-    `stopped_s` is how long it stood still for it: from its last step on one replica to its next on another.
+    `stopped_s` is the time that moves stopped it: from its last step on one replica to its next on another.
     """
 
     def __init__(self) -> None:
@@ -152,7 +163,7 @@ class MovedColumns(Columns):
         self.num_moves = array("q")
         self.stopped_s = array("d")
         self.num_all = self.num_whole = 0
-        """The numbers of all moves, and of those with all blocks."""
+        """Numbers of all moves, and of those with all blocks."""
         self.total_stopped_s = 0.0
 
     def add(self, request_id: str, arrival_s: float, num_prompt_tokens: int, tenant: str | None) -> int:
@@ -164,35 +175,37 @@ class MovedColumns(Columns):
         return [*super().stored(), self.num_moves, self.stopped_s]
 
     def left(self, row: int, is_whole: bool) -> None:
-        """A request has left its replica, with all blocks or to be computed again."""
+        """Record that a request left its replica: with all its blocks, or to be recomputed."""
         self.num_moves[row] += 1
         self.num_all += 1
         self.num_whole += is_whole
 
     def stood_still(self, row: int, seconds: float) -> None:
-        """A request that left while it ran goes on."""
+        """Record that a request continues which was moved while it ran, and for how many seconds it
+        stopped.
+        """
         self.stopped_s[row] += seconds
         self.total_stopped_s += seconds
 
 
 MOVED = ("num_moves", "stopped_s")
-"""The columns that such a run has beside the others."""
+"""Additional columns of a run whose requests may move."""
 
 
 MOST_REASONS = 20
-"""Reasons that are told apart; the others are counted together."""
+"""Number of distinct reasons; the others are counted together."""
 OTHERS = "for other reasons"
 NUMBERS = re.compile(r"\d[\d,.]*")
 
 
 def kind_of(reason: str) -> str:
-    """The reason without its numbers."""
+    """Return a reason without the numbers in it."""
     return NUMBERS.sub("#", reason)
 
 
 @dataclass(slots=True)
 class Refusals:
-    """`counts` by reason; reasons that differ by their numbers alone are one, in the words of the first."""
+    """`counts` by reason; reasons that differ only in numbers are merged under the first one's text."""
 
     counts: dict[str, int] = field(default_factory=dict)
     _first: dict[str, str] = field(default_factory=dict)
@@ -207,7 +220,7 @@ class Refusals:
 
     @property
     def total(self) -> int:
-        """The number of refusals for all reasons."""
+        """Number of refusals for all reasons."""
         return sum(self.counts.values())
 
 
@@ -232,65 +245,92 @@ GROUP_COLUMNS = (
 )
 
 _ROW = Struct(f"d{len(GROUP_COLUMNS) - 1}q")
-_PACKED = _ROW.pack
+_PACK_INTO: Final = _ROW.pack_into
+_ROW_BYTES: Final = _ROW.size
+_ROOM: Final = 256
+"""Rows by which the memory for groups grows."""
 
 
 class Groups:
     """Contents of the steps of a replica, a row for each batch: `num_steps` equal steps.
 
     `start_s` is when the first of them began. Waiting requests are counted during all steps but the last, and
-    at its end; the three `used_blocks…` are the `Blocks` of that step, -1 where there are none. Intervals are
-    those between two tokens of a request that end with the first, any other, and the last step.
-    The rows lie packed one after another, to which a batch is added at once.
+    at its end; the three `used_blocks…` are the `Blocks` of that step, -1 if missing. Intervals are those
+    between two tokens of a request that end with the first, any other, and the last step. The rows are packed
+    one after another, so that adding a batch is fast.
     """
 
     def __init__(self) -> None:
         self._rows = bytearray()
+        self._room_bytes = self._num_bytes = 0
+        """Length of the rows so far; behind them is room for more."""
 
     def __len__(self) -> int:
-        return len(self._rows) // _ROW.size
+        return self._num_bytes // _ROW_BYTES
 
     def column(self, name: str) -> "memoryview[int] | memoryview[float]":
         """View one of `GROUP_COLUMNS`, of type d if it is the first, else q; copy it at once."""
         place = GROUP_COLUMNS.index(name)
-        return memoryview(self._rows).cast("q" if place else "d")[place :: len(GROUP_COLUMNS)]
+        rows = memoryview(self._rows)[: self._num_bytes]
+        return rows.cast("q" if place else "d")[place :: len(GROUP_COLUMNS)]
 
     def add(
-        self, output: StepOutput, num_prefilled: int, blocks: Blocks, num_intervals: tuple[int, int, int]
+        self,
+        output: StepOutput,
+        num_steps: int,
+        num_prefilled: int,
+        blocks: Blocks,
+        num_first_intervals: int,
+        num_intervals: int,
+        num_last_intervals: int,
     ) -> None:
-        """The steps of one output; intervals with the first, any other and the last of them."""
-        batch, (num_first, num_other, num_last) = output.batch, num_intervals
+        """Add the steps of one output."""
+        batch, place, finished = output.batch, self._num_bytes, output.finished
         before, held, after = blocks
-        self._rows += _PACKED(
+        if place == self._room_bytes:
+            self._rows += bytes(_ROOM * _ROW_BYTES)
+            self._room_bytes += _ROOM * _ROW_BYTES
+        self._num_bytes = place + _ROW_BYTES
+        _PACK_INTO(
+            self._rows,
+            place,
             output.start_s,
-            len(output.end_times_s),
+            num_steps,
             batch.num_decodes,
-            len(batch.chunks),
+            len(batch.chunks) if batch.chunks else 0,
             num_prefilled,
-            len(batch.preempted),
-            len(output.finished),
+            len(batch.preempted) if batch.preempted else 0,
+            len(finished) if finished else 0,
             output.num_waiting_planned,
             output.num_waiting,
             before,
             held,
             after,
-            batch.num_draft_tokens,
+            batch.num_draft_tokens if batch.drafts else 0,
             sum([count for _, count in (*output.accepted, *output.surplus)]) if output.accepted else 0,
-            num_first,
-            num_other,
-            num_last,
+            num_first_intervals,
+            num_intervals,
+            num_last_intervals,
         )
 
 
-class StepColumns:
-    """The steps of one replica; `end_s` and `groups` those that are still in memory.
+MANY_ENDS: Final = 96
+"""Number of steps from which a run's end times are an array (`sundog.sim.backend`)."""
+ENDS_AT_ONCE: Final = 512
 
-    `before_s` is when the step before these ended. `gaps_s` are the intervals between tokens that
-    span idle steps or a preemption; `busy_s` the time in which any step ran, overlaps once.
+
+class StepColumns:
+    """Steps of one replica; `end_s` and `groups` are those still in memory, of `num_kept` steps.
+
+    `before_s` is the end of the step before these. `gaps_s` are the intervals between tokens that span idle
+    steps or a preemption; `busy_s` the time in which any step ran, overlaps once.
     """
 
     def __init__(self) -> None:
-        self.end_s = array("d")
+        self._end_s = array("d")
+        self._new_end_s: list[float] = []
+        """The latest elements of `end_s`, since an array takes many at once in a third of the time."""
+        self._room = ENDS_AT_ONCE
         self.groups = Groups()
         self.gaps_s = array("d")
         self.before_s = 0.0
@@ -303,9 +343,42 @@ class StepColumns:
         self.restarting: list[LiveColumns] = []
         """Ranges whose successor begins with the next step."""
 
+    @property
+    def end_s(self) -> "array[float]":
+        """End of each step."""
+        self._settle()
+        return self._end_s
+
+    def _settle(self) -> None:
+        if self._new_end_s:
+            self._end_s.frombytes(pack(f"{len(self._new_end_s)}d", *self._new_end_s))
+            self._new_end_s.clear()
+        self._room = ENDS_AT_ONCE
+
+    @property
+    def num_kept(self) -> int:
+        """Number of steps in memory."""
+        return len(self._end_s) + len(self._new_end_s)
+
+    def ended(self, end_times_s: Sequence[float], num_ended: int) -> None:
+        """Add `num_ended` steps."""
+        if num_ended >= MANY_ENDS:
+            self.end_s.extend(end_times_s)
+            return
+        self._new_end_s += end_times_s
+        self._room -= num_ended
+        if self._room <= 0:
+            self._settle()
+
+    def drop(self) -> None:
+        """Remove all steps, which are kept elsewhere."""
+        self.before_s = self.last_end_s
+        self._end_s, self.groups, self.gaps_s = array("d"), Groups(), array("d")
+        self._new_end_s.clear()
+
 
 class LiveColumns:
-    """A request that has not ended: its row, and the range of steps that is open, if any.
+    """Unfinished request: its row, and the open range of steps, if any.
 
     `first_s` is the time of the open range's first token, `last_s` of the last range's last one.
     """
@@ -316,10 +389,10 @@ class LiveColumns:
         self.lost_tokens = 0
         self.start: int | None = None
         self.is_open = False
-        """True if `StepColumns.num_open` counts it."""
+        """Whether its range of steps is open, and so counted in `StepColumns.num_open`."""
         self.is_handed = False
-        """True if its prompt was computed on another replica."""
+        """Whether its prompt was computed on another replica."""
         self.first_s = ABSENT
         self.last_s = ABSENT
         self.stopped_since_s = ABSENT
-        """The time at which it left a replica on which it ran, until it runs on another."""
+        """Time at which it left a replica while running, until it runs on another."""

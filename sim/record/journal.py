@@ -1,6 +1,6 @@
-"""A journal of one run, of any world: every Submit and StepOutput, to learn from or to repeat."""
+"""Journal of one run, of any world: every Submit and StepOutput, for analysis or repetition."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from sundog.sim.trace.record import TraceRequest
 
 
 class Journal(Actor[Heard]):
-    """The listener that keeps every message it is told; memory grows with the run."""
+    """Listener that stores every message; memory grows with the run."""
 
     def __init__(self) -> None:
         super().__init__("journal")
@@ -30,7 +30,7 @@ class Journal(Actor[Heard]):
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """Requests as a journal knows them: enough to send the same again, in any world."""
+    """Requests in a journal, complete enough to send them again in any world."""
 
     submits: dict[str, Submit]
     output_tokens: dict[str, tuple[int, ...]]
@@ -38,7 +38,7 @@ class Past:
 
     @classmethod
     def of(cls, journal: Journal, *, since: int = 0) -> "Past":
-        """The requests from the `since`-th on, with the tokens they were given.
+        """Return the requests from the `since`-th on, with their tokens.
 
         Under async scheduling a backend may sample once more for a request that has ended.
         """
@@ -54,10 +54,9 @@ class Past:
         return cls(submits, {name: tuple(ids) for name, ids in tokens.items()}, frozenset(refused))
 
     def trace(self) -> list[TraceRequest]:
-        """The requests as a trace that begins at 0, with the lengths they turned out to have.
+        """Return the requests as a trace that begins at 0, with their actual lengths.
 
-        One that was refused is as long as it was allowed to be; one that was aborted before its first token
-        is left out.
+        A refused request has its largest allowed length; one aborted before its first token is left out.
         """
         start_s = min((submit.arrival_s for submit in self.submits.values()), default=0.0)
         return [
@@ -78,7 +77,7 @@ class Past:
         ]
 
     def counted(self, request: TraceRequest) -> Generate:
-        """Make the request again for a world that counts tokens, with block keys of the prompt."""
+        """Return the request for simulated engines that only count tokens, with block keys of the prompt."""
         submit = self.submits[request.request_id]
         limits = Sampling(max_tokens=submit.max_tokens)
         return replace(
@@ -89,7 +88,7 @@ class Past:
         )
 
     def exact(self, request: TraceRequest) -> Generate:
-        """Make the request again with the prompt's tokens."""
+        """Return the request with the tokens of its prompt."""
         submit = self.submits[request.request_id]
         assert submit.prompt_token_ids is not None, f"{request.request_id} has only a count"
         return Generate(
@@ -109,18 +108,21 @@ class Past:
 
 
 class Observation(NamedTuple):
-    """The work of one step, and how long it took."""
+    """Work of one step, and its duration."""
 
     step: int
     work: StepWork
     seconds: float
 
 
-def observations(outputs: Sequence[StepOutput]) -> Iterator[Observation]:
-    """The work of each step of one replica, with the seconds until its end.
+def observations(
+    outputs: Sequence[StepOutput], arrivals_s: Mapping[str, float] | None = None
+) -> Iterator[Observation]:
+    """Yield the work of each step of one replica, with its seconds.
 
-    Counted from the end of the step before where the engine went on without a pause, so that the
-    host's time between two steps is part of the second.
+    A step that follows another without a pause counts from the end of that one, so that it includes the
+    host's time between both. After a pause a step counts from its own begin or, if the requests' `arrivals_s`
+    are given, from the arrival that it answers, so that it includes the way to the engine.
     """
     fold = WorkFold()
     previous_end_s: float | None = None
@@ -131,6 +133,9 @@ def observations(outputs: Sequence[StepOutput]) -> Iterator[Observation]:
             previous_end_s = None
             continue
         start_s = output.start_s if previous_end_s is None else previous_end_s
+        if previous_end_s is None and arrivals_s is not None:
+            came_s = (arrivals_s.get(each.request_id, start_s) for each in output.batch.admitted)
+            start_s = min((start_s, *came_s))
         end_s = output.end_times_s[-1]
         if len(output.end_times_s) == 1:
             yield Observation(output.step, work, end_s - start_s)
@@ -138,7 +143,7 @@ def observations(outputs: Sequence[StepOutput]) -> Iterator[Observation]:
 
 
 def decisions(outputs: Sequence[StepOutput]) -> list[tuple[float, Batch]]:
-    """Every batch and when it began, without what only one world has: tokens and how to sample."""
+    """Return every batch with its begin, without world-specific parts: tokens and sampling parameters."""
     found = []
     for output in outputs:
         admitted = tuple(replace(a, token_ids=None, sampling=DEFAULTS) for a in output.batch.admitted)

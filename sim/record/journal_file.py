@@ -1,8 +1,8 @@
 """A run on disk: `journal.jsonl.gz`, one line per arrival and per StepOutput, written as it goes.
 
-It holds what `sundog explain` needs and no prompt: times, which requests were admitted,
-computed, preempted, ended, and why no other was. The first line is the header. Times are seconds since the
-journal was opened (virtual time begins at 0). Same run, same bytes.
+It holds what `sundog explain` needs and no prompt: times, which requests were admitted, computed, preempted,
+ended, and why no other was. The first line is the header. Times are seconds since the journal was opened
+(virtual time begins at 0). Same run, same bytes.
 
     {"journal":1,"block_size":16,...}
     {"routed":["r1"],"replica":0,"up":2,"requests":[3,3,5],"blocks":[12,0]}
@@ -12,16 +12,17 @@ journal was opened (virtual time begins at 0). Same run, same bytes.
     {"step":8,"start":0.52,"ends":[0.53],"decodes":3,"drafts":[["r1",4,2]],"free":14}
     {"lost":["r1","r3"],"replica":0,"at":0.6,"ended":["r3"]}
 
-Fields that say nothing are left out. A decode run is one line with the end of each of its steps.
+`reached` has the times at which requests that a step admits, or ends, left the API processes of a simulated
+server. Empty fields are left out. A decode run is one line with the end of each of its steps.
 
 `messages.jsonl.gz` holds every message, one line each, in the order in which they were sent:
 
     {"messages":1,"run":"9f86d081884c7d65","origin":0.0}
     {"time":0.5,"from":"async-llm","to":"router","message":"Submit","request_id":"r1",…}
 
-Times are seconds after `origin` of the run's clock. Answers are lines too, from the actor that was asked.
-Fields are the message's own; of prompts, texts and long lists only the length is kept. A server
-leaves such files for each time that it was started.
+Times are seconds after `origin` of the run's clock. Answers are lines too, from the actor that answers.
+Fields are the message's own; of prompts, texts and long lists only the length is kept. A server leaves such
+files for each start.
 """
 
 import logging
@@ -43,17 +44,19 @@ from sundog.sim.record.recorder import tokens_at_end
 from sundog.sim.record.run_directory import server_id
 
 LINES = 256
-"""The number of lines that are written at once."""
+"""Number of lines that are written together."""
 FLUSH_S = 1.0
-"""The seconds after which lines are written, on a server's clock, so that it can be explained as it runs."""
+"""Seconds, on a server's clock, after which lines are written at the latest, so that a running server can be
+explained.
+"""
 
 
 class JournalFile(Actor[Heard]):
-    """The listener that writes a journal into a directory, which it makes.
+    """Listener that writes a journal into a directory, which it creates.
 
-    Memory is bounded by `LINES` lines. Raises RunError when it cannot write. A journal whose run
-    crashes or is cancelled is the one most worth reading: it is completed, and its last line says that
-    the run broke off. One of more than `most_requests` is removed. One that `is_live` can be read meanwhile.
+    Memory is bounded by `LINES` lines. Raises RunError when it cannot write. The journal of a crashed or
+    cancelled run is completed, and its last line reports the break. One of more than `most_requests` is
+    removed. One that `is_live` can be read meanwhile.
     """
 
     def __init__(
@@ -66,11 +69,13 @@ class JournalFile(Actor[Heard]):
     ) -> None:
         super().__init__("journal-file")
         self.num_left = most_requests
-        """The number of requests that may still arrive; below 0 the journal is gone."""
+        """Number of requests that may still arrive; below 0 the journal has been removed."""
         self._path = Path(directory) / name
         self._is_live = is_live
         self._lines = [_encode({"journal": VERSION, **asdict(header)})]
         self._origin_s = self._flush_due_s = 0.0
+        self._in_front: dict[str, Submit] = {}
+        """Requests that no step has admitted yet; some wait for an API process."""
         self._file: LineWriter | None = None
 
     async def opened(self) -> None:
@@ -92,7 +97,9 @@ class JournalFile(Actor[Heard]):
             return
         match message:
             case StepOutput():
-                self._lines.append(_step_line(message, self._origin_s))
+                found = self._reached_s(message)
+                more: dict[str, object] = {"reached": found} if found else {}
+                self._lines.append(_step_line(message, self._origin_s, more))
                 if not (message.num_running or message.num_waiting):
                     # Nothing may follow for long, and readers shall see what has happened.
                     self._flush_due_s = 0.0
@@ -100,15 +107,28 @@ class JournalFile(Actor[Heard]):
                 self.num_left -= 1
                 if self.num_left < 0:
                     return self._remove()
+                self._in_front[message.request_id] = message
                 self._lines.append(_submit_line(message, self._origin_s))
             case Routed():
                 self._lines.append(_routed_line(message))
             case EngineDown():
+                for name in message.request_ids:
+                    self._in_front.pop(name, None)
                 lost = {"lost": message.request_ids, "replica": message.replica}
                 ended = {"ended": message.in_batch} if message.in_batch else {}
                 self._lines.append(_encode(lost | {"at": now_s() - self._origin_s} | ended))
         if len(self._lines) >= LINES or (self._is_live and now_s() >= self._flush_due_s):
             self._flush()
+
+    def _reached_s(self, output: StepOutput) -> dict[str, float]:
+        """Return when the requests that a step admits, or that ended before, left their API process."""
+        found, batch = dict[str, float](), output.batch
+        names = [each.request_id for each in batch.admitted] + [each.request_id for each in output.finished]
+        for name in names:
+            submit = self._in_front.pop(name, None)
+            if submit is not None and submit.reached_s is not None:
+                found[name] = submit.reached_s - self._origin_s
+        return found
 
     def _flush(self) -> None:
         assert self._file is not None
@@ -159,7 +179,7 @@ def _routed_line(routed: Routed) -> str:
     return _encode(row)
 
 
-def _step_line(output: StepOutput, origin_s: float) -> str:
+def _step_line(output: StepOutput, origin_s: float, more: dict[str, object]) -> str:
     batch, ends_s = output.batch, output.end_times_s
     row: dict[str, object] = {
         "step": batch.step,
@@ -199,7 +219,7 @@ def _step_line(output: StepOutput, origin_s: float) -> str:
     if output.blocked is not None:
         row["blocked"] = output.blocked
         row["planned_free"] = output.num_free_blocks_planned
-    return _encode(row)
+    return _encode(row | more)
 
 
 def _rank(rank: object) -> object:
@@ -210,14 +230,14 @@ def _rank(rank: object) -> object:
 
 MESSAGES_VERSION = 1
 MOST_ITEMS = 8
-"""The most items of a list; longer ones are given as `{"items": n}`."""
+"""Most items of a list; longer ones are written as `{"items": n}`."""
 
 
 class MessageFile:
-    """A Tap that writes a new file into a directory, which it makes; `close` it at the end.
+    """Tap that writes a new file into a directory, which it creates; `close` it at the end.
 
-    Times are seconds since the first message; `run_id` is that of the journal beside it. Raises
-    RunError when it cannot write.
+    Times are seconds since the first message; `run_id` is that of the journal beside it. Raises RunError when
+    it cannot write.
     """
 
     def __init__(self, directory: Path | str, run_id: str | None, name: str = MESSAGES) -> None:
@@ -226,7 +246,7 @@ class MessageFile:
         self._origin_s: float | None = None
 
     def close(self) -> None:
-        """The run is over: complete the file."""
+        """Complete the file at the end of the run."""
         self._file.close()
 
     def __call__(self, time_s: float, sender: str, receiver: str, message: object) -> None:
@@ -273,11 +293,11 @@ log = logging.getLogger("sundog.record")
 
 
 class ServerRecord:
-    """A server's journal, and with `messages` every message: files with a number of their own.
+    """Journal of a server, and with `messages` every message: files numbered by start.
 
-    Files of earlier starts stay: the journal of a crash is the one most worth reading. Use it
-    in a `with`. Raises RunError when it cannot write, or where a replay's run lies; what cannot be
-    completed at the end is a warning, as a listener that fails while it serves is.
+    Files of earlier starts are kept, since the journal of a crash matters most. Use it in a `with`. Raises
+    RunError when it cannot write, or in the folder of a replay; an incomplete file at the end is a warning,
+    as for a listener that fails on a server.
     """
 
     def __init__(self, directory: Path | str, header: Header, messages: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Records that the lines of a journal hold: the deployment, arrivals and steps."""
+"""Records in the lines of a journal: the deployment, arrivals and steps."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,23 +10,25 @@ from sundog.actors.core.queue.policy import class_name
 
 VERSION = 1
 Rank = float | str | tuple["Rank", ...]
-"""A policy's, as a journal writes it; the smallest goes first."""
+"""Rank of a policy in a journal; the smallest is first."""
 BROKEN_OFF = "broken_off"
-"""The key of the last line of a run that crashed or was interrupted, with the instant."""
+"""Key of the last line of a crashed or interrupted run, with the time."""
 
 
 class JournalError(ConfigError):
-    """A record that cannot be read; the message names the file, the line and the reason."""
+    """Raised for a record that cannot be read; the message names the file, the line and the reason."""
 
     @classmethod
     def at(cls, path: str, line: int, reason: str) -> "JournalError":
-        """Return the error with the place of what is wrong."""
+        """Return the error with the place of the fault."""
         return cls(f"{path}, line {line}: {reason}")
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The deployment, as far as it explains waiting; None is unknown. All files of a run share its `run`."""
+    """Deployment of a run, as far as it explains waiting; None means unknown. All files of a run share its
+    `run`.
+    """
 
     block_size: int | None = None
     num_blocks: int | None = None
@@ -58,7 +60,7 @@ class Header:
 
 
 class Arrival(NamedTuple):
-    """A request came, of this many tokens and at most that many new ones."""
+    """Arrival of a request, with its prompt tokens and limit on new ones."""
 
     request_id: str
     time_s: float
@@ -69,7 +71,9 @@ class Arrival(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """The Router chose a replica for requests; what it knew then is as in `sundog.actors.messages.Routed`."""
+    """Choice of a replica by the Router, with the figures at that time, as in
+    `sundog.actors.messages.Routed`.
+    """
 
     request_ids: tuple[str, ...]
     replica: int
@@ -82,9 +86,9 @@ class Chosen(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """An engine core crashed with these requests.
+    """Crash of an engine core that had these requests.
 
-    Those that had a token, or were in its batches, ended; the others begin again.
+    Requests with a token, or in its batches, ended; the others begin again.
     """
 
     replica: int
@@ -94,7 +98,9 @@ class Lost(NamedTuple):
 
 
 class Admitted(NamedTuple):
-    """A request began to run, or runs again; `num_tokens` it knows, the first of them a hit."""
+    """Admission of a request, with its known and its prefix-hit tokens; `resumed` is true after a
+    preemption.
+    """
 
     request_id: str
     num_tokens: int
@@ -103,10 +109,11 @@ class Admitted(NamedTuple):
 
 
 class Preempted(NamedTuple):
-    """A request lost its blocks to `for_request` (itself, if it was the victim of its own growth).
+    """Loss of a request's blocks to `for_request`, which is the request itself if its own growth preempted
+    it.
 
-    None: the record does not say which. `cause` is `KV blocks`, `prefix-cache reset`, or `urgency` when the
-    other was admitted in its place.
+    None means not recorded. `cause` is `KV blocks`, `prefix-cache reset`, or `urgency` if the other was
+    admitted in its place.
     """
 
     request_id: str
@@ -115,9 +122,9 @@ class Preempted(NamedTuple):
 
 
 class JournalEnd(NamedTuple):
-    """A request ended; it got a token in the first `num_tokens` steps of this output.
+    """End of a request that got a token in each of the first `num_tokens` steps of this output.
 
-    `error` says why the policy refused it.
+    `error` is the reason of the policy's refusal.
     """
 
     request_id: str
@@ -127,9 +134,9 @@ class JournalEnd(NamedTuple):
 
 
 class Drafted(NamedTuple):
-    """Some drafts of a decoding request were verified, and some of them accepted.
+    """Verified drafts of a decoding request, and the accepted ones.
 
-    Beside the accepted ones, `num_surplus` were accepted behind the end of its answer.
+    `num_surplus` further ones were accepted behind the end of its answer.
     """
 
     request_id: str
@@ -139,12 +146,12 @@ class Drafted(NamedTuple):
 
     @property
     def num_sampled(self) -> int:
-        """The drafts that the sampler accepted, whether or not the answer had ended before them."""
+        """Drafts that the sampler accepted, including those behind the end of the answer."""
         return self.num_accepted + self.num_surplus
 
 
 class JournalStep(NamedTuple):
-    """The contents of one StepOutput: one step, or a run of decode steps."""
+    """Contents of one StepOutput: one step, or a run of decode steps."""
 
     step: int
     start_s: float
@@ -159,7 +166,9 @@ class JournalStep(NamedTuple):
     ended: tuple[JournalEnd, ...] = ()
     blocked: Blocked | None = None
     ranks: tuple[tuple[str, "Rank"], ...] = ()
-    """The ranks that the policy gave, as far as they became known."""
+    """Ranks that the policy gave, as far as they became known."""
     num_free_blocks_planned: int | None = None
     """KV blocks that the (first) step's plan left, if a request was blocked."""
     drafts: tuple[Drafted, ...] = ()
+    reached_s: tuple[tuple[str, float], ...] = ()
+    """When requests of this step left the API processes of a simulated server."""

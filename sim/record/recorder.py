@@ -1,28 +1,27 @@
-"""The recorder of a run, in O(what changed) per step: columns of numbers, one row per request.
+"""Recorder of a run, in O(what changed) per step: columns of numbers, one row per request.
 
-A token's time is the end of the step that made it, so nothing is kept per token: while a request
-decodes it owns a range of steps of its replica, opened by the chunk that samples and closed when
-it idles, is preempted or ends. How many ranges go on from one step to the next says how often the
-time between the two is an interval between tokens.
+A token's time is the end of the step that made it, so nothing is kept per token: while a request decodes it
+owns a range of steps of its replica, opened by the chunk that samples and closed when it idles, is preempted
+or ends. The number of ranges that continue from one step to the next is how often the time between the two is
+an interval between tokens.
 
-With a `Sink` what is complete leaves the memory as the run goes on.
+With a `Sink` complete rows leave the memory during the run.
 """
 
 import math
-from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple, Protocol
 
 from sundog.actors.core.acceptance import Acceptance
 from sundog.actors.core.batch import Admission, Batch, Finish
+from sundog.actors.core.records import dataclass
 from sundog.actors.core.request import Submit
 from sundog.actors.messages import EngineDown, StepOutput
 from sundog.sim.record.columns import (
     ABSENT,
     NO_SAMPLE,
     Columns,
-    Groups,
     KvUse,
     Limits,
     LiveColumns,
@@ -35,15 +34,16 @@ from sundog.sim.record.sink import Sink
 from sundog.sim.trace.programs import Programs
 
 SPILL = 2**15
-"""Rows, or steps of a replica, in memory from which on a sink is given what is complete."""
+"""Number of rows, or steps of a replica, in memory from which complete ones are passed to a sink."""
 
 
 def tokens_at_end(output: StepOutput) -> list[tuple[Finish, int]]:
-    """Pair each request that ends with the number of the output's steps that gave it a token, if it decoded.
+    """Return each request that ends, with the number of steps of the output that gave it a token, if it
+    decoded.
 
-    An aborted one gets none from the last step, nor does one whose token was not delivered.
+    An aborted request gets none from the last step, nor does one whose token was not delivered.
     """
-    num_steps, gone = len(output.end_times_s), set(output.batch.finished)
+    num_steps, gone = len(output.end_times_s), output.batch.finished
     sampled = None if output.tokens is None else {name for name, _ in output.tokens}
     rows: list[tuple[Finish, int]] = []
     for finish in output.finished:
@@ -58,7 +58,7 @@ def tokens_at_end(output: StepOutput) -> list[tuple[Finish, int]]:
 
 
 class Loss(NamedTuple):
-    """An engine was lost: requests that ended with it, and those that begin again elsewhere."""
+    """Loss of an engine: the requests that ended with it, and those that begin again elsewhere."""
 
     replica: int
     time_s: float
@@ -68,14 +68,14 @@ class Loss(NamedTuple):
 
 @dataclass(slots=True)
 class HostHits:
-    """Tokens that came from the host's memory: of prompts, and of requests that ran before."""
+    """Tokens loaded from host memory: of prompts, and of requests that ran before."""
 
     hit_tokens: int = 0
     reloaded_tokens: int = 0
 
 
 class RunAccount(Protocol):
-    """The account of a run that a Recorder keeps beside its own."""
+    """Additional statistics that a Recorder updates during a run."""
 
     def figures(self, recorder: "Recorder") -> object:
         """Return its figures once the run is over."""
@@ -84,11 +84,11 @@ class RunAccount(Protocol):
 
 @dataclass(slots=True)
 class Recorder:
-    """Fed with arrivals and every StepOutput; `columns`, `steps` and `kv_use` hold the rest.
+    """Recorder of arrivals and every StepOutput, in `columns`, `steps` and `kv_use`.
 
-    `num_blocks` is each replica's KV blocks with the null block, as in Capacity. A request that
-    was never announced by `arrived` (a warm-up, say) is left out. `front_end_s` is what a client
-    waits in front of the engine, for each request: part of its latencies, of no column of times.
+    `num_blocks` is each replica's KV blocks with the null block, as in Capacity. A request without a call of
+    `arrived` (such as a warm-up) is ignored. `front_end_s` is each client's wait before the engine: part of
+    the latencies, but of no column of times.
     """
 
     num_blocks: int
@@ -96,18 +96,18 @@ class Recorder:
     front_end_s: float = 0.0
     sink: Sink | None = None
     own_blocks: Sequence[int] = ()
-    """The KV blocks of each replica, where they are not equal."""
+    """KV blocks of each replica, if they are not equal."""
     ledger: RunAccount | None = None
     host_hits: HostHits | None = None
-    """None where there is no such memory."""
+    """Hits in host memory; None without such memory."""
     columns: Columns = field(default_factory=Columns)
     refusals: Refusals = field(default_factory=Refusals)
     acceptance: Acceptance = field(default_factory=Acceptance)
     programs: Programs = field(default_factory=Programs)
     losses: list[Loss] = field(default_factory=list)
-    """The engines that were lost, in order."""
+    """Lost engines, in order."""
     first_arrival_s: float = math.inf
-    """The first arrival of all, also of rows that are in the sink."""
+    """Arrival of the very first request, including those whose rows are in the sink."""
     steps: list[StepColumns] = field(init=False)
     kv_use: list[KvUse] = field(init=False)
     _live: dict[str, LiveColumns] = field(default_factory=dict)
@@ -121,7 +121,7 @@ class Recorder:
     def arrived(
         self, request_id: str, arrival_s: float, num_prompt_tokens: int, tenant: str | None = None
     ) -> None:
-        """Begin the row of a request that was submitted."""
+        """Begin the row of a submitted request."""
         if request_id in self._live:
             raise ValueError(f"request {request_id} arrived twice")
         if self.sink is not None and len(self.columns) >= self._spill_at:
@@ -133,54 +133,61 @@ class Recorder:
         )
 
     def wants(self, request_id: str, limits_s: Limits) -> None:
-        """A request that is about to arrive has limits of its own."""
+        """Record the limits of a request that is about to arrive."""
         self.columns.limits_s[request_id] = limits_s
 
     def refused(self, request_id: str, reason: str) -> None:
-        """A request that has arrived was turned away at the door."""
+        """Record that an arrived request was refused before any engine."""
         self.refusals.add(reason)
         self.columns.reason[self._live.pop(request_id).row] = "refused"
         self.columns.refusals[request_id] = reason
 
     def observe(self, output: StepOutput) -> None:
-        """Take in one output; costs O(what its batch changes), plus its steps' end times."""
+        """Record one output; costs O(what its batch changes), plus its steps' end times."""
         batch, ends = output.batch, output.end_times_s
         steps, kv_use = self.steps[output.replica], self.kv_use[output.replica]
-        now, last = steps.num_steps, steps.num_steps + len(ends) - 1
-        steps.end_s.extend(ends)
+        now, num_ended = steps.num_steps, len(ends)
+        last = now + num_ended - 1
+        steps.ended(ends, num_ended)
         starting: list[LiveColumns] = []
         if steps.restarting and ends:
             for live in steps.restarting:
                 live.first_s = ends[0]
             starting, steps.restarting = steps.restarting, starting
-        num_prefill_tokens = sum([chunk.num_tokens for chunk in batch.chunks]) if batch.chunks else 0
-        steps.num_batched_tokens += (num_prefill_tokens + batch.num_decodes) * len(ends)
+        num_prefill_tokens = 0
+        for chunk in batch.chunks:
+            num_prefill_tokens += chunk.num_tokens
+        steps.num_batched_tokens += (num_prefill_tokens + batch.num_decodes) * num_ended
         if batch.admitted or batch.chunks or batch.preempted or batch.idle or batch.finished:
             self._fold(batch, output, now, starting)
         num_first = num_last = num_intervals = steps.num_open
-        if ends and len(ends) > 1:
+        if num_ended > 1:
             num_last = num_intervals = num_first + sum(live.start == now for live in starting)
         if batch.drafts:
             add_drafts(output, self.acceptance, self._live, self.columns, steps)
         if output.finished:
             num_last -= self._finish(output, last)
         blocks = NO_SAMPLE
-        if ends:
+        if num_ended:
+            end_s = ends[-1]
             for live in starting:
                 if live.start == now:
                     live.is_open = True
                     steps.num_open += 1
             steps.num_steps = last + 1
-            steps.busy_s += ends[-1] - max(output.start_s, steps.last_end_s)
-            steps.last_end_s = ends[-1]
+            begin_s = output.start_s
+            steps.busy_s += end_s - (begin_s if begin_s > steps.last_end_s else steps.last_end_s)
+            steps.last_end_s = end_s
             blocks = blocks_of(output, self.own_blocks[output.replica] - 1)
-            kv_use.stepped(output.start_s, ends[-1], blocks)
-        steps.groups.add(output, num_prefill_tokens, blocks, (num_first, num_intervals, num_last))
-        if self.sink is not None and len(steps.end_s) >= SPILL:
+            kv_use.stepped(output.start_s, end_s, blocks)
+        steps.groups.add(
+            output, num_ended, num_prefill_tokens, blocks, num_first, num_intervals, num_last
+        )  # by place: names take a microsecond in plain Python
+        if self.sink is not None and steps.num_kept >= SPILL:
             self._spill_steps(self.sink, output.replica)
 
     def spill(self) -> None:
-        """The run is over: give the sink all that is left."""
+        """Pass all remaining rows to the sink at the end of the run."""
         if self.sink is not None:
             for replica in range(self.num_replicas):
                 self._spill_steps(self.sink, replica)
@@ -190,11 +197,10 @@ class Recorder:
     def _spill_steps(self, sink: Sink, replica: int) -> None:
         steps = self.steps[replica]
         sink.steps(replica, steps)
-        steps.before_s = steps.last_end_s
-        steps.end_s, steps.groups, steps.gaps_s = array("d"), Groups(), array("d")
+        steps.drop()
 
     def _spill_requests(self, sink: Sink) -> None:
-        """Give the sink the requests at the front that have ended; O(unfinished)."""
+        """Pass the ended requests at the front to the sink. O(unfinished)"""
         count = min((live.row for live in self._live.values()), default=len(self.columns))
         if count:
             sink.requests(self.columns, count, self.front_end_s)
@@ -276,9 +282,9 @@ class Recorder:
             self.columns.num_output_tokens[request.row] += stop - start
 
     def _finish(self, output: StepOutput, last_step: int) -> int:
-        """Requests that end with this output; an aborted one gets no token from its last step.
+        """Record requests that end with this output; an aborted one gets no token from its last step.
 
-        Returns how many intervals that end with the last step there are not, for this reason.
+        Returns the number of intervals with the last step that are missing for this reason.
         """
         num_missing, stop = 0, last_step + 1
         first = stop - len(output.end_times_s)
@@ -314,9 +320,9 @@ class Recorder:
         return num_missing
 
     def _hand_over(self, request: LiveColumns) -> None:
-        """Wait for another replica to sample the first token again, and count this one nowhere.
+        """Let another replica sample the first token again, and do not count the one sampled here.
 
-        Nor one that was sampled before the request was preempted.
+        This includes a first token that was sampled before the request was preempted.
         """
         request.is_handed, request.start, request.last_s = True, None, ABSENT
         self.columns.first_token_s[request.row] = ABSENT
@@ -348,7 +354,7 @@ class Recorder:
             request.stopped_since_s = ABSENT
 
     def lost(self, down: EngineDown, time_s: float) -> tuple[str, ...]:
-        """End requests that had begun on a replica that is lost, and return them; others begin again."""
+        """End requests that had begun on a lost replica, and return them; others begin again."""
         replica, in_batch = down.replica, frozenset(down.in_batch)
         steps, ended, num_again = self.steps[replica], list[str](), 0
         for name in down.request_ids:
@@ -367,7 +373,7 @@ class Recorder:
         return tuple(ended)
 
     def ended(self, request_id: str, reason: str, time_s: float) -> None:
-        """A request ended while no engine had it."""
+        """Record the end of a request without an engine."""
         if (request := self._live.pop(request_id, None)) is not None:
             self.columns.finish_s[request.row] = time_s
             self.columns.reason[request.row] = reason
@@ -380,7 +386,7 @@ def add_drafts(
     columns: Columns,
     steps: StepColumns,
 ) -> None:
-    """An accepted draft comes at the same instant as the token after it: between the two there is no time."""
+    """Count accepted drafts. They arrive at the same time as the token after them, at intervals of 0."""
     steps.num_batched_tokens += output.batch.num_draft_tokens
     acceptance.add(output.batch.drafts, output.accepted, output.surplus)
     for name, count in output.accepted:

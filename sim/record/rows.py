@@ -1,13 +1,13 @@
-"""Requests and steps as numpy columns, and what follows from them for each request."""
+"""Requests and steps as numpy columns, and per-request figures derived from them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sundog.actors.core.records import dataclass
 from sundog.sim.record.client_record import OWN, ClientColumns
 from sundog.sim.record.columns import MOVED, Columns, Groups, MovedColumns, StepColumns
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Intervals = tuple[Floats, Ints | None]
-"""Times between tokens, and how often each occurs; None is once."""
+"""Times between tokens, and the number of occurrences of each; None if each occurs once."""
 
 
 class Rows(NamedTuple):
-    """Some requests, one element each, in order of arrival; NaN where there is none.
+    """Requests, one element each, in order of arrival; NaN for missing values.
 
-    `replica` is -1 for a request that none has admitted; `is_done` marks requests that finished, and were
+    `replica` is -1 for a request that was never admitted; `is_done` marks requests that finished, and were
     neither aborted nor refused.
     """
 
@@ -47,20 +47,30 @@ class Rows(NamedTuple):
 
     @classmethod
     def of(cls, columns: Columns, count: int | None = None) -> "Rows":
-        """The first `count` rows of a recorder, or all."""
+        """Return the first `count` rows of a recorder, or all."""
 
         values: list[Any] = [np.array(getattr(columns, name)[:count], dtype=np.float64) for name in TIMES]
         values += [np.array(getattr(columns, name)[:count], dtype=np.int64) for name in COUNTS]
         reasons, tenants = columns.reason[:count], columns.tenant[:count]
         return cls._make([*values, finished(reasons), reasons, tenants, *limits_of(columns, count)])
 
+    def chosen(self, are_chosen: NDArray[np.bool_]) -> "Rows":
+        """Return the marked rows."""
+        places = np.flatnonzero(are_chosen).tolist()
+        return Rows._make(
+            [
+                column[are_chosen] if isinstance(column, np.ndarray) else [column[place] for place in places]
+                for column in self
+            ]
+        )
+
 
 TIMES, COUNTS = Rows._fields[:4], Rows._fields[4:10]
-"""The columns that a recorder has too: instants, and numbers from `num_prompt_tokens` to `replica`."""
+"""Columns shared with a recorder: times, and numbers from `num_prompt_tokens` to `replica`."""
 
 
 def limits_of(columns: Columns, count: int | None = None) -> tuple[Floats, Floats, Floats]:
-    """Give the limits that each request has itself for TTFT, TPOT and E2E; NaN where it has none."""
+    """Return each request's own limits for TTFT, TPOT and E2E; NaN if it has none."""
     names = columns.request_id[:count]
     found = np.full((3, len(names)), np.nan)
     if columns.limits_s:
@@ -72,7 +82,7 @@ def limits_of(columns: Columns, count: int | None = None) -> tuple[Floats, Float
 
 
 def joined(parts: Sequence[Rows]) -> Rows:
-    """Join some parts into one, in their order."""
+    """Concatenate parts in order."""
     if len(parts) == 1:
         return parts[0]
     columns = zip(*parts, strict=True)
@@ -93,7 +103,9 @@ def group_column(groups: Groups, name: str) -> Ints:
 
 
 def step_intervals(steps: StepColumns) -> tuple[Floats, Ints]:
-    """The time between each step in memory and the one before, and how many intervals it is."""
+    """Return the time between each step and the previous one, and the number of requests with a token in
+    both.
+    """
     groups, end_s = steps.groups, np.array(steps.end_s, dtype=np.float64)
     sizes = group_column(groups, "num_steps")
     counts = np.repeat(group_column(groups, "num_intervals"), sizes)
@@ -106,7 +118,7 @@ def step_intervals(steps: StepColumns) -> tuple[Floats, Ints]:
 
 @dataclass(frozen=True, slots=True)
 class RequestTimes:
-    """Per-request figures, one element per row of the recorder; NaN where there is none.
+    """Figures per request, one element per row of the recorder; NaN for missing values.
 
     `queueing_s`, `prefill_s` and `decode_s` are the stages: until the first step with it, until its first
     token, until its last. `slowdown` is the time of all three over that of the last two.
@@ -122,7 +134,7 @@ class RequestTimes:
 
 
 def latencies(rows: Rows, front_end_s: float) -> RequestTimes:
-    """The latencies of some requests."""
+    """Return the latencies of requests."""
     later_tokens = rows.num_output_tokens.astype(np.float64) - 1
     tpot = np.full(len(later_tokens), np.nan)
     decoding_s = rows.finish_s - rows.first_token_s
@@ -164,7 +176,7 @@ REQUEST_COLUMNS = (
     "slo_e2e_s",
 )
 USED = ("used_blocks_before", "used_blocks", "used_blocks_after")
-"""The `Blocks` of a step, null where there are none."""
+"""Columns of the `Blocks` of a step, null if missing."""
 STEP_COLUMNS = (
     "replica",
     "step",
@@ -184,7 +196,7 @@ STEP_COLUMNS = (
 
 
 def requests_table(columns: Columns, count: int, front_end_s: float) -> "pa.Table":
-    """The first `count` requests, in order of arrival; what never came is null."""
+    """Return the first `count` requests, in order of arrival; missing values are null."""
     import pyarrow as pa
 
     rows = Rows.of(columns, count)
@@ -208,10 +220,10 @@ def requests_table(columns: Columns, count: int, front_end_s: float) -> "pa.Tabl
 
 
 def steps_table(replica: int, steps: StepColumns) -> "pa.Table":
-    """Make a row for each step of a replica in memory; `USED` is null between two samples.
+    """Return a row for each step of a replica in memory; `USED` is null between two samples.
 
     `num_drafts` were verified, `num_accepted` of them accepted. `num_intervals` is how often the time since
-    the step before is one between two tokens.
+    the previous step is one between two tokens.
     """
     import pyarrow as pa
 
@@ -243,7 +255,7 @@ def steps_table(replica: int, steps: StepColumns) -> "pa.Table":
 def _at(
     last: Any, sizes: Any, groups: Groups, name: str, num_steps: int, absent: int
 ) -> "np.ndarray[Any, np.dtype[np.int64]]":
-    """Return a column that only the last step of each group has."""
+    """Return a column that has a value only for the last step of each group."""
     column = np.full(num_steps, absent, dtype=np.int64)
     column[last[sizes > 0]] = group_column(groups, name)[sizes > 0]
     return column

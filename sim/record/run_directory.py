@@ -1,7 +1,7 @@
 """A run on disk: `requests.parquet`, `steps.parquet`, `summary.json`, `config.toml`, its journal.
 
-Law: the same input and seed give the same bytes in every file, with decode runs or without. Each
-file carries the run's id, and readers refuse files of another run.
+Law: the same input and seed give the same bytes in every file, with decode runs or without. Each file carries
+the run's id, and readers refuse files of another run.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 RUN_ID, UNTIL = "run_id", "partial_until_s"
 REPLAY = "sundog replay"
 TABLE_ID = b"sundog.run_id"
-"""The id's key in the metadata of a table."""
+"""Key of the id in the metadata of a table."""
 TEXTS = ("request_id", "tenant", "reason", "refusal")
 """Columns of texts; all others hold numbers."""
 
@@ -39,9 +39,9 @@ def write_facts(
     until_s: float | None,
     command: str = REPLAY,
 ) -> None:
-    """Write the summary, given as JSON, and the options, None where one was left to its default.
+    """Write the summary, given as JSON, and the options, None for defaults.
 
-    `until_s` is when a run broke off that is only a part; `command` takes the options again. Raises OSError.
+    `until_s` is when a partial run broke off; `command` accepts the options again. Raises OSError.
     """
     own = {RUN_ID: run_id} | ({} if until_s is None else {UNTIL: until_s})
     if command == REPLAY and isinstance(trace := options.get("trace"), str):
@@ -55,9 +55,9 @@ def write_facts(
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run on disk; the tables are read when they are asked for.
+    """Run on disk; the tables are read on demand.
 
-    `partial_until_s` is when a run broke off that is only a part, in seconds of its own time.
+    `partial_until_s` is when a partial run broke off, in seconds of its own time.
     """
 
     path: Path
@@ -72,22 +72,22 @@ class Run:
 
     @property
     def is_clients(self) -> bool:
-        """True if only clients saw the run, so that its steps are unknown."""
+        """Whether only clients recorded the run, so that its steps are unknown."""
         return "client" in self.summary
 
     @property
     def remark(self) -> str | None:
-        """A line that readers of the run's figures must see, if there is one."""
+        """Warning for readers of the run's figures, if there is one."""
         if self.partial_until_s is None:
             return None
         return f"{self.path} is a part of a run: it broke off at {self.partial_until_s:,.3f} s"
 
     def requests(self) -> "pa.Table":
-        """A row per request (`sundog.sim.record.rows.REQUEST_COLUMNS`); raises RunError."""
+        """Return a row per request (`sundog.sim.record.rows.REQUEST_COLUMNS`); raises RunError."""
         return self._table(REQUESTS)
 
     def steps(self) -> "pa.Table":
-        """A row per step (`sundog.sim.record.rows.STEP_COLUMNS`); raises RunError."""
+        """Return a row per step (`sundog.sim.record.rows.STEP_COLUMNS`); raises RunError."""
         return self._table(STEPS)
 
     def _table(self, name: str) -> "pa.Table":
@@ -116,7 +116,7 @@ class Run:
 
 
 def check_columns(table: "pa.Table", path: Path, names: Sequence[str], cure: str) -> None:
-    """Raises RunError unless the table has these columns, with times and counts as numbers."""
+    """Raise RunError unless the table has these columns, with times and counts as numbers."""
     import pyarrow.types as of
 
     absent = [name for name in names if name not in table.column_names]
@@ -129,8 +129,10 @@ def check_columns(table: "pa.Table", path: Path, names: Sequence[str], cure: str
 
 
 def open_run(path: Path | str) -> Run:
-    """The run that `sundog replay --out` wrote at `path`; raises RunError, naming the file."""
+    """Open the run that `sundog replay --out` wrote at `path`; raises RunError, naming the file."""
     folder = Path(path)
+    if not folder.exists():
+        raise RunError(f"{folder} does not exist: give a folder that `replay --out` or `bench --out` wrote")
     if not folder.is_dir():
         raise RunError(f"{folder} is no run directory: give one that `replay --out` or `bench --out` wrote")
     try:
@@ -155,10 +157,12 @@ def open_run(path: Path | str) -> Run:
 
 
 def check_figures(summary: object, path: Path) -> None:
-    """Raises RunError unless these are the figures of a run: counts, seconds and distributions."""
+    """Raise RunError unless these are the figures of a run: counts, seconds and distributions."""
     if not isinstance(summary, dict) or type(summary.get("num_requests")) is not int:
         raise RunError(f"{path} is not the summary of a run: give a folder that `replay --out` wrote")
-    for name, value in summary.items():
+    ranges = summary.get("ranges_s") or {}
+    sides = {f"ranges_s.{side}_s": ranges.get(side) for side in ("low", "high")} if ranges else {}
+    for name, value in {**summary, "ranges_s": None, **sides}.items():
         parts = value.values() if isinstance(value, dict) and name.endswith("_s") else [value]
         is_number = all(part is None or type(part) in (int, float) for part in parts)
         if name.endswith("_s") and not is_number:
@@ -166,7 +170,7 @@ def check_figures(summary: object, path: Path) -> None:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The options in a `config.toml`; raises RunError, naming the file."""
+    """Read the options in a `config.toml`; raises RunError, naming the file."""
     options = read_toml(path, RunError)
     options.pop(RUN_ID, None)
     options.pop(SOURCE, None)
@@ -177,9 +181,9 @@ LENGTH = 16
 
 
 def replay_id(options: Mapping[str, object], folder: Path | str) -> str:
-    """The id of a replay with these options, paths in which are relative to `folder`.
+    """Return the id of a replay with these options, with paths relative to `folder`.
 
-    Of files it is the contents that count, wherever they lie; O(their bytes).
+    Files count by their contents, wherever they are; O(their bytes).
     """
     known = {name: content(value, folder) for name, value in options.items()}
     text = json.dumps([sundog_version(), known], sort_keys=True, default=str)
@@ -187,7 +191,7 @@ def replay_id(options: Mapping[str, object], folder: Path | str) -> str:
 
 
 def content(value: object, folder: Path | str) -> object:
-    """The value of an option; of one that names a file, what is in the file."""
+    """Return the value of an option; if it names a file, return the file's contents."""
     if not isinstance(value, str) or not value:
         return value
     stem, is_code, name = value.partition(".py:")  # A policy is given as FILE.py:NAME.
@@ -201,12 +205,12 @@ def content(value: object, folder: Path | str) -> object:
 
 
 def server_id() -> str:
-    """The id of a server that starts now."""
+    """Return the id of a server that starts now."""
     return secrets.token_hex(LENGTH // 2)
 
 
 def sundog_version() -> str:
-    """The installed version; empty where Sundog runs without having been installed."""
+    """Return the installed version; empty if Sundog is not installed."""
     try:
         return version("sundog")
     except PackageNotFoundError:

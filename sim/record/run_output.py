@@ -1,7 +1,7 @@
-"""The folder that a run is written to, which is whole or absent.
+"""Output folder of a run, which is complete or absent.
 
-A run that Ctrl-C or a crash ends leaves `NAME.partial` beside its place, which can be read and
-says that it is a part. One that cannot work (a malformed trace, a full disk) leaves nothing.
+A run that Ctrl-C or a crash ends leaves `NAME.partial` beside its place, which can be read and is marked as
+partial. One that cannot work (a malformed trace, a full disk) leaves nothing.
 """
 
 import logging
@@ -29,11 +29,11 @@ from sundog.sim.trace.record import TraceRequest
 log = logging.getLogger("sundog")
 
 MOST_JOURNALLED = 100_000
-"""The most requests of a run with a journal: it is a quarter of a run's time, and too long to be read."""
+"""Most requests of a run with a journal: it is a quarter of a run's time, and too long to be read."""
 
 
 class Kind(NamedTuple):
-    """A kind of runs; those without a journal were seen by clients only."""
+    """Kind of a run; kinds without a journal were recorded by clients only."""
 
     command: str
     columns: type[Columns]
@@ -45,16 +45,16 @@ MEASURED = Kind("sundog bench", ClientColumns, False)
 
 
 def kind_of_replay(config: EngineConfig) -> Kind:
-    """Return the kind of a replay: moves have columns of their own, and no journal has them."""
+    """Return the kind of a replay: moves have columns of their own, and no journal supports them."""
     return Kind("sundog replay", MovedColumns if config.moves else Columns, not config.passes_on)
 
 
 class RunOutput:
-    """A run's folder while it is written; use it in a `with`, and `finish` it.
+    """Folder of a run while it is written; use it in a `with`, and `finish` it.
 
-    Give the replay its `sink`, `listeners` and `tap`, which is None without `messages`; then `rows`
-    are all requests and steps, to sum up. `header` carries the run's id. With `journal` None there is
-    one up to `MOST_JOURNALLED` requests. Raises RunError when it cannot write.
+    Give the replay its `sink`, `listeners` and `tap`, which is None without `messages`; then `rows` are all
+    requests and steps, to sum up. `header` carries the run's id. With `journal` None there is one up to
+    `MOST_JOURNALLED` requests. Raises RunError when it cannot write.
     """
 
     def __init__(
@@ -91,17 +91,17 @@ class RunOutput:
 
     @property
     def has_left_out_journal(self) -> bool:
-        """True if the run turned out to be too long for a journal."""
+        """Whether the run was too long for a journal, which was therefore removed."""
         return self._journal.num_left < 0
 
     def rows(self) -> OnDisk:
-        """The replay is over: everything that its sink was given."""
+        """Return all rows passed to the sink, after the replay."""
         if self.tap is not None:
             self.tap.close()
         return self.sink.close()
 
     def keep_trace(self, rows: Sequence[TraceRequest]) -> None:
-        """Keep the requests that clients are going to send; raises RunError."""
+        """Write the requests that clients are going to send; raises RunError."""
         size = max((row.hash_block_tokens for row in rows if row.hash_ids is not None), default=0)
         path = str(self._folder.path / KEPT_TRACE)
         try:
@@ -110,13 +110,13 @@ class RunOutput:
             raise self._folder.trouble(error) from None
 
     def finish(self, summary: str) -> None:
-        """Write that the run is whole, and its figures, which are JSON."""
+        """Mark the run as complete, and write its figures, which are JSON."""
         self._write_facts(summary, None)
         self._is_done = True
         self._folder.finish()
 
     def finish_part(self, summary: str, until_s: float) -> None:
-        """The run broke off at an instant of its own time; the figures are of what came before."""
+        """Mark the run as broken off at a time of its own; the figures cover the part before."""
         self._write_facts(summary, until_s)
 
     def _write_facts(self, summary: str, until_s: float | None) -> None:
@@ -142,7 +142,7 @@ class RunOutput:
 
 
 def is_mistake(error: BaseException) -> bool:
-    """True if every error says that the run cannot work, and none is an interruption or a crash."""
+    """Return whether every error means that the run cannot work, and none is an interruption or a crash."""
     if isinstance(error, BaseExceptionGroup):
         return all(map(is_mistake, error.exceptions))
     return isinstance(error, ConfigError)

@@ -1,7 +1,7 @@
-"""Writing a run's tables while it runs, in bounded memory, and reading them again in parts.
+"""Writer of a run's tables during the run, in bounded memory, and reader of them in parts.
 
-Law: the bytes depend on the rows alone, not on when they came: every row group but the last of
-each replica has `ROWS` rows.
+Law: the bytes depend on the rows alone, not on when they came: every row group but the last of each replica
+has `ROWS` rows.
 """
 
 from array import array
@@ -30,7 +30,7 @@ from sundog.sim.record.run_directory import TABLE_ID
 
 ROWS = 2**16
 SUMMED = [name for name in Rows._fields if name != "is_done"]
-"""Columns of requests that figures are made of."""
+"""Columns of requests that figures are computed from."""
 
 
 class _TableFile:
@@ -59,10 +59,10 @@ def _writer(path: Path, empty: pa.Table, run_id: str | None) -> pq.ParquetWriter
 
 
 class RunWriter:
-    """A recorder's Sink that writes into a directory, which it makes; then a Source of metrics.
+    """Sink of a Recorder that writes into a directory, which it creates; then a Source of metrics.
 
-    Raises RunError when it cannot write. The steps of replicas wait in files of their own until
-    `close` puts them one after another.
+    Raises RunError when it cannot write. The steps of replicas wait in files of their own until `close`
+    concatenates them.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class RunWriter:
             self._steps[replica].add(steps_table(replica, steps))
 
     def close(self) -> "OnDisk":
-        """The run is over: complete the files, and say where the rows are; twice is once."""
+        """Complete the files, and return where the rows are; idempotent."""
         if not self._is_closed:
             self._is_closed = True
             with _reporting(self._folder):
@@ -126,7 +126,7 @@ def _reporting(folder: Path) -> Iterator[None]:
 
 
 class OnDisk:
-    """The rows of a written run in parts; a Source of metrics."""
+    """Rows of a written run in parts; a Source of metrics."""
 
     def __init__(self, folder: Path, gaps_s: "array[float]") -> None:
         self._folder, self._gaps_s = folder, gaps_s
@@ -155,7 +155,7 @@ def rows_of(table: pa.Table) -> Rows:
         return table[name].to_numpy()
 
     def limit(name: str) -> Floats:
-        """Runs that were written before requests had limits have none."""
+        """Return a limit's column; runs from before per-request limits have none."""
         return numbers(name) if name in table.column_names else np.full(len(reasons), np.nan)
 
     values = [numbers(name) for name in (*TIMES, *COUNTS[:-1])]

@@ -1,4 +1,4 @@
-"""The seam through which the rows of a run leave as it goes on, and a run that keeps nothing."""
+"""Interface of sinks, which store a run's rows during the run, and a sink that stores nothing."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -10,7 +10,7 @@ from sundog.sim.trace.record import TraceRequest
 
 
 class Sink(Protocol):
-    """Takes what a Recorder has complete; rows and steps come in order."""
+    """Receiver of complete rows from a Recorder; rows and steps come in order."""
 
     def requests(self, columns: Columns, count: int, front_end_s: float) -> None:
         """Take the first `count` rows of requests."""
@@ -22,7 +22,7 @@ class Sink(Protocol):
 
 
 class Unkept:
-    """The output of a run of which nothing is kept."""
+    """Output of a run that stores nothing."""
 
     sink = None
     tap = None
@@ -36,14 +36,14 @@ class Unkept:
         return None
 
     def rows(self) -> None:
-        """The rows are in the recorder."""
+        """Return None: the rows are in the recorder."""
         return None
 
     def keep_trace(self, rows: Sequence[TraceRequest]) -> None:
-        """Keep nothing of the requests."""
+        """Do nothing: the requests are not stored."""
 
     def finish(self, summary: str) -> None:
-        """Leave no files of the run behind."""
+        """Do nothing: no files of the run are stored."""
 
     def finish_part(self, summary: str, until_s: float) -> None:
-        """Leave no files of a part behind."""
+        """Do nothing: no files of a partial run are stored."""

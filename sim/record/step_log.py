@@ -3,8 +3,8 @@
     {"version":1,"worker_id":"sundog","dp_rank":0,"counter_id":7,"wall_time":0.0123,
      "scheduled_requests":{…},"queued_requests":{…}}
 
-`dp_rank` is the replica. A step's wall time is counted from the end of the one before it where the engine
-went on without a pause. Requests wait for all replicas together: rank 0 counts them.
+`dp_rank` is the replica. A step's wall time is counted from the end of the previous one if the engine
+continued without a pause. Requests wait for all replicas together: rank 0 counts them.
 """
 
 import json
@@ -22,7 +22,7 @@ Metrics = dict[str, int | float]
 
 @dataclass(slots=True)
 class Sizes:
-    """Some sizes: their number, their sum and the sum of their squares, all whole numbers."""
+    """Number, sum and sum of squares of some sizes, all whole numbers."""
 
     num: int = 0
     total: int = 0
@@ -39,18 +39,18 @@ class Sizes:
         self.squares -= size * size
 
     def grow(self) -> None:
-        """Each becomes larger by one."""
+        """Increase each size by one."""
         self.squares += 2 * self.total + self.num
         self.total += self.num
 
     @property
     def variance(self) -> float:
-        """The variance of the population, 0 for none."""
+        """Variance of the population, 0 for an empty one."""
         return (self.squares * self.num - self.total**2) / self.num**2 if self.num else 0.0
 
 
 class Queued:
-    """Requests that wait: new ones by their prompts, preempted ones by the tokens that they have."""
+    """Waiting requests: new ones by their prompts, preempted ones by their known tokens."""
 
     def __init__(self) -> None:
         self._new: dict[str, int] = {}
@@ -67,7 +67,7 @@ class Queued:
         self._decode.add(num_tokens)
 
     def leave(self, name: str) -> None:
-        """Note that a request waits no longer, if it did."""
+        """Remove a request, if it waits."""
         for names, sizes in ((self._new, self._prefill), (self._preempted, self._decode)):
             size = names.pop(name, None)
             if size is not None:
@@ -85,23 +85,23 @@ class Queued:
 
 
 class Scheduled:
-    """The running requests of one replica; `begin` a batch, then `advance` step by step."""
+    """Running requests of one replica; `begin` a batch, then `advance` step by step."""
 
     def __init__(self, queued: Queued) -> None:
         self._queued = queued
         self._clock = 0
         self._decoding: dict[str, int] = {}
-        """The number of computed tokens of each request that decodes, less the clock."""
+        """Number of computed tokens of each request that decodes, less the clock."""
         self._prompt: dict[str, int] = {}
         self._prefilling: dict[str, int] = {}
-        """The number of computed tokens of each request that prefills."""
+        """Number of computed tokens of each request that prefills."""
         self._kv = Sizes()
         self._joining: list[str] = []
         self._idle: list[tuple[str, int]] = []
         self._prefill, self._num_new, self._num_before = Sizes(), 0, 0
 
     def begin(self, batch: Batch) -> None:
-        """Fold the diff of a batch in."""
+        """Apply a batch to the running requests."""
         for name in batch.finished:
             self._forget(name)
             self._queued.leave(name)
@@ -126,7 +126,7 @@ class Scheduled:
             self._idle.append((name, size))
 
     def metrics(self) -> Metrics:
-        """Give the metrics of the step that runs."""
+        """Return the metrics of the current step."""
         return {
             "num_prefill_requests": self._prefill.num,
             "sum_prefill_tokens": self._num_new,
@@ -138,7 +138,7 @@ class Scheduled:
         }
 
     def advance(self, accepted: tuple[tuple[str, int], ...] = ()) -> None:
-        """A step was done; `accepted` counts the accepted drafts of requests."""
+        """Advance by one step; `accepted` counts the accepted drafts of requests."""
         for name, count in accepted:
             size = self._decoding[name] + self._clock
             self._kv.remove(size)
@@ -169,7 +169,7 @@ _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 class StepLog(Actor[Heard]):
-    """The listener that writes the rows, into a new file. Raises RunError when it cannot."""
+    """Listener that writes the rows into a new file. Raises RunError when it cannot."""
 
     def __init__(self, path: Path | str) -> None:
         super().__init__("step-log")
@@ -179,7 +179,7 @@ class StepLog(Actor[Heard]):
         self._queued = Queued()
         self._replicas: dict[int, Scheduled] = {}
         self._busy_since_s: dict[int, float | None] = {}
-        """The time at which the step before the next one ended, if there was work ever since."""
+        """End of each replica's previous step if it has had work since; None otherwise."""
         self._num_rows: dict[int, int] = {}
         self._rows: list[str] = []
 

@@ -1,4 +1,4 @@
-"""The log of decisions in the format of `tests/golden/README.md`, and the command that writes it."""
+"""Log of decisions in the format of `tests/golden/README.md`, and the command that writes it."""
 
 import gzip
 import json
@@ -28,11 +28,11 @@ from sundog.sim.schedule.driver import (
 from sundog.sim.schedule.step_trace import StepTrace, parse_trace
 
 FALLBACK_TOKEN = 3
-"""The token of a request whose recorded outputs have run out."""
+"""Token of a request after all its recorded outputs."""
 
 
 class RecordedOutputs(NamedTokens):
-    """Each request samples its own outputs; the scheduler sees by itself where it ends."""
+    """Source of each request's recorded outputs; the scheduler detects the end itself."""
 
     __slots__ = ("_outputs",)
 
@@ -46,13 +46,14 @@ class RecordedOutputs(NamedTokens):
 
 
 Drafts = Sequence[tuple[int, int]]
-"""The numbers of drafts, for each output of a request, that are offered for its step, and that are right."""
+"""Numbers of drafts for each output of a request: how many are proposed for its step, and how many are right.
+"""
 
 
 class DraftedOutputs(RecordedOutputs):
-    """The recorded outputs of requests some of whose tokens are drafted, and verified as recorded.
+    """Recorded outputs with drafts for some of the tokens, verified as recorded.
 
-    A request that computes drafts in a step samples one token more than it had right ones among them.
+    A request that computes drafts in a step samples as many tokens as drafts were right, and one more.
     """
 
     __slots__ = ("_drafted", "_drafts")
@@ -63,12 +64,14 @@ class DraftedOutputs(RecordedOutputs):
         self._drafted: dict[str, int] = {}
 
     def begin(self, batch: Batch) -> int:
-        """Fold the diff in, with the numbers of drafts that the step verifies; always one step."""
+        """Apply the batch and the numbers of drafts that it verifies; return 1, its number of steps."""
         self._drafted = dict(batch.drafts)
         return super().begin(batch)
 
     def sample(self, num_steps: int) -> SampledSteps:
-        """The accepted drafts and the token after them of each request that samples, and the next offers."""
+        """Return the accepted drafts and the token after them for each sampling request, and the next
+        offers.
+        """
         tokens: list[tuple[str, int]] = []
         offered: list[tuple[str, int]] = []
         joining = frozenset(self._joining)
@@ -94,7 +97,7 @@ NUM_LOGGED_FREE_BLOCKS = 4096
 
 
 class DecisionLog:
-    """Drives a trace, and says what happens, line by line."""
+    """Driver of a trace that logs events line by line."""
 
     def __init__(self, trace: StepTrace, *, lockstep: bool = True) -> None:
         outputs = {row.submit.request_id: row.outputs for row in trace.rows}
@@ -105,9 +108,9 @@ class DecisionLog:
         self.state = self._driver.state
         self.lines: list[Line] = []
         self.stalled: str | None = None
-        """The reason why the trace came to no end, if it did not."""
+        """Reason why the trace did not end, if so."""
         self._scheduled: dict[int, list[str]] = {}
-        """The requests of each step that runs, in order."""
+        """Requests of each running step, in order."""
 
     def run(self) -> list[Line]:
         self._driver.run()
@@ -221,12 +224,12 @@ def _tokens(state: SchedulerState, batch: Batch) -> Iterator[tuple[str, int]]:
 
 
 def dump(line: Line) -> str:
-    """Write one line of a log."""
+    """Return one line of a log."""
     return json.dumps(line, separators=(",", ":"))
 
 
 def read_step_trace(path: Path, engine_version: str) -> StepTrace:
-    """The trace in a file, plain or gzipped. Raises ConfigError that names the file and the field."""
+    """Read the trace in a file, plain or gzipped. Raises ConfigError that names the file and the field."""
 
     def error_at(name: str, line: int, reason: str) -> ConfigError:
         where = f"{name} is no trace in the golden format: line {line}"
@@ -241,7 +244,7 @@ def read_step_trace(path: Path, engine_version: str) -> StepTrace:
 
 
 def log_trace(trace: StepTrace, output: Path, lockstep: bool) -> str | None:
-    """Drive a trace, and write the log; returns why it stalled, if it did."""
+    """Run a trace, and write the log; return why it stalled, if it did."""
     log = DecisionLog(trace, lockstep=lockstep)
     encoded = "".join(dump(line) + "\n" for line in log.run()).encode()
     write_whole(output, gzip.compress(encoded, mtime=0) if output.suffix == ".gz" else encoded)

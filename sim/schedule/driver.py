@@ -1,10 +1,10 @@
-"""Drive a Scheduler by steps: what comes before which plan, or while which step executes.
+"""Driver of a Scheduler by steps: events before a plan, or while a step executes.
 
-The Scheduler, KVCacheManager, Executor and Runner are the graph's own. Whenever all is at rest the
-driver looks at the Scheduler's phase: if it is about to begin a step, or idle, it is told what comes
-before that step; if it waits for a step to end, what comes meanwhile, and then the step's result.
-Step k lasts from k to k + 1 on the virtual clock. With no work the number of the step jumps to the
-next arrival or event that comes before a plan; what would come while a step executes waits for one.
+The Scheduler, KVCacheManager, Executor and Runner are the graph's own. Whenever all tasks are idle the driver
+checks the Scheduler's phase: if it is about to begin a step, or idle, it gets the events before that step; if
+it waits for a step to end, the events during the step, and then the step's result. Step k lasts from k to k +
+1 on the virtual clock. Without work the step number jumps to the next arrival or event before a plan; events
+during a step wait for one.
 """
 
 from collections import deque
@@ -29,21 +29,21 @@ from sundog.sim.schedule.step_trace import AbortAt, ResetAt, StepTrace, StepTrac
 
 
 class Added(NamedTuple):
-    """A request was sent; `step` is the next to be planned."""
+    """Request that was sent; `step` is the next to be planned."""
 
     step: int
     request_id: str
 
 
 class WasRefused(NamedTuple):
-    """The policy refused a request that came before the plan of `step`."""
+    """Refusal by the policy of a request that came before the plan of `step`."""
 
     step: int
     finish: Finish
 
 
 class Aborted(NamedTuple):
-    """An abort took effect; `finished` are those that had not ended."""
+    """Abort that took effect; `finished` are the requests that had not ended."""
 
     step: int
     when: When
@@ -52,14 +52,14 @@ class Aborted(NamedTuple):
 
 
 class WasReset(NamedTuple):
-    """A reset of the prefix cache was `done`, or refused."""
+    """Reset of the prefix cache, `done` or refused."""
 
     step: int
     done: bool
 
 
 class HasPlanned(NamedTuple):
-    """A step was planned; a run of steps is one batch."""
+    """Step that was planned; a run of steps is one batch."""
 
     step: int
     batch: Batch
@@ -67,7 +67,7 @@ class HasPlanned(NamedTuple):
 
 
 class Updated(NamedTuple):
-    """The result of a step, or the last of a run, was taken in; that of `dropped` was ignored."""
+    """Result of a step, or of the last of a run, that was applied; that of `dropped` was ignored."""
 
     step: int
     result: StepResult
@@ -76,14 +76,14 @@ class Updated(NamedTuple):
 
 
 class HasStalled(NamedTuple):
-    """Too many steps in a row led nowhere: the run ended."""
+    """Stall: too many steps in a row without progress ended the run."""
 
     step: int
     reason: str
 
 
 class HasEnded(NamedTuple):
-    """The trace has ended: nothing is left to come."""
+    """End of the trace: nothing remains."""
 
     step: int
 
@@ -92,17 +92,17 @@ Happening = Added | WasRefused | Aborted | WasReset | HasPlanned | Updated | Has
 
 
 MAX_RUN = 2**30
-"""A number of steps above that of any batch."""
+"""Largest number of steps in a decode run, above that of any batch."""
 
 
 class HeldBackend:
-    """A Backend whose steps end when they are told to."""
+    """Backend whose steps end when the driver says so."""
 
     def __init__(self, capacity: Capacity) -> None:
         self._capacity = capacity
         self.queue: deque[tuple[Batch, Reply[StepResult]]] = deque()
         self.is_interrupted = False
-        """True if the run that is next to end must end with its first step."""
+        """Whether the next run to end must end with its first step."""
 
     async def load(self) -> Capacity:
         return self._capacity
@@ -116,13 +116,13 @@ class HeldBackend:
         self.is_interrupted = True
 
     async def close(self) -> None:
-        """Close nothing: the backend holds no resources."""
+        """Do nothing: the backend holds no resources."""
 
 
 class Driver:
-    """Runs a trace as a Tracer of its Scheduler; `watch` is told what happens.
+    """Driver of a trace, as a Tracer of its Scheduler; `watch` is called with events.
 
-    `state` may be looked at then: it is as the happening left it.
+    At that time `state` is the one after the event.
     """
 
     def __init__(
@@ -160,15 +160,15 @@ class Driver:
         self._before: deque[AbortAt | ResetAt] = deque(e for e in trace.events if e.when == "input")
         self._meanwhile = deque(e for e in trace.events if e.when == "executing" and isinstance(e, AbortAt))
         self._step = 0
-        """The next step to be planned."""
+        """Number of the next step to be planned."""
         self._step_of: dict[int, int] = {}
-        """The trace's number of each step that runs: the Scheduler's have no gaps."""
+        """Number in the trace of each running step: the Scheduler's have no gaps."""
         self._ending_step: int | None = None
-        """The step whose result is about to be taken in."""
+        """Step whose result is about to be applied."""
         self._dropped: set[str] = set()
 
     def run(self) -> None:
-        """The whole trace, on a virtual clock of its own."""
+        """Run the whole trace on a virtual clock of its own."""
         try:
             run_virtual(self._play)
         except* Stalled:

@@ -1,6 +1,6 @@
-"""A trace by steps, as its file describes it: the golden format of `tests/golden/README.md`.
+"""Trace by steps, in the golden format of `tests/golden/README.md`.
 
-Whatever is missing, unknown or of the wrong type is refused in one line that names it.
+Missing, unknown or wrongly typed fields are refused in one line that names them.
 """
 
 import math
@@ -41,24 +41,24 @@ REQUIRED = ("id", "arrival_step", "arrival_time", "prompt", "outputs", "max_toke
 DRAFTED = "drafts"
 SAMPLED = ("min_tokens", "ignore_eos", "stop_token_ids")
 MOST_BLOCKS = 2**24
-"""The most blocks of one pool: 2.3 GB of records."""
+"""Most blocks of one pool: 2.3 GB of records."""
 PASSED_ON = ("priority", "cache_salt", "tenant", "slo_ttft_s", "predicted_tokens", "slo_tpot_s", "slo_e2e_s")
 
 
 @dataclass(frozen=True, slots=True)
 class StepTraceRow:
-    """A request that arrives before step `arrival_step`, and what its samples would be, in order."""
+    """Request that arrives before step `arrival_step`, with its samples in order."""
 
     arrival_step: int
     submit: Submit
     outputs: tuple[int, ...]
     drafts: tuple[tuple[int, int], ...] = ()
-    """The numbers of drafts, for each output, that are offered for its step, and that are right."""
+    """Numbers of drafts for each output: how many are proposed for its step, and how many are right."""
 
 
 @dataclass(frozen=True, slots=True)
 class AbortAt:
-    """Requests are aborted: before the plan of `step`, or while it executes."""
+    """Abort of requests: before the plan of `step`, or while it executes."""
 
     step: int
     when: When
@@ -67,7 +67,7 @@ class AbortAt:
 
 @dataclass(frozen=True, slots=True)
 class ResetAt:
-    """The prefix cache is reset before the plan of `step`."""
+    """Reset of the prefix cache before the plan of `step`."""
 
     step: int
     reset_running: bool
@@ -76,7 +76,7 @@ class ResetAt:
 
 @dataclass(frozen=True, slots=True)
 class StepTrace:
-    """Rows and events in the order in which they come."""
+    """Rows and events in order."""
 
     config: SchedulerConfig
     policy: Policy
@@ -86,7 +86,7 @@ class StepTrace:
 
 
 def parse_trace(trace: object, engine_version: str = "0.33") -> StepTrace:
-    """The trace that parsed JSON holds. Raises ConfigError with the field, and what it must be."""
+    """Return the trace in parsed JSON. Raises ConfigError with the field and its allowed values."""
     if not isinstance(trace, dict):
         raise ConfigError("the trace is no JSON object with config, requests and events")
     for name in trace:

@@ -1,1 +1,1 @@
-"""Show runs to people: tables on a terminal, HTML pages, traces for a viewer."""
+"""Output of runs for people: tables on a terminal, HTML pages, traces for a viewer."""

@@ -1,4 +1,4 @@
-"""A comparison for people, and as JSON."""
+"""Comparison of runs for people, and as JSON."""
 
 import json
 import math
@@ -19,7 +19,7 @@ def verdict(figure: Compared) -> str:
     """Return the difference in words: lower by an amount, or no difference shown."""
     change = figure.change
     if math.isnan(change.half_width):
-        return "not told: too few, or not the same requests"
+        return "cannot be tested: fewer than 5 blocks of requests, or different requests"
     if not change.excludes_zero:
         return "no difference shown"
     word = "lower" if change.mean < 0 else "higher"
@@ -30,7 +30,7 @@ def verdict(figure: Compared) -> str:
 
 
 def print_comparison(found: Comparison, names: tuple[str, str], console: Console) -> None:
-    """Settings, figures with verdicts, and the requests that gained and lost most."""
+    """Print settings, figures with verdicts, and the requests that gained and lost most."""
     for setting, (a, b) in found.settings.items():
         console.print(f"{setting.replace('_', '-')}: {_setting(a)} → {_setting(b)}", markup=False)
     if not found.settings:
@@ -108,7 +108,7 @@ KINDS = ("mean", "p50", "p99")
 
 
 class ComparedFigure(NamedTuple):
-    """A figure of both runs, in the unit that its name says; `span` is what others predict, if any."""
+    """Figure of both runs, in the unit of its name; `span` is the range of other predictions, if any."""
 
     name: str
     measured: float
@@ -117,19 +117,19 @@ class ComparedFigure(NamedTuple):
 
     @property
     def error(self) -> float | None:
-        """Predicted over measured, less 1."""
+        """Predicted over measured, minus 1."""
         return self.predicted / self.measured - 1 if self.measured else None
 
     @property
     def is_within(self) -> bool:
-        """True if what was measured lies in the range that is predicted."""
+        """Whether the measurement lies in the predicted range."""
         return self.span is not None and self.span[0] <= self.measured <= self.span[1]
 
 
 def figures(
     measured: Summary, predicted: Summary, others: Sequence[Summary] = ()
 ) -> Iterator[ComparedFigure]:
-    """The figures that both have. `others` are predictions with longer and shorter steps."""
+    """Yield the figures that both runs have; `others` are predictions with longer and shorter steps."""
 
     def figure(name: str, scale: float, value: Callable[[Summary], float]) -> ComparedFigure:
         ours, theirs, *more = (value(each) * scale for each in (measured, predicted, *others))
@@ -148,12 +148,12 @@ def figures(
 def print_beside(
     measured: Summary, predicted: Summary, console: Console, title: str, others: Sequence[Summary] = ()
 ) -> None:
-    """A row for each figure; with `others` the span of what is predicted, too."""
+    """Print a row for each figure; with `others` also the predicted range."""
     print_figures(list(figures(measured, predicted, others)), console, title)
 
 
 def print_figures(found: Sequence[ComparedFigure], console: Console, title: str) -> None:
-    """A row for each figure, with its span if they have one."""
+    """Print a row for each figure, with its range if there is one."""
     console.print(title, style="bold", markup=False)
     spans = any(figure.span is not None for figure in found)
     table = table_of("", "measured", "predicted", *(["from", "to"] if spans else []), "error")

@@ -1,8 +1,8 @@
-"""The one console that all tables and pages for people are printed on.
+"""Console for all tables and pages for people.
 
-As wide as the terminal, or `PIPED` columns where there is none. Law: no digit is lost. A table that
-is wider than that is printed as wide as its numbers need, and the terminal wraps the lines. On a terminal
-that is too narrow, names of requests and tenants lose their middle; in a pipe they are whole.
+It is as wide as the terminal, or `PIPED` columns without one. Law: no digit is lost. A wider table is printed
+as wide as its numbers need, and the terminal wraps the lines. On a narrow terminal, names of requests and
+tenants lose their middle; in a pipe they are whole.
 """
 
 from typing import IO
@@ -20,7 +20,7 @@ LONGEST_NAME = 30
 
 
 def console_for(file: IO[str] | None = None) -> Console:
-    """A console on the file, by default standard output."""
+    """Return a console on the file, by default standard output."""
     console = Console(file=file, highlight=False)
     return console if console.is_terminal else Console(file=file, highlight=False, width=PIPED)
 
@@ -34,7 +34,7 @@ def table_of(*heads: str, num_names: int = 1) -> Table:
 
 
 def print_table(console: Console, table: Table) -> None:
-    """Print a table whose numbers stand at the right of their columns, all of them whole."""
+    """Print a table with complete, right-aligned numbers."""
     natural = Measurement.get(console, console.options.update(width=WIDEST), table).maximum
     if console.is_terminal and natural > console.width:
         for column in table.columns:
@@ -63,7 +63,7 @@ def _shortened(cell: RenderableType) -> RenderableType:
 
 
 def shortened(text: str) -> str:
-    """The text with the middle of its longest words left out; their two ends tell them apart."""
+    """Return the text without the middle of its longest words; both ends identify them."""
     words = [
         word
         if cell_len(word) <= LONGEST_NAME

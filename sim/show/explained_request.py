@@ -1,4 +1,4 @@
-"""A page for people about one request, from arrival to end."""
+"""Page for people about one request, from arrival to end."""
 
 from dataclasses import replace
 from itertools import groupby
@@ -14,11 +14,13 @@ from sundog.sim.show import words
 from sundog.sim.show.console import print_table
 
 MOST_PHASES = 8
-"""The most changes of cause that are shown of a wait, unless all are asked for; with more, the causes are."""
+"""Maximum number of changes of cause to show for a wait, unless all are requested; the rest is summed by
+cause.
+"""
 
 
 class RequestPage:
-    """The page of a request; `every` shows each change of cause of long waits too."""
+    """Page of a request; `every` shows each change of cause of long waits too."""
 
     def __init__(self, history: History, request: RequestHistory, *, every: bool = False) -> None:
         self.history = history

@@ -1,4 +1,4 @@
-"""A whole run as a page: the causes of waiting, the longest waits, preemptions, what would help."""
+"""Page of a whole run: the causes of waiting, the longest waits, preemptions, suggestions."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ from sundog.sim.show.console import print_table, table_of
 
 NOBODY: Mapping[str, int] = {}
 MOST_REQUESTS = 5
-"""The most requests that are shown of those preempted most often, and of those that caused it."""
+"""Maximum number of requests to list: of those preempted most often, and of those that caused it."""
 
 
 def print_run(console: Console, title: str, found: Findings, at_door: Mapping[str, int] = NOBODY) -> None:
-    """The page of a run; `at_door` counts, by reason, requests that no engine heard of."""
+    """Print the page of a run; `at_door` counts, by reason, requests refused before any engine."""
     unfinished = f", {found.num_unfinished:,} unfinished" if found.num_unfinished else ""
     lost = "".join(f", {count:,} {UNANSWERED[reason]}" for reason, count in sorted(found.unanswered.items()))
     console.print(

@@ -1,4 +1,4 @@
-"""The tables of a fleet whose engines are not all alike."""
+"""Tables of a fleet whose engines are not all alike."""
 
 from rich.console import Console
 from rich.markup import escape
@@ -8,7 +8,7 @@ from sundog.sim.fleet.figures import FleetFigures
 from sundog.sim.show.console import print_table, table_of
 
 MOST_FAULTS = 20
-"""Rows of a table of faults."""
+"""Most rows of a table of faults."""
 
 
 def print_fleet(console: Console, fleet: FleetFigures) -> None:
@@ -22,9 +22,9 @@ def print_fleet(console: Console, fleet: FleetFigures) -> None:
         print_table(console, _faults(fleet))
     if (scaling := fleet.scaling) is not None:
         console.print(
-            f"{scaling.gpu_hours:,.3f} GPU-hours, {scaling.mean_replicas:.2f} replicas in the mean and"
-            f" {scaling.num_starts:,} starts; engines computed for {scaling.busy_gpu_hours:,.3f}, and all"
-            f" replicas all the time would be {scaling.all_gpu_hours:,.3f}",
+            f"{scaling.gpu_hours:,.3f} GPU-hours, {scaling.mean_replicas:.2f} replicas on average,"
+            f" {scaling.num_starts:,} starts; engines computed for {scaling.busy_gpu_hours:,.3f}; without"
+            f" scaling it would be {scaling.all_gpu_hours:,.3f}",
             markup=False,
         )
         for its in scaling.pools:
@@ -35,8 +35,8 @@ def print_fleet(console: Console, fleet: FleetFigures) -> None:
             )
     if (moves := fleet.moves) is not None:
         console.print(
-            f"{moves.num_moves:,} moves of requests, {moves.num_with_kv:,} of them with KV, for which these"
-            f" stood still for {moves.mean_stop_s * 1e3:,.2f} ms in the mean",
+            f"{moves.num_moves:,} requests moved, {moves.num_with_kv:,} of them with their KV; a move"
+            f" stopped a request for {moves.mean_stop_s * 1e3:,.2f} ms on average",
             markup=False,
         )
     if (moved := fleet.transfers) is not None:

@@ -1,7 +1,7 @@
-"""A recorded run as a trace for Perfetto's or Chrome's viewer: one track per actor and per request.
+"""Recorded run as a trace for Perfetto's or Chrome's viewer: one track per actor and per request.
 
-Reads what `replay --out` and `serve --record` wrote, so that a simulated and a real run look alike.
-Format: the Trace Event Format of Chrome, JSON, instants in microseconds.
+Reads the output of `replay --out` and `serve --record`, so that a simulated and a real run look alike.
+Format: the Trace Event Format of Chrome, JSON, times in microseconds.
 """
 
 import gzip
@@ -30,14 +30,14 @@ MOST_MESSAGES = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """The part of a run that is wanted: a span of its seconds, and at most some number of requests."""
+    """Part of a run to export: a span of its seconds, and a limit on requests."""
 
     from_s: float = 0.0
     to_s: float = math.inf
     num_requests: int = MOST_REQUESTS
 
     def holds(self, start_s: float, end_s: float) -> bool:
-        """True if any of this time is wanted."""
+        """Return whether any of this time is included."""
         return start_s <= self.to_s and end_s >= self.from_s
 
 
@@ -45,7 +45,7 @@ WHOLE = Detail()
 
 
 class Slice(NamedTuple):
-    """Steps of one replica that are drawn as one: they follow each other without a pause to be seen."""
+    """Consecutive steps of one replica drawn as one, without a visible pause between them."""
 
     steps: tuple[JournalStep, ...]
 
@@ -64,27 +64,27 @@ class Slice(NamedTuple):
 
 @dataclass(slots=True)
 class Drawn:
-    """The part of a run that is drawn; `left_out` says what is not, in words."""
+    """Part of a run to draw; `left_out` describes the rest, in words."""
 
     detail: Detail
     requests: list[RequestHistory] = field(default_factory=list)
     steps_a_slice: int = 1
     pause_s: float = 0.0
-    """A longer one ends a slice."""
+    """Seconds of a pause that ends a slice."""
     left_out: list[str] = field(default_factory=list)
 
     @classmethod
     def of(cls, history: History, detail: Detail) -> "Drawn":
-        """Choose the slowest requests for half of those wanted, and the rest evenly from the others."""
+        """Choose the slowest requests for half of the limit, and the rest evenly from the others."""
         drawn = cls(detail)
         there = [r for r in history.requests.values() if detail.holds(r.arrival.time_s, ended_s(r))]
         drawn.requests = chosen(there, detail.num_requests)
         if (num_missing := len(there) - len(drawn.requests)) > 0:
-            which = "those drawn are the slowest, and some of all others"
+            which = "shown: the slowest, and a sample of the others"
             drawn.left_out.append(f"{num_missing:,} of {len(there):,} requests ({which})")
         if history.requests and not there:
             num_requests = len(history.requests)
-            drawn.left_out.append(f"all {num_requests:,} requests (none is under way in these seconds)")
+            drawn.left_out.append(f"all {num_requests:,} requests (none runs in these seconds)")
         starts_s = [s for queue in history.queues.values() for s in queue.starts_s if detail.holds(s, s)]
         if len(starts_s) > MOST_SLICES:
             drawn.steps_a_slice = math.ceil(len(starts_s) / MOST_SLICES)
@@ -93,7 +93,7 @@ class Drawn:
         return drawn
 
     def slices(self, steps: Iterable[JournalStep]) -> Iterator[Slice]:
-        """The steps that are wanted, of any replica, as slices in order of their ends."""
+        """Yield the included steps, of any replica, as slices in order of their ends."""
         open_: dict[int, list[JournalStep]] = {}
         for step in steps:
             if not step.ends_s or not self.detail.holds(step.start_s, step.ends_s[-1]):
@@ -134,7 +134,7 @@ ENGINE, REQUESTS, ACTORS = 1, 2, 3
 
 
 class Exported(NamedTuple):
-    """The number of events that were written, and what was left out, in words."""
+    """Number of written events, and a description of what was left out."""
 
     num_events: int
     left_out: tuple[str, ...]

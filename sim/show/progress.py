@@ -1,4 +1,4 @@
-"""A command says on stderr how far it is: by a bar where that is a terminal, which alone needs rich."""
+"""Progress of a command on stderr: a bar on a terminal, which alone needs rich."""
 
 import sys
 import time
@@ -14,9 +14,9 @@ UPDATE_EVERY = 64
 
 @contextmanager
 def progress(count: Callable[[], int]) -> Iterator[Callable[[int], None] | None]:
-    """A function to call with the number of requests that have arrived; None without a terminal.
+    """Yield a function to call with the number of arrived requests; None without a terminal.
 
-    `count` says how many will come, and is called only where there is a terminal.
+    `count` returns the expected number, and is called only on a terminal.
     """
     if not sys.stderr.isatty():
         yield None
@@ -38,10 +38,10 @@ LINE_EVERY_S = 60.0
 def runs_progress(
     what: str = "runs", now_s: Callable[[], float] = time.monotonic
 ) -> Iterator[Callable[[int, int], None]]:
-    """A function to call with how many runs (or `what`) are done, of how many as far as one can see.
+    """Yield a function to call with the number of finished runs (or `what`) and the expected total.
 
-    The time left is reckoned from the last call with none done, which restarts it, or from here. A terminal
-    has a bar with it; where stderr is a file, or a notebook's cell, a plain line a minute says the same.
+    The remaining time is estimated from the last call with none done, which restarts it, or from the start. A
+    terminal shows a bar; a file, or a notebook's cell, gets a plain line a minute.
     """
     if not sys.stderr.isatty():
         begin_s = last_s = now_s()

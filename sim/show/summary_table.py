@@ -1,4 +1,4 @@
-"""A run for people: two tables on the terminal."""
+"""Run for people: two tables on the terminal."""
 
 from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING
@@ -16,22 +16,22 @@ from sundog.sim.show.console import console_for, print_table, table_of
 from sundog.sim.show.fleet_table import print_fleet
 
 if TYPE_CHECKING:
-    from sundog.sim.figures.validate.predict import Ranges
+    from sundog.sim.validation.predict import Ranges
 
 MOST_REPLICAS = 16
-"""Rows of a table of replicas."""
+"""Most rows of a table of replicas."""
 MOST_REASONS = 5
-"""Reasons for refusals that are shown."""
+"""Most reasons for refusals to show."""
 WAITS = ("TTFT", "E2E", "queueing", "E2E per token")
-"""The figures that depend on waiting."""
+"""Figures that include waiting."""
 STAGES = ("queueing", "prefill")
-"""The stages that no client can tell apart."""
+"""Stages that a client cannot measure."""
 
 
 def print_summary(
     summary: Summary, title: str = "", file: IO[str] | None = None, doubt: float | None = None
 ) -> None:
-    """The tables, on `file` or standard output.
+    """Print the tables on `file` or standard output.
 
     `doubt` is the share by which steps may take longer or shorter.
     """
@@ -41,7 +41,7 @@ def print_summary(
     print_table(console, _latencies(summary))
     if num_lost := summary.num_requests - summary.num_finished:
         itl = ", but for ITL" if summary.itl_s is not None else ""
-        finished = f"Latencies are of the {summary.num_finished:,} finished requests"
+        finished = f"Latencies are those of the {summary.num_finished:,} finished requests"
         console.print(f"{finished}; {num_lost:,} that got no answer are left out{itl}", markup=False)
     if summary.tenants:
         print_table(console, _tenants(summary.tenants))
@@ -56,7 +56,7 @@ RANGED = ("ttft mean", "ttft p99", "tpot mean", "tpot p99", "e2e mean", "e2e p99
 
 
 def print_ranges(ranges: "Ranges", file: IO[str] | None = None) -> None:
-    """Print the ranges in which figures may be, and what one percent of a step does to E2E."""
+    """Print the likely ranges of figures, and the effect of one percent of a step on E2E."""
     console = console_for(file)
     table = table_of("milliseconds may be", "from", "to")
     for name in RANGED:
@@ -64,7 +64,7 @@ def print_ranges(ranges: "Ranges", file: IO[str] | None = None) -> None:
             title = name.replace("ttft", "TTFT").replace("tpot", "TPOT").replace("e2e", "E2E")
             table.add_row(title, _ms(ranges.low[name]), _ms(ranges.high[name]))
     print_table(console, table)
-    console.print(f"steps 1 % longer make E2E {ranges.amplification:.1f} % longer", markup=False)
+    console.print(f"if steps were 1 % slower, E2E would be {ranges.amplification:.1f} % longer", markup=False)
 
 
 def _replicas(replicas: Sequence[ReplicaFigures]) -> Table:
@@ -140,7 +140,7 @@ def _regime(summary: Summary, doubt: float | None) -> str | None:
         return None if saturation is None else _regime_of_served(summary, saturation, doubt)
     lost = f"{num_lost:,} of {words.count(summary.num_requests, 'request')} got no answer"
     if saturation is None or saturation < KNEE:
-        return f"not judged: {lost}, and the others say nothing of these"
+        return f"not judged: {lost}, and the others cannot represent them"
     return f"{_regime_of_served(summary, saturation, doubt)}; {lost}"
 
 
@@ -201,7 +201,7 @@ def _totals(summary: Summary, doubt: float | None) -> Table:
         label, of = ("fairness", "the tenants'") if summary.fairness is None else ("", "their")
         table.add_row(label, f"{summary.slowdown_fairness:.3f} (Jain's index, of {of} slowdowns)")
     if summary.energy_j_per_output_token is not None:
-        energy = f"at most {summary.energy_j_per_output_token:,.3f} J per output token"
+        energy = f"up to {summary.energy_j_per_output_token:,.3f} J per output token"
         if summary.cost_per_million_output_tokens is not None:
             energy += f", {summary.cost_per_million_output_tokens:,.4f} per million of them"
         table.add_row("energy, cost" if "per million" in energy else "energy", energy)
@@ -260,4 +260,4 @@ def _client(table: Table, client: ClientFigures) -> None:
         table.add_row("trouble", escape(f"{count:,} {kind}{said}"))
     if client.retry_after_s is not None:
         table.add_row("", f"refusals asked to wait {client.retry_after_s:g} s at most")
-    table.add_row("not known", "queueing, steps, KV blocks, preemptions: a client sees none of them")
+    table.add_row("not known", "queueing, steps, KV blocks, preemptions: not visible to a client")

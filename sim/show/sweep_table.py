@@ -1,4 +1,4 @@
-"""An experiment as a leaderboard: the best setting first, and how surely the others are behind it."""
+"""Leaderboard of an experiment: the best setting first, and how surely the others are behind it."""
 
 import json
 import math
@@ -34,7 +34,7 @@ def print_cells(
 ) -> None:
     """Print cells to stdout, best first by the first metric, in a table for each value of the axis `by`.
 
-    Settings that could not run, and why, come last.
+    Settings that could not run come last, with the reason.
     """
     console = console_for()
     rankings = [(block, ranked(block.cells, metrics[0], confidence)) for block in blocks(cells, by)]
@@ -125,8 +125,10 @@ def _notes(cells: Sequence[Cell], num_compared: int, confidence: float) -> list[
     if any(cell.is_one_recording for cell in cells):
         notes.append(
             "All runs are drawn from one recording: ± says how much other recordings like it would differ,"
-            " and more replications do not make it smaller. No draw has a longer burst than the recording: in"
-            " tests, 95% intervals of such draws held the truth 9 times in 10, and 3 times in 4 for a few"
+            " and more replications do not make it smaller. No sample has a longer burst than the "
+            "recording: in"
+            " tests, 95% intervals from such samples contained the true value 9 times in 10, and 3 times "
+            "in 4 for a few"
             " hundred requests in long bursts."
         )
     if fixed:
@@ -153,8 +155,8 @@ def _why_no_row(cell: Cell, metric: Metric) -> str:
     least = min(run["num_measured"] for run in cell.runs)
     if least < FEWEST and any(run["num_warmup"] for run in cell.runs):
         return (
-            f"its warm-up leaves {least:.0f} finished requests in a run, and a row needs {FEWEST}: run it for"
-            " longer, or give a shorter --warmup-s"
+            f"a run has {least:.0f} finished requests after its warm-up, and {FEWEST} are needed: run longer,"
+            " or shorten --warmup-s"
         )
     return f"it has no {metric.name}"
 
@@ -170,10 +172,10 @@ def _unfinished(cells: Sequence[Cell], confidence: float) -> str:
 def to_json(
     cells: Sequence[Cell], metrics: Sequence[Metric], confidence: float, by: str | None = None
 ) -> str:
-    """Every run's figures and the intervals, in the order asked for; what is absent is null.
+    """Return every run's figures and the intervals, in the given order; missing values are null.
 
-    `changes` are to the first setting that ran, `to_best` and `rank` by the first of the `metrics`; with
-    `by` all of them are among the settings that have the same value on that axis.
+    `changes` are to the first setting that ran, `to_best` and `rank` by the first of the `metrics`; with `by`
+    all of them are among the settings with the same value on that axis.
     """
     metric, shown = metrics[0], [each.name for each in metrics]
     found: dict[str, Any] = {"confidence": confidence, "metric": metric.name, "shown": shown}
@@ -185,7 +187,7 @@ def to_json(
 def as_rows(
     cells: Sequence[Cell], metric: Metric, confidence: float, by: str | None = None
 ) -> list[dict[str, Any]]:
-    """A plain record of each cell, in the order of the cells."""
+    """Return a plain record of each cell, in order."""
     found: dict[int, dict[str, Any]] = {}
     for block in blocks(cells, by):
         places = ranked(block.cells, metric, confidence).places

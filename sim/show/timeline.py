@@ -1,4 +1,4 @@
-"""A schedule as a picture of characters: one line per request, one column per step or few."""
+"""Schedule as a picture of characters: one line per request, one column per step or few."""
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby, pairwise
@@ -13,9 +13,9 @@ MARKS = {ABSENT: (" ", ""), WAITING: ("·", "yellow"), DECODE: ("─", "green"),
 
 
 def timeline(submits: Mapping[str, Submit], outputs: Sequence[StepOutput], labels: Sequence[str]) -> Text:
-    """Prefill, decode and waiting of each request over the steps in which any of them was there.
+    """Draw prefill, decode and waiting of each request over the steps in which any of them was there.
 
-    A column that stands for several steps shows the busiest of them. `labels` name the requests.
+    A column for several steps shows the busiest of them. `labels` name the requests.
     """
     states = _states(submits, outputs)
     columns = [column for column in states if any(column.values())]

@@ -1,4 +1,4 @@
-"""Predicted beside real: a row per stage, then the errors of each group of stages."""
+"""Predicted and real figures: a row per stage, then the errors of each group of stages."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from sundog.sim.cost import doubt
-from sundog.sim.figures.validate.errors import (
+from sundog.sim.show.console import print_table, table_of
+from sundog.sim.validation.errors import (
     COMPARED,
     MEANS,
     SHOWN,
@@ -20,13 +21,12 @@ from sundog.sim.figures.validate.errors import (
     coverages,
     summary,
 )
-from sundog.sim.figures.validate.measured import THROUGHPUT, MeasuredServer
-from sundog.sim.figures.validate.predict import RARE
-from sundog.sim.show.console import print_table, table_of
+from sundog.sim.validation.measured import THROUGHPUT, MeasuredServer
+from sundog.sim.validation.predict import RARE
 
 
 class ShownRefusal(NamedTuple):
-    """A server of which nothing is predicted, and why."""
+    """Server without predictions, and the reason."""
 
     server: str
     reason: str
@@ -35,7 +35,7 @@ class ShownRefusal(NamedTuple):
 def print_validation(
     rows: Sequence[ValidationRow], refusals: Sequence[ShownRefusal], console: Console
 ) -> None:
-    """Milliseconds (and requests a second), real, predicted, error; near the knee the range instead."""
+    """Print milliseconds (and requests a second), real, predicted, error; near the knee the range instead."""
     table = table_of("server, load", "of the knee", *map(title, SHOWN))
     for row in rows:
         table.add_row(
@@ -59,19 +59,19 @@ def print_validation(
 
 
 def title(name: str) -> str:
-    """A figure's name as a head."""
+    """Return a figure's name as a heading."""
     if name == THROUGHPUT:
         return "requests/s"
     return name.replace("ttft", "TTFT").replace("tpot", "TPOT").replace("e2e", "E2E")
 
 
 def short(server: MeasuredServer) -> str:
-    """A server's name without the instant at which it was measured."""
+    """Return a server's name without the time of its measurement."""
     return server.name.split("-", 2)[-1] if server.name[:8].isdigit() else server.name
 
 
 def cell(row: ValidationRow, name: str) -> tuple[str, ...]:
-    """Write the measured figure, the predicted range, and the error."""
+    """Return the measured figure, the predicted range, and the error."""
     error, real = row.error(name), row.stage.figures.get(name)
     if error is None or real is None:
         return ("–",)
@@ -105,7 +105,7 @@ def _summary(rows: Sequence[ValidationRow]) -> Table:
 
 
 def error_cell(error: dict[str, float] | None) -> tuple[str, ...]:
-    """Mean, then median and bias."""
+    """Return the mean, then median and bias."""
     if error is None:
         return ("–",)
     return f"{error['mape']:.1%}", f"({error['median']:.1%}; {error['bias']:+.1%})"
@@ -151,7 +151,7 @@ RANGES = ("left out", "figures", "within", "within those of the others", "their 
 
 
 def families(rows: Sequence[ValidationRow]) -> Iterator[tuple[str, ...]]:
-    """Write the cells of `FAMILIES`."""
+    """Yield the cells of `FAMILIES`."""
     for name, found in by_family(rows).items():
         errors = (found.errors.get(figure) for figure in MEANS)
         over = (found.light, found.heavy, found.rise)
@@ -164,7 +164,7 @@ def families(rows: Sequence[ValidationRow]) -> Iterator[tuple[str, ...]]:
 
 
 def ranges(rows: Sequence[ValidationRow]) -> Iterator[tuple[str, ...]]:
-    """Write the cells of `RANGES`."""
+    """Yield the cells of `RANGES`."""
     for kind, name, found in coverages(rows):
         shown = name.split("-", 2)[-1] if name[:8].isdigit() else name.rpartition("/")[2]
         others = ("–", "–")
@@ -174,7 +174,7 @@ def ranges(rows: Sequence[ValidationRow]) -> Iterator[tuple[str, ...]]:
 
 
 def accuracy_page(rows: Sequence[ValidationRow], refusals: Sequence[ShownRefusal]) -> str:
-    """Write the accuracy page in Markdown."""
+    """Return the accuracy page in Markdown."""
     from jinja2 import Environment
 
     groups = (

@@ -1,47 +1,49 @@
-"""Words of the pages: moments and lengths, causes, lists of ids."""
+"""Words of the pages: times and durations, causes, lists of ids."""
 
 from collections.abc import Iterable
 
 from sundog.sim.explain.history import RunningSpan
-from sundog.sim.explain.phases import UNDER_WAY, UNKNOWN, Passing, RequestPhase
+from sundog.sim.explain.phases import FRONT_END, UNDER_WAY, UNKNOWN, Passing, RequestPhase
 from sundog.sim.figures.engine import SpeculationFigures
 from sundog.sim.record.journal_rows import Chosen, Header, Rank
 
 
 def moment(time_s: float) -> str:
-    """A moment in seconds with milliseconds."""
+    """Return a time in seconds with milliseconds."""
     return f"{time_s:,.3f}"
 
 
 def length(seconds: float) -> str:
-    """A length with its unit; a millisecond is the finest that is shown."""
+    """Return a duration with its unit, to a millisecond."""
     return f"{seconds:,.3f} s"
 
 
 MOST_PERCENT = 0.3
-"""The doubt beyond which it is told in factors: 130 % longer is no 130 % shorter."""
+"""Relative error from which it is shown as a factor instead of in percent: a step cannot be more than 100 %
+shorter.
+"""
 
 
 def steps_within(doubt: float) -> str:
-    """Write by how much steps may be shorter or longer."""
+    """Return by how much steps may be shorter or longer."""
     if doubt <= MOST_PERCENT:
         return f"step times within {doubt:.0%}"
     return f"steps may take {1 / (1 + doubt):.1f} to {1 + doubt:.1f} times as long"
 
 
 def count(number: int, word: str) -> str:
-    """Write a count with its noun: `1 step`, `1,200 steps`."""
+    """Return a count with its noun: `1 step`, `1,200 steps`."""
     return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 
 def shortened(text: str, most: int = 100) -> str:
-    """A text that somebody else wrote, in one line."""
+    """Return a foreign text, cut to one line."""
     line = " ".join(text.split())
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 def names(found: Iterable[str], most: int = 3) -> str:
-    """`r1, r2 and 7 others`."""
+    """Return the first names and the number of the others: `r1, r2 and 7 others`."""
     ids = list(found)
     if len(ids) <= most:
         return ", ".join(ids[:-1]) + (" and " if len(ids) > 1 else "") + "".join(ids[-1:])
@@ -50,24 +52,26 @@ def names(found: Iterable[str], most: int = 3) -> str:
 
 
 def rank(value: Rank) -> str:
-    """A policy's rank, in few digits."""
+    """Return a policy's rank, in few digits."""
     if isinstance(value, tuple):
         return f"({', '.join(map(rank, value))})"
     return value if isinstance(value, str) else f"{value:,.6g}"
 
 
 def passed_by(found: list[Passing]) -> str:
-    """Name the later requests that the policy let go first, and their ranks."""
+    """Return the later requests that the policy put first, and their ranks."""
     first = found[0]
     ranks = f"{first.request_id}, of rank {rank(first.rank)} where it had {rank(first.own_rank)}"
     others = f", and {count(len(found) - 1, 'other')}" if len(found) > 1 else ""
-    return f"by the policy {count(len(found), 'later request')} went first: {ranks}{others}"
+    return f"the policy let {count(len(found), 'later request')} pass: {ranks}{others}"
 
 
 def cause(phase: RequestPhase, header: Header) -> str:
     """Return why a request waited in one phase, as a clause about the request that was next."""
     if phase.reason == UNDER_WAY:
         return "for the step under way"
+    if phase.reason == FRONT_END:
+        return "for an API process"
     place = "next in the queue" if phase.own else f"behind {names(phase.heads)}"
     reason = lack(phase.reason or UNKNOWN, header)
     if phase.reason != "KV blocks":
@@ -86,7 +90,7 @@ def cause(phase: RequestPhase, header: Header) -> str:
 
 
 def lack(reason: str, header: Header) -> str:
-    """Say what was lacking, with the limit if it is known."""
+    """Return what was lacking, with the limit if it is known."""
     match reason:
         case "KV blocks":
             return "too few free KV blocks"
@@ -100,19 +104,19 @@ def lack(reason: str, header: Header) -> str:
         case "preemption":
             return "the step preempted, and such a step admits no request"
         case "KV load":
-            return "KV blocks on their way from the host's memory"
+            return "KV blocks being loaded from the host's memory"
         case "prefill interval":
-            return "prompts held back for the sake of decodes (prefill_schedule_interval)"
+            return "prompts held back while requests decode (prefill_schedule_interval)"
         case "quota":
             return "the policy paused it (a quota of 0)"
         case "unknown":
-            return "unknown (no engine had taken it when the record ended)"
+            return "unknown (the record ended before an engine accepted it)"
         case _:
             return reason
 
 
 def chosen(choice: Chosen, header: Header) -> str:
-    """Say which replica the router chose, and by what."""
+    """Return the replica that the router chose, and the reason."""
     text = f"{header.router or 'the router'} chose replica {choice.replica} of {choice.num_up} that were up"
     if choice.num_hit_blocks is not None:
         text += f": {count(choice.num_hit_blocks, 'block')} of the prompt cached there"
@@ -122,7 +126,7 @@ def chosen(choice: Chosen, header: Header) -> str:
 
 
 def drafts(figures: SpeculationFigures) -> str:
-    """Say how many drafts were accepted, and at which positions."""
+    """Return how many drafts were accepted, and at which positions."""
     rates = ", ".join(f"{rate:.3f}" for rate in figures.rates_by_position)
     return (
         f"{figures.num_accepted_tokens:,} of {figures.num_draft_tokens:,} accepted"
@@ -132,7 +136,7 @@ def drafts(figures: SpeculationFigures) -> str:
 
 
 def lost(span: RunningSpan, request_id: str) -> str:
-    """Say for which request another was preempted, and what that cost."""
+    """Return for which request another was preempted, and the cost."""
     preempted = span.preempted
     assert preempted is not None
     name = preempted.for_request

@@ -1,7 +1,7 @@
-"""Programs of agents as Dynamo records them: requests that wait for others, and for tools between them.
+"""Programs of agents in Dynamo's format: requests that wait for others, and for tools between them.
 
 Its agentic Mooncake rows name the requests that each waits for (`wait_for`). A row with neither that nor a
-`timestamp` follows the row above it of its session. Source: Dynamo's documentation, Agent Trace Replay.
+`timestamp` follows the previous row of its session. Source: Dynamo's documentation, Agent Trace Replay.
 """
 
 from collections.abc import Iterable
@@ -19,23 +19,24 @@ AGENTIC_KEYS = MOONCAKE_KEYS | {
     "prefix_reset",
     "tool_events",
 }
-"""The last three say what follows from the others."""
+"""Keys of a row; the last three follow from the others."""
 BLOCK_SIZES = tuple(2**power for power in range(3, 13))
-"""Tokens that one hash id may stand for."""
+"""Possible numbers of tokens per hash id."""
 
 
 def agentic_rows(path: str, lines: Iterable[bytes]) -> list[TraceRequest]:
-    """The requests of a trace of agents, `timestamp`, `delay` and `tool_wait_ms` in ms, in order of arrival.
+    """Return the requests of a trace of agents, `timestamp`, `delay` and `tool_wait_ms` in ms, in order of
+    arrival.
 
     A row that waits arrives `delay` and `tool_wait_ms` after the last of those that it waits for has ended.
-    Its own timestamp says when that was on the recorded server, and is not used. Without a timestamp in the
-    first row all that wait for no other arrive at once; then none of these may have one. Rows do not say
-    how many tokens a hash id stands for: it is 512, as in Mooncake's, or the one power of two that fits
-    all of them. Raises TraceError.
+    Its own timestamp is the time on the recorded server, and is not used. Without a timestamp in the first
+    row all that wait for no other arrive at once; then none of these may have one. Rows lack the number of
+    tokens per hash id: it is 512, as in Mooncake's, or the one power of two that fits all of them. Raises
+    TraceError.
     """
     found: dict[str, TraceRequest] = {}
     last_of: dict[str, str] = {}
-    """The latest row of each session."""
+    """Latest row of each session."""
     sizes, from_first, has_times = set(BLOCK_SIZES), FromFirst(), True
     for number, line in enumerate(lines, 1):
         row = JsonRow(path, number, line, AGENTIC_KEYS)
@@ -44,21 +45,24 @@ def agentic_rows(path: str, lines: Iterable[bytes]) -> list[TraceRequest]:
             raise row.error(f"{request_id!r} was used by an earlier row", "request_id")
         if session is None:
             raise row.error("missing", "session_id")
+        # A row without either key follows the last one of its session, as agents' turns do.
         waits = "wait_for" in row.values or "timestamp" in row.values or session not in last_of
         after = row.texts("wait_for") if waits else (last_of[session],)
         for name in after:
             if name not in found:
-                raise row.error(f"{name!r} is no id of an earlier row", "wait_for")
+                raise row.error(f"{name!r} is not the id of an earlier row", "wait_for")
         if after:
+            # A bound that keeps rows in order; the client sends it when those that it waits for have ended.
             arrival_s = max(found[name].arrival_s for name in after)
         else:
             has_times = "timestamp" in row.values if number == 1 else has_times
             arrival_s = _own_arrival(row, from_first if has_times else None)
         pauses_s = [row.span(key, scale=1000.0, may_be_zero=True) or 0.0 for key in ("delay", "tool_wait_ms")]
         if not after and any(pauses_s):
-            raise row.error("a row that waits for no other has no pause", "delay")
+            raise row.error("a row without a predecessor cannot have a pause", "delay")
         prompt, ids = row.tokens("input_length", "prompt"), row.whole_numbers("hash_ids")
         if ids is not None:
+            # The last block may be left out where it is not full, and so be one id fewer.
             sizes = {size for size in sizes if prompt // size <= len(ids) <= prompt // size + 1}
             if not sizes:
                 raise row.error(
@@ -75,9 +79,8 @@ def agentic_rows(path: str, lines: Iterable[bytes]) -> list[TraceRequest]:
             pause_s=sum(pauses_s),
         )
         last_of[session] = request_id
-    begin_s = min(
-        0.0, *(row.arrival_s for row in found.values())
-    )  # The first row's date may not be the least.
+    # Times count from the first row, which need not be the earliest.
+    begin_s = min(0.0, *(row.arrival_s for row in found.values()))
     rows = (
         [row._replace(arrival_s=row.arrival_s - begin_s) for row in found.values()]
         if begin_s
@@ -95,7 +98,7 @@ def agentic_rows(path: str, lines: Iterable[bytes]) -> list[TraceRequest]:
 
 
 def _own_arrival(row: JsonRow, from_first: FromFirst | None) -> float:
-    """Return when a row that waits for no other arrives, in seconds; 0 if rows have no times."""
+    """Return the arrival, in seconds, of a row that waits for no other; 0 if rows have no times."""
     if from_first is not None:
         return row.seconds("timestamp", 1000.0, -MAX_SPAN_S, from_first)
     if "timestamp" in row.values:

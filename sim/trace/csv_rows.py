@@ -1,13 +1,15 @@
 """CSV traces: Azure's, the bench files' (Vidur's columns), ServeGen's and BurstGPT's.
 
-Quoting is not understood, as none of these formats quotes.
+Quoting is not supported, as none of these formats quotes.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import date
+from itertools import chain, islice, repeat
 from typing import Final
 
+from sundog.actors.core.records import dataclass
 from sundog.sim.files.lines import shown
 from sundog.sim.trace.record import (
     MAX_SPAN_S,
@@ -17,13 +19,14 @@ from sundog.sim.trace.record import (
     TraceRequest,
     arrival_problem,
     default_id,
+    default_ids,
     tokens_problem,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """A CSV format: all columns in file order, and which hold arrival, prompt and output."""
+    """CSV format: all columns in file order, and those with arrival, prompt and output."""
 
     name: str
     columns: tuple[str, ...]
@@ -41,8 +44,9 @@ SERVEGEN = Dialect("servegen", ("arrived_at", "input_tokens", "output_tokens"))
 SERVEGEN_REASON = Dialect("servegen", (*SERVEGEN.columns, "reason_ratio"))
 BURST_TOKENS = ("Model", "Request tokens", "Response tokens", "Total tokens", "Log Type")
 BURSTGPT = Dialect("burstgpt", ("Timestamp", *BURST_TOKENS), (0, 2, 3))
-"""Wang et al., "BurstGPT" (KDD 2025), seconds since the start; rows of failed requests have 0
-response tokens and are refused."""
+"""Wang et al., "BurstGPT" (KDD 2025), seconds since the start; rows of failed requests have 0 response
+tokens and are refused.
+"""
 BURSTGPT_SESSIONS = Dialect("burstgpt", ("Timestamp", "Session ID", "Elapsed time", *BURST_TOKENS), (0, 4, 5))
 SPLITWISE_FIRST = ("request_id", "request_type", "application_id")
 SPLITWISE = Dialect(
@@ -56,16 +60,20 @@ DIALECTS = {d.header: d for d in KNOWN_DIALECTS}
 
 
 UNDERSCORE: Final = ord("_")
-"""In Python's numbers, and in no trace's. Bytes are searched for a number without an exception on the way."""
+"""Underscore, which Python allows in numbers and traces do not; looking for this byte is faster than an
+exception.
+"""
 SAFE_DIGITS = 8
-"""A number of so few digits is not above MAX_TOKENS."""
+"""Number of digits up to which a number cannot exceed MAX_TOKENS."""
+ROWS_AT_ONCE: Final = 512
+"""Rows read together, in a third of the time of reading one after another."""
 
 
 class Timestamps:
-    """Azure's instants, `2023-11-16 18:15:46.6805900` or `2024-05-10 00:00:00.009930+00:00`.
+    """Parser of Azure's times, `2023-11-16 18:15:46.6805900` or `2024-05-10 00:00:00.009930+00:00`.
 
-    Called with one, returns the seconds since the first, exact to the printed digits; the only
-    offset known is +00:00. Raises ValueError for anything else.
+    Returns the seconds since the first, exact to the printed digits; the only supported offset is +00:00.
+    Raises ValueError for anything else.
     """
 
     __slots__ = ("_first", "_minute", "_minute_text")
@@ -100,10 +108,10 @@ def _minute(text: bytes) -> int:
 
 
 class CsvRows:
-    """Reads the rows of one CSV file after its header line.
+    """Reader of the rows of one CSV file after its header line.
 
-    Zero output tokens are refused: vLLM refuses such a request, and Vidur's way of raising
-    them to one would change the trace unseen.
+    Zero output tokens are refused: vLLM refuses such a request, and raising them to one, as Vidur does, would
+    change the trace silently.
     """
 
     __slots__ = ("_arrival", "_dialect", "_from_first", "_index", "_names", "_path", "_previous_s")
@@ -114,14 +122,70 @@ class CsvRows:
         self._arrival: Callable[[bytes], float] = Timestamps() if dialect.timestamps else float
         self._previous_s, self._index = 0.0, 0
         self._from_first: FromFirst | None = FromFirst()
-        """What counts instants from the first, if that is a date; None once a first one was none."""
+        """Counter of times from the first, if that is a date; None if it is not."""
 
     def read(self, lines: Iterator[bytes]) -> Iterator[TraceRequest]:
-        """The requests; raises TraceError at the first bad row, or when there is none."""
-        for line in lines:
-            yield self._row(line)
+        """Yield the requests; raises TraceError at the first bad row, or if there is none."""
+        return chain.from_iterable(self._parts(lines))
+
+    def _parts(self, lines: Iterator[bytes]) -> Iterator[list[TraceRequest]]:
+        for line in islice(lines, 1):  # It says whether instants are dates.
+            yield [self._row(line)]
+        trouble: Exception | None = None
+        while trouble is None:
+            taken = deque[bytes]()
+            try:
+                taken.extend(islice(lines, ROWS_AT_ONCE))  # Unlike a list, it keeps those before an error.
+            except Exception as error:  # noqa: BLE001  # raised below, behind the rows before it
+                trouble = error
+            some = list(taken)
+            if not some:
+                break
+            rows = self._usual(some)
+            if rows is not None:
+                yield rows
+            else:
+                for line in some:
+                    yield [self._row(line)]
+        if trouble is not None:
+            raise trouble
         if not self._index:
             raise TraceError(self._path, 1, "there are no rows after the header")
+
+    def _usual(self, lines: list[bytes]) -> list[TraceRequest] | None:
+        """Return the requests of many rows by a fast path; None if a row may be malformed or has a date."""
+        width, (when, prompt_place, output_place) = len(self._names), self._dialect.places
+        if self._from_first is not None or self._dialect.timestamps:
+            return None
+        if set(map(bytes.count, lines, repeat(b","))) != {width - 1}:
+            return None
+        fields = b",".join(lines).split(b",")
+        instants, prompts, outputs = (
+            fields[when::width],
+            fields[prompt_place::width],
+            fields[output_place::width],
+        )
+        numbers = b"".join(prompts) + b"".join(outputs)
+        if not numbers.isdigit() or max(map(len, prompts + outputs)) > SAFE_DIGITS:
+            return None
+        letters = b"".join(instants).lower()
+        if b"_" in letters or b"n" in letters:  # as NaN and infinity have
+            return None
+        try:
+            arrivals = list(map(float, instants))
+            num_prompt, num_output = list(map(int, prompts)), list(map(int, outputs))
+        except ValueError:
+            return None
+        is_in_order = self._previous_s <= arrivals[0] and arrivals == sorted(arrivals)
+        if not is_in_order or arrivals[-1] > MAX_SPAN_S or min(num_prompt) < 1 or min(num_output) < 1:
+            return None
+        first, self._index = self._index, self._index + len(lines)
+        self._previous_s = arrivals[-1]
+        names = default_ids(first, self._index)
+        rest = [repeat(value) for value in TraceRequest._field_defaults.values()]
+        values = zip(names, arrivals, num_prompt, num_output, *rest, strict=False)
+        # A fifth of what a call of the class takes.
+        return list(map(tuple.__new__, repeat(TraceRequest), values))
 
     def _row(self, line: bytes) -> TraceRequest:
         names, row = self._names, line.split(b",")

@@ -1,4 +1,4 @@
-"""A trace in figures: how many, how often, how long, how much of it repeats."""
+"""Figures of a trace: number, rate, lengths, and repeated prefixes."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -20,9 +20,9 @@ class Description:
     """Seconds, tokens and shares; histograms as counts.
 
     `burstiness` is the coefficient of variation of the gaps between arrivals: 1 for Poisson's.
-    `ideal_hit_rate` is the share of prompt tokens that a prefix cache without limits would find,
-    None if nothing is known of the contents; only full blocks count. `over_time` counts arrivals
-    in equal parts of the span, the histograms lengths in bins of equal ratio up to the largest.
+    `ideal_hit_rate` is the share of prompt tokens that an unlimited prefix cache would find, None if contents
+    are unknown; only full blocks count. `over_time` counts arrivals in equal parts of the span, the
+    histograms lengths in bins of equal ratio up to the largest.
     """
 
     num_requests: int
@@ -40,7 +40,7 @@ class Description:
 
 
 def describe(trace: Iterable[TraceRequest]) -> Description:
-    """Read a trace once. O(requests + hash ids)."""
+    """Read a trace once and describe it. O(requests + hash ids)."""
     arrivals: list[float] = []
     prompts: list[int] = []
     outputs: list[int] = []
@@ -106,6 +106,6 @@ def _histogram(values: "NDArray[Any]") -> list[int]:
 
 
 def bars(counts: list[int]) -> str:
-    """Counts as a line of small bars, the highest full."""
+    """Return counts as a line of small bars, the highest full."""
     most = max(counts, default=0) or 1
     return "".join(BARS[-(-count * (len(BARS) - 1) // most)] for count in counts)

@@ -1,7 +1,7 @@
-"""Reports of other tools, each a JSON document: the requests that were asked, and what is not known of them.
+"""Reports of other tools, each a JSON document: their requests, and remarks on missing data.
 
 `vllm bench serve` and SGLang's bench (lists of one length), guidellm (a list of requests for each benchmark),
-and spans of OpenTelemetry as OTLP has them in JSON (its conventions for generative AI).
+and OpenTelemetry spans in OTLP's JSON (its conventions for generative AI).
 """
 
 import math
@@ -13,7 +13,7 @@ from sundog.sim.trace.record import TraceError, TraceRequest, arrival_problem, d
 
 
 class ReportedRequest(NamedTuple):
-    """A request of a report: when, in seconds of any clock, of what lengths, and of which conversation."""
+    """Request of a report: its time, in seconds of any clock, its lengths, and its conversation."""
 
     arrival_s: float
     num_prompt_tokens: int
@@ -22,14 +22,16 @@ class ReportedRequest(NamedTuple):
 
 
 Reading = tuple[list[TraceRequest], tuple[str, ...]]
-"""The requests, and remarks on what was left out or is not known, each in a line."""
+"""Requests, and remarks on left-out or missing data, one line each."""
 
 
 def requests_of(path: str, asked: Iterable[ReportedRequest], has_times: bool = True) -> list[TraceRequest]:
-    """Return requests in order of arrival, counted from the first; those of one instant keep their order."""
+    """Return requests in order of arrival, with times relative to the first; simultaneous ones keep their
+    order.
+    """
     rows = list(asked)
     if not rows:
-        raise TraceError(path, 1, "there is no request that was answered")
+        raise TraceError(path, 1, "no request was answered")
     for number, row in enumerate(rows, 1):
         if not math.isfinite(row.arrival_s):
             raise TraceError(path, number, f"row {number}: an instant is not finite", "arrival")
@@ -46,7 +48,7 @@ def requests_of(path: str, asked: Iterable[ReportedRequest], has_times: bool = T
 
 
 def check_request(path: str, row: int, request: TraceRequest, previous_s: float) -> None:
-    """Raise TraceError for a row whose arrival or lengths make no sense."""
+    """Raise TraceError for a row with an invalid arrival or length."""
     problems = (
         (arrival_problem(request.arrival_s, previous_s), "arrival"),
         (tokens_problem(request.num_prompt_tokens, "prompt"), "prompt tokens"),
@@ -58,17 +60,18 @@ def check_request(path: str, row: int, request: TraceRequest, previous_s: float)
 
 
 def left_out(path: str, num_failed: int, num_all: int) -> tuple[str, ...]:
-    """Return the remark on requests that failed, if there are any."""
+    """Return the remark on failed requests, if there are any."""
     if not num_failed:
         return ()
     return (f"{path}: {num_failed:,} of {num_all:,} requests failed, and are left out",)
 
 
 def bench_result(path: str, values: dict[str, Any]) -> Reading:
-    """The requests of a detailed result of `vllm bench serve`, or of SGLang's bench, by its lists of lengths.
+    """Read the requests of a detailed result of `vllm bench serve`, or of SGLang's bench, from its lists of
+    lengths.
 
-    `start_times` are on any clock; without them everything arrives at once. Failed requests have an error,
-    or no output token.
+    `start_times` are on any clock; without them everything arrives at once. Failed requests have an error, or
+    no output token.
     """
     prompts, outputs = values.get("input_lens"), values.get("output_lens")
     for name, column in (("input_lens", prompts), ("output_lens", outputs)):
@@ -108,7 +111,7 @@ def _is_rate(value: object) -> bool:
 
 
 def guidellm_report(path: str, values: dict[str, Any]) -> Reading:
-    """The requests of a guidellm report of one benchmark; several are of one server at several loads.
+    """Read the requests of a guidellm report of one benchmark; several would be one server at several loads.
 
     A request has `request_start_time` (`start_time` in older reports), `prompt_tokens` and `output_tokens`.
     """
@@ -119,7 +122,8 @@ def guidellm_report(path: str, values: dict[str, Any]) -> Reading:
         raise TraceError(
             path,
             1,
-            f"the report has {len(benchmarks)} benchmarks, one after another: keep one of them in a report of"
+            f"the report has {len(benchmarks)} benchmarks run one after another: keep one of them in a "
+            "report of"
             " its own",
             "benchmarks",
         )
@@ -147,10 +151,10 @@ ERROR_STATUS = (2, "STATUS_CODE_ERROR")
 
 
 def otlp_spans(path: str, values: dict[str, Any]) -> Reading:
-    """The spans that count tokens of a model, of an export of traces as OTLP has it in JSON.
+    """Read the spans with token counts of an OTLP export in JSON.
 
-    A span has `gen_ai.usage.input_tokens` and `gen_ai.usage.output_tokens`, by their older names too; it
-    arrives at its `startTimeUnixNano`. A span above another one that counts the same tokens is left out.
+    A span has `gen_ai.usage.input_tokens` and `gen_ai.usage.output_tokens`, also by their older names; it
+    arrives at its `startTimeUnixNano`. A parent span that counts the same tokens is left out.
     """
     spans = list(_spans(path, values))
     parents = {span.get("parentSpanId") for span, counts in spans if counts is not None}
@@ -231,7 +235,7 @@ def _whole(path: str, row: int, value: object, name: str) -> int:
 
 
 def instant_s(text: str) -> float:
-    """Return the seconds since 1970 of a date as ISO 8601 has it, in UTC if it names no zone; ValueError."""
+    """Return the seconds since 1970 of an ISO 8601 date, in UTC if it names no zone; ValueError."""
     found = datetime.fromisoformat(text)
     return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
@@ -241,4 +245,4 @@ DOCUMENTS: dict[str, tuple[str, Callable[[str, dict[str, Any]], Reading]]] = {
     "benchmarks": ("guidellm", guidellm_report),
     "resourceSpans": ("otlp", otlp_spans),
 }
-"""Documents by a key of theirs: the name of the format, and its reader."""
+"""Formats of documents by an identifying key: the name, and the reader."""

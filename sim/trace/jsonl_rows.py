@@ -26,7 +26,7 @@ from sundog.sim.trace.record import (
 
 
 class JsonRow:
-    """A JSON object with the place it came from; every getter refuses by name."""
+    """JSON object with its place in the file; every getter names the field in its error."""
 
     __slots__ = ("number", "path", "values")
 
@@ -59,7 +59,7 @@ class JsonRow:
         return arrival_s
 
     def span(self, key: str, *, scale: float = 1.0, may_be_zero: bool = False) -> float | None:
-        """Return a length of time in seconds, of which the file counts `scale` in each, if it is given."""
+        """Return a duration in seconds from one in units of 1 / `scale` seconds, if it is given."""
         value = self.values.get(key)
         if value is None:
             return None
@@ -96,7 +96,7 @@ class JsonRow:
         return value
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """Return the texts of a list, or the one that stands for a list of one."""
+        """Return the texts of a list, or a single text as a list of one."""
         value = self.values.get(key)
         if not isinstance(value, list):
             text = self.text(key)
@@ -150,7 +150,7 @@ OWN_KEYS = {
     "pause_s",
 }
 BAILIAN_BLOCK_TOKENS = 16
-"""Tokens per hash id, and seconds for timestamps (Alibaba's Qwen-Bailian usage traces, README)."""
+"""Tokens per hash id; times are in seconds (Alibaba's Qwen-Bailian usage traces, README)."""
 BAILIAN_KEYS = {
     "chat_id",
     "parent_chat_id",
@@ -166,7 +166,7 @@ HEADER_KEYS = {"format", "version", "units", "seed", "provenance", "hash_block_t
 
 
 def check_header(path: str, header: dict[str, Any]) -> int:
-    """Refuse a header of our format that cannot be trusted; returns tokens per hash id, or 0."""
+    """Check a header of our format; return tokens per hash id, or 0."""
 
     def error(key: str, reason: str) -> TraceError:
         return TraceError(path, 1, reason, key)
@@ -190,10 +190,10 @@ def check_header(path: str, header: dict[str, Any]) -> int:
 
 
 def own_rows(path: str, block_tokens: int, lines: Iterable[bytes]) -> Iterator[TraceRequest]:
-    """The requests of our own format after its header line."""
+    """Yield the requests of our own format after its header line."""
     previous_s, index, number, from_first = 0.0, 0, 1, FromFirst()
     ids: dict[str, str | None] = {}
-    """Each row's id, and its session."""
+    """Id of each row, with its session."""
     for number, line in enumerate(lines, 2):
         row = JsonRow(path, number, line, OWN_KEYS)
         previous_s = row.seconds("arrival_s", 1.0, previous_s, from_first)
@@ -216,7 +216,7 @@ def own_rows(path: str, block_tokens: int, lines: Iterable[bytes]) -> Iterator[T
             raise row.error("a row after others needs a `session`", "session")
         for name in after:
             if ids.get(name) is None:
-                raise row.error(f"{name!r} is no id of an earlier row with a session", "after")
+                raise row.error(f"{name!r} is not the id of an earlier row with a session", "after")
         if not after and pause_s is not None:
             raise row.error("a pause needs `after`, the id of an earlier row", "pause_s")
         yield TraceRequest(
@@ -245,7 +245,7 @@ def own_rows(path: str, block_tokens: int, lines: Iterable[bytes]) -> Iterator[T
 
 
 def mooncake_rows(path: str, lines: Iterable[bytes]) -> Iterator[TraceRequest]:
-    """The requests of a Mooncake trace, `timestamp` in ms, whose first line is already a row.
+    """Yield the requests of a Mooncake trace, `timestamp` in ms, whose first line is already a row.
 
     Without timestamps all arrive at once; then no row may have one.
     """
@@ -271,7 +271,7 @@ def mooncake_rows(path: str, lines: Iterable[bytes]) -> Iterator[TraceRequest]:
 
 
 def bailian_rows(path: str, lines: Iterable[bytes]) -> Iterator[TraceRequest]:
-    """The requests of a Qwen-Bailian trace; the conversation they belong to is their session."""
+    """Yield the requests of a Qwen-Bailian trace; their conversation is their session."""
     previous_s, from_first = 0.0, FromFirst()
     roots: dict[int, int] = {}
     for index, line in enumerate(lines):
@@ -301,9 +301,9 @@ def write_trace(
     seed: int | None = None,
     hash_block_tokens: int = 0,
 ) -> int:
-    """Write the requests, gzipped if the name ends in .gz; returns their number.
+    """Write the requests, gzipped if the name ends in .gz; return their number.
 
-    `provenance` says where they come from. Default ids and other defaults are left out.
+    `provenance` is their origin. Default ids and other defaults are left out.
     """
     header: dict[str, object] = {"format": OWN_FORMAT, "version": OWN_VERSION, "units": UNITS}
     header |= {"seed": seed, "provenance": provenance}
@@ -313,8 +313,8 @@ def write_trace(
     for index, request in enumerate(requests):
         if request.hash_ids is not None and request.hash_block_tokens != hash_block_tokens:
             raise ConfigError(
-                f"{request.request_id} names contents by {request.hash_block_tokens} tokens,"
-                f" the file by {hash_block_tokens}"
+                f"{request.request_id} hashes blocks of {request.hash_block_tokens} tokens,"
+                f" the file blocks of {hash_block_tokens}"
             )
         lines.append(json.dumps(_row(index, request), separators=(",", ":")))
     data = ("\n".join(lines) + "\n").encode()

@@ -1,4 +1,4 @@
-"""Programs of agents: requests that come after one another, from the first arrival to the last token."""
+"""Programs of agents: requests that follow one another, from the first arrival to the last token."""
 
 from collections.abc import Iterable
 
@@ -6,22 +6,22 @@ from sundog.sim.trace.record import TraceRequest
 
 
 class Programs:
-    """The programs of a run. A request is tied to all that it comes after, and they to each other by it."""
+    """Programs of a run. A request joins all that it follows into one program."""
 
     def __init__(self) -> None:
         self.arrival_s: dict[str, float] = {}
         self.end_s: dict[str, float] = {}
-        """The instants of the requests of sessions that arrived, and that had all their tokens."""
+        """Times of arrived requests of sessions, and of those with all their tokens."""
         self._first: dict[str, str] = {}
-        """The request that each was asked first as, where clients ask again."""
+        """First attempt of each retried request."""
         self._tied_to: dict[str, str] = {}
-        """A later request of the same program; itself for the last of all so far."""
+        """Later request of the same program; itself for the last so far."""
 
     @classmethod
     def of(
         cls, trace: Iterable[TraceRequest], arrival_s: dict[str, float], end_s: dict[str, float]
     ) -> "Programs":
-        """Return the programs of a run that is over, by the instants of arrivals and ends."""
+        """Return the programs of a finished run, from the times of arrivals and ends."""
         programs = cls()
         for row in (row for row in trace if row.session is not None):
             programs.ties(row.request_id, row.after)
@@ -36,31 +36,31 @@ class Programs:
         return programs
 
     def asked_again(self, request_id: str, first: str) -> None:
-        """Note that a request, which failed, will be asked again by another name."""
+        """Record that a failed request will be sent again under another name."""
         self._first[request_id] = first
 
     def arrives(self, request_id: str, at_s: float) -> None:
-        """Note that a request of a session arrives; if it is asked again, it has arrived already."""
+        """Record the arrival of a session's request; a retry has arrived already."""
         if request_id not in self._first:
             self.arrival_s[request_id] = at_s
 
     def ties(self, request_id: str, after: Iterable[str]) -> None:
-        """Note that a request of a session will come, `after` these."""
+        """Record that a request of a session will be sent `after` these."""
         self._tied_to[request_id] = request_id
         for name in after:
             if name in self._tied_to:
                 self._tied_to[self._last(name)] = request_id
 
     def ends(self, request_id: str, at_s: float) -> None:
-        """Note that a request has all its tokens."""
+        """Record that a request has all its tokens."""
         request_id = self._first.get(request_id, request_id)
         if request_id in self.arrival_s:
             self.end_s[request_id] = at_s
 
     def spans_s(self) -> list[tuple[float, float]]:
-        """Return when each program began and how long it took; none where no request came after another.
+        """Return when each program began and how long it took; empty if no request followed another.
 
-        One of whose requests some did not get all their tokens is left out. O(requests of sessions)
+        A program with an incomplete request is left out. O(requests of sessions)
         """
         programs = self.parts()
         if len(programs) == len(self._tied_to):
@@ -71,14 +71,14 @@ class Programs:
         return [(begin_s, end_s - begin_s) for begin_s, end_s in zip(begins, ends, strict=True)]
 
     def parts(self) -> list[list[str]]:
-        """Return the requests of each program, in the order in which they were tied."""
+        """Return the requests of each program, in the order in which they were joined."""
         found: dict[str, list[str]] = {}
         for name in self._tied_to:
             found.setdefault(self._last(name), []).append(name)
         return list(found.values())
 
     def _last(self, name: str) -> str:
-        """Return the request that represents a program, and halve the path to it."""
+        """Return the request that represents a program, and shorten the path to it (union-find)."""
         tied_to = self._tied_to
         while (later := tied_to[name]) != name:
             tied_to[name] = name = tied_to[later]

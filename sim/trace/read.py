@@ -1,14 +1,15 @@
-"""`read_trace`: any known format, told apart by its first line and never by its name.
+"""`read_trace`: any known format, recognised by its first line and never by its name.
 
-A folder is taken for a recorded run.
+A folder is read as a recorded run.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sundog.actors.core.records import dataclass
 from sundog.sim.files.lines import decode, parse_object, read_lines, shown
 from sundog.sim.trace.agentic_rows import agentic_rows
 from sundog.sim.trace.csv_rows import DIALECTS, CsvRows
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def load_tokenizer(path: str) -> "Tokenizer":
-    """A `tokenizer.json`, or the folder of a model with one."""
+    """Load a `tokenizer.json`, or the one in a model's folder."""
     from tokenizers import Tokenizer
 
     file = Path(path) / "tokenizer.json" if Path(path).is_dir() else Path(path)
@@ -52,14 +53,14 @@ def load_tokenizer(path: str) -> "Tokenizer":
 
 
 class TraceTexts:
-    """Turns pairs of prompt and answer into requests."""
+    """Converter of texts, a prompt and its answer, to requests."""
 
     def __init__(self, path: str, tokenizer: "Tokenizer") -> None:
         self._path, self._tokenizer = path, tokenizer
         self._names = PrefixNames()
 
     def request(self, number: int, index: int, prompt: str, output: str | int) -> TraceRequest:
-        """Make one row; raises TraceError where either side has no token."""
+        """Make one row; raises TraceError if either side has no token."""
         tokens = self._tokenizer.encode(prompt).ids
         if isinstance(output, str):
             num_output = len(self._tokenizer.encode(output, add_special_tokens=False).ids)
@@ -79,7 +80,7 @@ class TraceTexts:
 
 
 def prompt_rows(path: str, lines: Iterable[bytes], texts: TraceTexts) -> Iterator[TraceRequest]:
-    """JSON lines with `prompt` and either `output_tokens` or the answer as `completion`."""
+    """Read JSON lines with `prompt` and either `output_tokens` or the answer as `completion`."""
     for index, line in enumerate(lines):
         values = parse_object(path, index + 1, line, TraceError)
         prompt = _text(path, index + 1, values, "prompt")
@@ -92,10 +93,10 @@ def prompt_rows(path: str, lines: Iterable[bytes], texts: TraceTexts) -> Iterato
 
 
 def sharegpt_rows(path: str, lines: Iterable[bytes], texts: TraceTexts) -> Iterator[TraceRequest]:
-    """The first question and answer of each conversation, as `vllm bench` takes them.
+    """Read the first question and answer of each conversation, as `vllm bench` does.
 
-    One JSON list, or a conversation a line. Conversations of one turn have no answer to repeat, and
-    are left out as there.
+    One JSON list, or a conversation a line. Conversations of one turn have no answer, and are left out as
+    there.
     """
     index = 0
     for number, values in _conversations(path, lines):
@@ -158,16 +159,16 @@ KEYS = {
     "timestamp": "mooncake",
     "input_length": "mooncake",
 }
-"""Formats by a key of their first object; the first that is there decides."""
+"""Formats by a key of their first object; the first key found decides."""
 ROWS = {"llmservingsim": llmservingsim_rows, "aiperf": aiperf_records}
-"""Readers of formats of an object a line that have something to say of the whole file."""
+"""Readers of line formats that read the whole file at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A trace on disk; every iteration reads it again, in order of arrival.
+    """Trace on disk; every iteration reads it again, in order of arrival.
 
-    Memory is bounded for formats of a row a line, unless only a part is read.
+    Memory is bounded for line formats, unless only a part is read.
 
     `format` is the name of one of the formats of `traces/README.md`; `header` is our own format's first line,
     empty for the others; `tokenizer` is a file or folder, for formats of texts; `columns` names those of a
@@ -189,7 +190,7 @@ class Trace:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What people should know of requests that were left out, or of what the file does not say."""
+        """Remarks on left-out requests, or missing data, for people."""
         if self.format in ("mooncake", "agentic"):
             first = parse_object(self.path, 1, next(read_lines(self.path, TraceError)), TraceError)
             if "timestamp" not in first and not first.get("wait_for"):
@@ -273,9 +274,9 @@ def _of_run(path: str, config: Mapping[str, Any]) -> Iterable[TraceRequest]:
 def read_trace(
     path: str, tokenizer: str | None = None, *, columns: str | None = None, part: TracePart = ALL
 ) -> Trace:
-    """The trace at `path`, its format recognised; raises TraceError for an unknown format.
+    """Return the trace at `path`, its format recognised; raises TraceError for an unknown format.
 
-    `columns` names those of a table (`sundog.sim.trace.table_rows`), `part` says which part of it is read.
+    `columns` names those of a table (`sundog.sim.trace.table_rows`), `part` selects a part of it.
     """
     if columns is not None:
         if Path(path).is_dir():

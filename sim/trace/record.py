@@ -1,4 +1,4 @@
-"""Requests of a trace, and the error that a malformed one raises."""
+"""Requests of a trace, and the error for malformed ones."""
 
 import math
 from collections.abc import Iterator
@@ -9,15 +9,15 @@ from typing import NamedTuple
 from sundog.actors.core.config import ConfigError
 
 MAX_TOKENS = 100_000_000
-"""The tokens of one request above which its row is taken to be damaged."""
+"""Tokens of one request above which its row is considered damaged."""
 MAX_ARRIVAL_S = 2.0**22
-"""The latest first arrival, 48 days, that is taken as it stands; a later one is a date."""
+"""Latest first arrival, 48 days, that is used unchanged; a later one is a date."""
 MAX_SPAN_S = 2.0**24
-"""The latest arrival, 194 days."""
+"""Latest arrival, 194 days."""
 EXACT_S = 2.0**23
-"""The seconds up to which a run's clock adds step times exactly, 97 days (`sundog.sim.backend`)."""
+"""Seconds up to which a run's clock adds step times exactly, 97 days (`sundog.sim.backend`)."""
 LATEST_DATE_S = 2.0**33
-"""The latest date, in the year 2242: a later one is in another unit."""
+"""Latest date, in the year 2242: a later one is in another unit."""
 
 
 class TraceError(ConfigError):
@@ -39,15 +39,14 @@ class TraceError(ConfigError):
 
 
 class TraceRequest(NamedTuple):
-    """A request that arrives at `arrival_s` after the start of the trace.
+    """Request that arrives `arrival_s` after the start of the trace.
 
-    `hash_ids` names the prompt's contents, one id per `hash_block_tokens` tokens; equal ids at the
-    same place mean equal prompts up to there (each id stands for everything before it too).
-    None when nothing is known about the contents. `slo_ttft_s`, `slo_tpot_s` and `slo_e2e_s` are the
-    wanted time to the first token, between tokens, and to the end.
-    `predicted_tokens` is a guess of its answer, made when it was recorded.
-    A request `after` others, earlier ones that have sessions, arrives `pause_s` after the last of them has
-    ended, and `arrival_s` is the earliest instant at which it could.
+    `hash_ids` identify the prompt's contents, one id per `hash_block_tokens` tokens; equal ids at the same
+    place mean equal prompts up to there (each id covers everything before it too). None if contents are
+    unknown. `slo_ttft_s`, `slo_tpot_s` and `slo_e2e_s` are limits on the time to the first token, between
+    tokens, and to the end. `predicted_tokens` is a prediction of its answer's length, made when it was
+    recorded. A request `after` others, earlier ones with sessions, arrives `pause_s` after the last of them
+    has ended, and `arrival_s` is the earliest possible time.
     """
 
     request_id: str
@@ -68,15 +67,15 @@ class TraceRequest(NamedTuple):
 
     @property
     def limits_s(self) -> tuple[float | None, float | None, float | None]:
-        """The limits that it has for TTFT, TPOT and E2E."""
+        """Limits for TTFT, TPOT and E2E, in seconds."""
         return self.slo_ttft_s, self.slo_tpot_s, self.slo_e2e_s
 
     def block_hashes(self, block_size: int) -> tuple[int, ...] | None:
-        """Identities of the prompt's full blocks of `block_size` tokens; None when unknown.
+        """Return identities of the prompt's full blocks of `block_size` tokens; None if unknown.
 
-        Costs O(blocks) and is meant to be called when the request arrives. An id over many
-        blocks is split into as many numbers; of ids over parts of a block the last one counts. Where neither
-        size divides the other, a block counts as equal if the id in which it ends is.
+        Costs O(blocks), so call it when the request arrives. If an id covers several blocks, each gets a
+        number of its own; if several ids cover a block, the last is its identity. If neither size divides the
+        other, a block's identity is the id that covers its last token.
         """
         if self.hash_ids is None:
             return None
@@ -103,9 +102,10 @@ class TraceRequest(NamedTuple):
 
 
 class FromFirst:
-    """Counts the instants of a file from its first one, exactly to the printed digits, if that one is a date.
+    """Converter of a file's times to seconds after the first, exact to the printed digits, if the first is a
+    date.
 
-    A trace whose first instant is within 48 days keeps its instants.
+    A trace whose first time is within 48 days keeps its times.
     """
 
     __slots__ = ("_first", "_is_begun")
@@ -116,11 +116,11 @@ class FromFirst:
 
     @property
     def is_date(self) -> bool:
-        """Whether the first instant was a date."""
+        """Whether the first time was a date."""
         return self._first is not None
 
     def __call__(self, arrival_s: float, printed: float | str, scale: float = 1.0) -> float:
-        """Return the seconds of an instant of which the file counts `scale` in each."""
+        """Return the seconds of a time in units of 1 / `scale` seconds."""
         if not self._is_begun:
             self._is_begun = True
             if MAX_ARRIVAL_S < arrival_s < LATEST_DATE_S:
@@ -131,12 +131,17 @@ class FromFirst:
 
 
 def default_id(index: int) -> str:
-    """The id of the `index`-th row of a trace that gives none; sorts in arrival order."""
+    """Return the id of the `index`-th row of a trace without ids; sorts in arrival order."""
     return "r%07d" % index  # noqa: UP031  # compiled, an f-string with a format takes twice as long
 
 
+def default_ids(first: int, stop: int) -> list[str]:
+    """Return the ids of rows from `first` to before `stop`, in half of the time of one after another."""
+    return ("r%07d " * (stop - first) % tuple(range(first, stop))).split()
+
+
 def arrival_problem(arrival_s: float, previous_s: float) -> str | None:
-    """Say what is wrong with an arrival in seconds, if anything."""
+    """Return why an arrival, in seconds, is not valid; None if it is."""
     if math.isnan(arrival_s):
         return "the arrival is NaN"
     if arrival_s > MAX_SPAN_S:
@@ -150,7 +155,7 @@ def arrival_problem(arrival_s: float, previous_s: float) -> str | None:
 
 
 def tokens_problem(num_tokens: int, what: str) -> str | None:
-    """Say what is wrong with a number of tokens, if anything."""
+    """Return why a number of tokens is not valid; None if it is."""
     if num_tokens < 0:
         return f"{num_tokens} {what} tokens: a count is not negative"
     if num_tokens == 0:

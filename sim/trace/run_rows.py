@@ -1,4 +1,4 @@
-"""The requests of a run's folder: those of the trace that it was made from, not only what its tables hold.
+"""Requests of a run's folder: those of its trace, which has more than the run's tables.
 
 A replay keeps the place of its trace and a digest of it; the folder of a bench keeps the requests themselves.
 """
@@ -14,16 +14,16 @@ from sundog.sim.trace.documents import Reading, check_request
 from sundog.sim.trace.record import TraceError, TraceRequest
 
 SOURCE = "trace_sha256"
-"""The key of the trace's digest in a run's `config.toml`."""
+"""Key of the trace's digest in a run's `config.toml`."""
 UNTIL = b'"partial_until_s"'
-"""The mark of a run that broke off in its summary."""
+"""Key in the summary of a run that broke off."""
 FIELDS = ("request_id", "arrival_s", "num_prompt_tokens", "num_output_tokens")
 FURTHER = ("tenant", "slo_ttft_s", "slo_tpot_s", "slo_e2e_s")
 RETIMED = ("request_rate",)
-"""Options of a replay by which requests arrive at other instants than those of the trace."""
+"""Options of a replay that change the arrivals in the trace."""
 ANSWERED = ("stop", "length")
 Open = Callable[[str, Mapping[str, Any]], Iterable[TraceRequest]]
-"""Reads the trace at a path as the options of a run say."""
+"""Function that reads the trace at a path by the run's options."""
 
 
 def digest(path: Path) -> str | None:
@@ -40,9 +40,9 @@ def digest(path: Path) -> str | None:
 
 
 def run_rows(folder: str, open_trace: Open) -> Reading:
-    """The requests of a run, in order of arrival; raises TraceError if its trace has changed since.
+    """Return the requests of a run, in order of arrival; raises TraceError if its trace has changed since.
 
-    Without its trace they are those of its tables, and a remark says what these do not hold.
+    Without its trace they are those of its tables, with a remark on what these lack.
     """
     table = _table(folder)
     source = _source(Path(folder), open_trace)
@@ -50,7 +50,7 @@ def run_rows(folder: str, open_trace: Open) -> Reading:
         rows = sorted(map(_as_recorded, table), key=lambda row: row.arrival_s)
         _check(folder, rows)
         remark = (
-            f"{folder}: the trace that it was made from is not there: what its prompts contain, sessions,"
+            f"{folder}: its trace is missing: the contents of prompts, sessions,"
             " priorities and predictions are left out, if it had any"
         )
         return rows, (remark,)
@@ -121,7 +121,7 @@ def _source(folder: Path, open_trace: Open) -> Iterable[TraceRequest] | None:
         return None
     if now != kept:
         raise TraceError(
-            str(folder), 1, f"it was made from {place}, which has changed since: give the trace that is meant"
+            str(folder), 1, f"it was made from {place}, which has changed since: give the original trace"
         )
     return open_trace(str(place), config)
 

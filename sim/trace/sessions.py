@@ -1,4 +1,4 @@
-"""Rows of a trace that belong together: those of a session, and those that come after one another."""
+"""Groups of rows that belong together: sessions, and rows that follow one another."""
 
 from collections.abc import Sequence
 
@@ -6,13 +6,13 @@ from sundog.sim.trace.record import TraceRequest
 
 
 def whole_sessions(rows: Sequence[TraceRequest]) -> list[list[TraceRequest]]:
-    """Return the rows in groups, each in the order of the trace, that no cut may part.
+    """Return the rows in groups that must stay together, each in the order of the trace.
 
-    Rows of one session are together, and rows with those that they come after. A row without either is a
-    group of its own. Groups are in the order of their first rows. O(rows)
+    Rows of one session are together, and rows with those that they follow. A row without either is a group of
+    its own. Groups are in the order of their first rows. O(rows)
     """
     first_of: dict[str, int] = {}
-    """The first row of each session, and of each id that a later row may come after."""
+    """First row of each session, and of each id that a later row may follow."""
     joined = list(range(len(rows)))
 
     def first(index: int) -> int:

@@ -1,16 +1,16 @@
-"""Any table whose columns are named: CSV, JSON lines and Parquet.
+"""Tables with named columns: CSV, JSON lines and Parquet.
 
-`arrival=COLUMN` may say its unit behind a colon (`arrival=sent_at:ms`); dates are read as ISO 8601 has them.
+`arrival=COLUMN` may have its unit after a colon (`arrival=sent_at:ms`); dates are ISO 8601.
 """
 
 import csv
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
+from sundog.actors.core.records import dataclass
 from sundog.sim.files.lines import parse_object, read_lines
 from sundog.sim.trace.documents import Reading, instant_s
 from sundog.sim.trace.record import TraceError, TraceRequest, default_id
@@ -31,22 +31,22 @@ KINDS = (
     "slo_e2e_s",
 )
 MAGIC = b"PAR1"
-"""The first bytes of a Parquet file."""
+"""First bytes of a Parquet file."""
 DELIMITERS = ",;\t|"
-"""What may stand between the columns of a CSV file."""
+"""Possible delimiters of a CSV file."""
 FORM = "arrival=COLUMN,prompt=COLUMN,output=COLUMN"
 
 
 @dataclass(frozen=True, slots=True)
 class TableColumns:
-    """The column that holds each kind of value, and how many units of the arrival's are a second."""
+    """Column of each kind of value, and the number of the arrival's units per second."""
 
     names: Mapping[str, str]
     per_s: int = 1
 
 
 def parse_columns(text: str) -> TableColumns:
-    """Read `arrival=sent_at:ms,prompt=in,output=out`; raises ValueError for what is none."""
+    """Parse `arrival=sent_at:ms,prompt=in,output=out`; raises ValueError for other text."""
     names: dict[str, str] = {}
     for part in text.split(","):
         kind, equals, name = part.strip().partition("=")
@@ -64,7 +64,7 @@ def parse_columns(text: str) -> TableColumns:
 
 
 def is_parquet(path: str) -> bool:
-    """Whether a file is Parquet, by its first bytes."""
+    """Return whether a file is Parquet, by its first bytes."""
     try:
         with Path(path).open("rb") as file:
             return file.read(len(MAGIC)) == MAGIC
@@ -73,7 +73,7 @@ def is_parquet(path: str) -> bool:
 
 
 def table_rows(path: str, columns: TableColumns) -> Reading:
-    """The requests of a table in order of arrival, counted from the first of them."""
+    """Return the requests of a table in order of arrival, counted from the first of them."""
     rows = list(_rows(path, columns))
     instants = [row[1] for row in rows]
     first = min(instants, default=Decimal(0))
@@ -164,7 +164,7 @@ def _check(path: str, wanted: Mapping[str, str], known: list[str]) -> None:
 
 
 def _instant(path: str, number: int, value: object, columns: TableColumns) -> Decimal:
-    """Return an instant in the column's unit, exactly as written; dates become seconds since 1970."""
+    """Return a time in the column's unit, exactly as written; dates become seconds since 1970."""
     try:
         if isinstance(value, datetime):
             aware = value if value.tzinfo else value.replace(tzinfo=UTC)
@@ -231,5 +231,5 @@ def _request(
 
 
 SIMULATED_BY_LLMSERVINGSIM = b"instance id,request id,model,input,output,arrival,end_time,"
-"""How the results of LLMServingSim begin, which are CSV with a list in quotes; instants in ns."""
+"""Beginning of LLMServingSim's results, which are CSV with a list in quotes; times in ns."""
 LLMSERVINGSIM = TableColumns({"arrival": "arrival", "prompt": "input", "output": "output"}, UNITS["ns"])

@@ -1,7 +1,7 @@
 """Rows of other tools, a JSON object each: LLMServingSim's workloads, AIPerf's records, Weka's sessions.
 
 Sources: the README of LLMServingSim's `workloads/`; AIPerf's documentation of `profile_export.jsonl` and of
-Weka traces, whose corpus is SemiAnalysis's for AgentX. Fields that say nothing about load are passed over.
+Weka traces, whose corpus is SemiAnalysis's for AgentX. Fields unrelated to load are ignored.
 """
 
 from collections import Counter
@@ -14,11 +14,11 @@ from sundog.sim.trace.documents import Reading, ReportedRequest, check_request, 
 from sundog.sim.trace.record import MAX_ARRIVAL_S, FromFirst, TraceError, TraceRequest, default_id
 
 TOKEN_BLOCK = 16
-"""Tokens that one id names where a file holds the tokens themselves."""
+"""Tokens per id for files that hold the tokens themselves."""
 
 
 class PrefixNames:
-    """Numbers for token sequences, one for each full block and all that comes before it."""
+    """Numbering of token sequences: each full block, including everything before it, has one number."""
 
     def __init__(self) -> None:
         self._ids: dict[tuple[int, ...], int] = {}
@@ -76,15 +76,15 @@ class _Fields:
 
 
 def objects(path: str, lines: Iterable[bytes]) -> Iterator[_Fields]:
-    """The object on each line."""
+    """Yield the JSON object on each line."""
     for number, line in enumerate(lines, 1):
         yield _Fields(path, number, parse_object(path, number, line, TraceError))
 
 
 def llmservingsim_rows(path: str, lines: Iterable[bytes]) -> Reading:
-    """The requests of a workload of LLMServingSim, alone or in sessions; instants and pauses in ns.
+    """Read the requests of a workload of LLMServingSim, alone or in sessions; times and pauses in ns.
 
-    A sub-request comes after the one before it, and the time that its tool took.
+    A sub-request comes after the previous one, plus its tool's time.
     """
     names, found, from_first = PrefixNames(), list[TraceRequest](), FromFirst()
     for index, row in enumerate(objects(path, lines)):
@@ -124,7 +124,7 @@ def _token_row(row: _Fields, names: PrefixNames, request_id: str, arrival_s: flo
 
 
 def in_order(path: str, rows: list[TraceRequest]) -> list[TraceRequest]:
-    """Return checked rows in order of arrival; raises TraceError for ids that two of them have."""
+    """Return checked rows in order of arrival; raises TraceError for duplicate ids."""
     rows.sort(key=lambda row: row.arrival_s)
     seen: set[str] = set()
     previous_s = 0.0
@@ -138,10 +138,9 @@ def in_order(path: str, rows: list[TraceRequest]) -> list[TraceRequest]:
 
 
 def aiperf_records(path: str, lines: Iterable[bytes]) -> Reading:
-    """The requests of AIPerf's `profile_export.jsonl`, at the instants at which they were sent.
+    """Read the requests of AIPerf's `profile_export.jsonl`, at the times at which they were sent.
 
-    Warm-up is left out without a word, as AIPerf leaves it out of its figures. Turns of one conversation are
-    a session.
+    Warm-up requests are left out silently, as in AIPerf's figures. Turns of one conversation are a session.
     """
     asked, num_failed, num_all = list[tuple[int, int, int, str]](), 0, 0
     for row in objects(path, lines):
@@ -170,11 +169,11 @@ def aiperf_records(path: str, lines: Iterable[bytes]) -> Reading:
 
 
 def weka_sessions(path: str, traces: Iterable[dict[str, Any]]) -> Reading:
-    """The requests of agents as Weka's KV-cache tester records them, a session each; times in seconds.
+    """Read the requests of agents recorded by Weka's KV-cache tester, a session each; times in seconds.
 
-    Requests of an agent come one after another; those of a subagent begin when the request before it has
-    ended, and the next one waits for them. The pause is `think_time` if the file has it, else the time from
-    the end of the one before, if that is known by `api_time`, else from its beginning.
+    Requests of an agent follow one another; those of a subagent begin when the request before it has ended,
+    and the next one waits for them. The pause is `think_time` if the file has it, else the time from the end
+    of the previous one, if that is known by `api_time`, else from its beginning.
     """
     found: list[TraceRequest] = []
     names, fresh = dict[tuple[int, int], int](), count()
@@ -194,7 +193,7 @@ class _Session:
         self._id = trace.text_or("id", f"s{number}")
         self._found: list[TraceRequest] = []
         self._end_s: dict[str, float] = {}
-        """When each request ended on the recorded server, or began if that is not known."""
+        """End of each request on the recorded server, or its begin if the end is unknown."""
 
     def rows(self) -> list[TraceRequest]:
         self._chain(self._trace.objects("requests"), (), 0.0)
@@ -203,7 +202,9 @@ class _Session:
         return self._found
 
     def _chain(self, entries: list[_Fields], before: tuple[str, ...], since_s: float) -> tuple[str, ...]:
-        """Add the requests of one agent behind those `before`; return what its end waits for."""
+        """Add the requests of one agent after those in `before`; return the requests that the agent's end
+        waits for.
+        """
         for entry in entries:
             begin_s = since_s + (entry.number_or("t", 0.0) or 0.0)
             if entry.values.get("type") == "subagent":

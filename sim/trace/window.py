@@ -1,24 +1,24 @@
-"""A part of a trace: a window of time, a share of the sessions, idle times cut short.
+"""Part of a trace: a window of time, a share of the sessions, shortened idle times.
 
-Law: sessions are whole, whatever is left out.
+Law: sessions are kept or left out as a whole.
 """
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from sundog.actors.core.config import ConfigError
+from sundog.actors.core.records import dataclass
 from sundog.sim.trace.record import TraceRequest
 from sundog.sim.trace.sessions import whole_sessions
 
 
 @dataclass(frozen=True, slots=True)
 class TracePart:
-    """The part of a trace that is read; seconds count from the trace's first arrival.
+    """Part of a trace to read; seconds count from the trace's first arrival.
 
     A session belongs to the window in which its first request arrives. `share` of the sessions (or single
-    requests) are chosen by their names: the same each time, and a larger share has all of a smaller one.
-    No time without arrivals, and no pause in a session, is longer than `max_idle_s`.
+    requests) are chosen by their names: the same each time, and a larger share includes a smaller one. No
+    time without arrivals, and no pause in a session, is longer than `max_idle_s`.
     """
 
     from_s: float = 0.0
@@ -28,7 +28,7 @@ class TracePart:
 
     @property
     def is_all(self) -> bool:
-        """True if nothing is left out or moved."""
+        """Whether the part is the whole trace, without any change of times."""
         return self == ALL
 
     def of(self, trace: Iterable[TraceRequest]) -> list[TraceRequest]:

@@ -1,8 +1,8 @@
 """Generated workloads: arrivals, lengths, sessions and tenants from a description and a seed.
 
-Every random quantity has a random stream of its own name, so that a change of one (another distribution of
-lengths, say) leaves the others unchanged: two runs can have the same arrivals. docs/workloads.md describes
-the files.
+Every random quantity has its own named random stream, so that a change of one (such as another distribution
+of lengths) leaves the others unchanged: two runs can have the same arrivals. docs/workloads.md describes the
+files.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Names of what scaled prompts contain: equal beginnings stay equal, for so much more or less of them."""
+"""Contents of scaled prompts: equal prefixes stay equal at the new length."""
 
 from collections.abc import Iterable, Iterator
 from itertools import count
@@ -6,15 +6,15 @@ from itertools import count
 from sundog.sim.trace.record import TraceRequest
 
 BLOCK_TOKENS = 16
-"""Tokens of an id where the ids of a trace cannot stand for so many more or fewer."""
+"""Tokens per id if the ids of a trace cannot represent the new lengths."""
 
 
 def scaled_prompts(rows: Iterable[TraceRequest], scale: float) -> Iterator[TraceRequest]:
     """Yield the rows with prompts `scale` times as long. O(tokens of prompts / 16) at most.
 
-    Each id stands for `scale` times as many tokens, if that is a number of tokens that blocks are made of. If
-    not, prompts are named anew by 16 tokens: two of them have a name in common where the tokens of the old
-    prompts up to there were the same. What had no name is new in each prompt.
+    Each id stands for `scale` times as many tokens, if that is a possible block length. If not, prompts get
+    new ids per 16 tokens, equal where the old prompts were equal up to there. Tokens without an id are unique
+    to each prompt.
     """
     known = list(rows)
     sizes = {row.hash_block_tokens for row in known if row.hash_ids is not None}
@@ -37,7 +37,7 @@ def scaled_prompts(rows: Iterable[TraceRequest], scale: float) -> Iterator[Trace
 
 
 def _renamed(row: TraceRequest, scale: float, num_prompt_tokens: int, times: int) -> Iterator[int]:
-    """Yield names of the new prompt's full blocks, as far as the old prompt's names go."""
+    """Yield ids of the full blocks of the new prompt, as far as the ids of the old prompt reach."""
     assert row.hash_ids is not None
     old, begun = -1, 0
     for block in range(num_prompt_tokens // BLOCK_TOKENS):

@@ -1,7 +1,7 @@
-"""Lengths and instants of arrival, as a workload draws them.
+"""Distributions of lengths and arrivals for a workload.
 
-Lengths are whole numbers of at least 1: tokens of a prompt or answer, turns, and so on. Arrivals are instants
-from 0 on, in seconds, not falling, below the end of the span.
+Lengths are whole numbers of at least 1: tokens of a prompt or answer, turns, and so on. Arrivals are
+ascending times from 0 on, in seconds, below the end of the span.
 """
 
 from dataclasses import dataclass
@@ -18,21 +18,21 @@ Counts = NDArray[np.int64]
 
 
 class Described:
-    """A table of a description: a key that it does not know is refused."""
+    """Table of a description; unknown keys are refused."""
 
     __slots__ = ()
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
 
 def check_span(smallest: int, largest: int) -> None:
-    """Refuse a span with nothing in it."""
+    """Raise ValueError for an empty range."""
     if not 1 <= smallest <= largest:
         raise ConfigError(f"lengths from {smallest} to {largest}: need 1 <= smallest <= largest")
 
 
 @dataclass(frozen=True, slots=True)
 class Fixed(Described):
-    """A length that is always `tokens`."""
+    """Constant length `tokens`."""
 
     tokens: int
     kind: Literal["fixed"] = "fixed"
@@ -46,7 +46,7 @@ class Fixed(Described):
 
 @dataclass(frozen=True, slots=True)
 class Uniform(Described):
-    """Every length from `smallest` to `largest`, both included, is equally likely."""
+    """Uniform distribution of lengths from `smallest` to `largest`, both included."""
 
     smallest: int
     largest: int
@@ -61,7 +61,7 @@ class Uniform(Described):
 
 @dataclass(frozen=True, slots=True)
 class LogNormal(Described):
-    """Lengths with this mean and median before rounding and clipping to `smallest`..`largest`.
+    """Log-normal lengths with this mean and median before rounding and clipping to `smallest`..`largest`.
 
     sigma^2 = 2 ln(mean / median), mu = ln(median): the moments of the log-normal distribution.
     """
@@ -109,7 +109,7 @@ class Zipf(Described):
 
 @dataclass(frozen=True, slots=True)
 class Geometric(Described):
-    """1 and up, each more with the same probability; `mean` in all, at most `largest`."""
+    """Geometric lengths from 1 with this `mean`, at most `largest`."""
 
     mean: float
     largest: int
@@ -126,7 +126,7 @@ class Geometric(Described):
 
 @dataclass(frozen=True, slots=True)
 class Empirical(Described):
-    """Drawn with replacement from a column, prompt or output, of a recorded trace."""
+    """Lengths sampled with replacement from a column, prompt or output, of a recorded trace."""
 
     trace: str
     column: Literal["prompt", "output"]
@@ -152,7 +152,7 @@ Floats = NDArray[np.float64]
 
 
 def check_positive(owner: object, *names: str) -> None:
-    """Refuse any of these fields that is not a number above 0."""
+    """Raise ValueError if any of these fields is not a number above 0."""
     for name in names:
         value = getattr(owner, name)
         if not 0 < value < np.inf:
@@ -160,7 +160,7 @@ def check_positive(owner: object, *names: str) -> None:
 
 
 def _renewal(gaps: np.random.Generator, mean_s: float, cv: float, duration_s: float) -> Floats:
-    """Return instants with gamma distributed gaps of this coefficient of variation."""
+    """Return times with gamma distributed gaps of this coefficient of variation."""
     expected = duration_s / mean_s
     # Enough gaps that the last instant lies beyond the end, but for one seed in 10^22.
     count = int(expected + 10 * max(cv, 1.0) * np.sqrt(expected) + 10 * max(cv, 1.0) ** 2)
@@ -172,7 +172,7 @@ def _renewal(gaps: np.random.Generator, mean_s: float, cv: float, duration_s: fl
 
 @dataclass(frozen=True, slots=True)
 class Poisson(Described):
-    """Independent of each other, `rate_per_s` on average."""
+    """Poisson process of `rate_per_s` on average."""
 
     rate_per_s: float
     kind: Literal["poisson"] = "poisson"
@@ -186,7 +186,7 @@ class Poisson(Described):
 
 @dataclass(frozen=True, slots=True)
 class Gamma(Described):
-    """Gaps of coefficient of variation `cv`: 1 is Poisson's, 0 is a metronome's, more is bursty."""
+    """Gaps with coefficient of variation `cv`: 1 is Poisson's, 0 is constant, more is bursty."""
 
     rate_per_s: float
     cv: float
@@ -205,7 +205,9 @@ class Gamma(Described):
 
 @dataclass(frozen=True, slots=True)
 class OnOff(Described):
-    """Poisson at `on_rate_per_s` and `off_rate_per_s` by turns, exponential spans, on first."""
+    """Poisson process alternating between `on_rate_per_s` and `off_rate_per_s`, exponential spans, on
+    first.
+    """
 
     on_rate_per_s: float
     mean_on_s: float
@@ -231,10 +233,9 @@ class OnOff(Described):
 
 @dataclass(frozen=True, slots=True)
 class Diurnal(Described):
-    """Poisson whose rate swings like a sine: least at the start, most half a period later.
+    """Poisson process with a sinusoidal rate: lowest at the start, highest half a period later.
 
-    `rate_per_s` on average over a period, `peak_to_trough` times as many at the peak as at the
-    start.
+    `rate_per_s` on average over a period, `peak_to_trough` times as many at the peak as at the start.
     """
 
     rate_per_s: float
@@ -258,7 +259,7 @@ class Diurnal(Described):
 
 @dataclass(frozen=True, slots=True)
 class Recorded(Described):
-    """The instants of a recorded trace, `rate_scale` times as often."""
+    """Arrivals of a recorded trace at `rate_scale` times the rate."""
 
     trace: str
     rate_scale: float = 1.0

@@ -1,7 +1,7 @@
 """Several populations in one workload, each with its own arrivals, lengths, sessions and service level.
 
-Each draws from streams of its own, so that another population, or another rate of one, leaves the rest as
-they were. Traces are merged by the same rules.
+Each has random streams of its own, so that another population, or another rate of one, leaves the rest
+unchanged. Traces are merged by the same rules.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from sundog.sim.workload.spec import BLOCK_TOKENS, Sessions, SystemPrompts, Tena
 
 @dataclass(frozen=True, slots=True)
 class Population(Described):
-    """A kind of user: what its requests are like, and what it is promised. Its name is their tenant."""
+    """Population of users: its requests and their service level. Its name is their tenant."""
 
     name: str
     arrivals: Arrivals
@@ -31,7 +31,7 @@ class Population(Described):
     slo_e2e_s: float | None = None
 
     def workload(self, duration_s: float) -> Workload:
-        """The workload of these requests alone."""
+        """Return the workload of these requests alone."""
         tenant = Tenant(
             self.name,
             1.0,
@@ -70,21 +70,21 @@ class Mixture(Described):
 
     @property
     def hash_block_tokens(self) -> int:
-        """Tokens per id of the prompts' contents; 0 where nothing repeats."""
+        """Tokens per id of the prompts' contents; 0 if nothing repeats."""
         return BLOCK_TOKENS if any(each.sessions or each.system_prompts for each in self.populations) else 0
 
     @property
     def tenant_names(self) -> set[str]:
-        """The names of its populations."""
+        """Names of its populations."""
         return {each.name for each in self.populations}
 
     @property
     def repeats(self) -> bool:
-        """True if every seed gives the same requests."""
+        """Whether every seed gives the same requests."""
         return self.requests(0) == self.requests(1)
 
     def requests(self, seed: int) -> list[TraceRequest]:
-        """Return the requests of all for a seed in order of arrival, instants in whole microseconds."""
+        """Return all requests for a seed in order of arrival, times in whole microseconds."""
         return merged(
             [
                 (each.name, each.workload(self.duration_s).requests(_own(seed, each.name)))
@@ -98,15 +98,15 @@ def _own(seed: int, name: str) -> int:
 
 
 def merged(parts: Sequence[tuple[str, Sequence[TraceRequest]]]) -> list[TraceRequest]:
-    """Merge named requests in order of arrival; the first part is first where instants are equal.
+    """Merge named requests in order of arrival; at equal times the earlier part is first.
 
     Ids and sessions begin with the part's name, and a request without a tenant gets it for one. Prompts of
-    different parts have nothing in common. Raises ConfigError if contents are named by blocks of two lengths.
+    different parts share nothing. Raises ConfigError for two block lengths of contents.
     """
     sizes = {row.hash_block_tokens for _, rows in parts for row in rows if row.hash_ids is not None}
     if len(sizes) > 1:
         raise ConfigError(
-            "the requests name their contents by blocks of"
+            "the requests hash their contents in blocks of"
             f" {' and '.join(map(str, sorted(sizes)))} tokens: they must be of one length"
         )
     found: list[tuple[float, int, TraceRequest]] = []

@@ -1,4 +1,4 @@
-"""Reads descriptions of workloads; every key is checked when the file is read."""
+"""Reader of workload descriptions; every key is checked when the file is read."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ Source = Workload | Mixture | Scaled
 
 
 def read_spec(path: str | Path) -> Source:
-    """The workload that a TOML file describes; raises ConfigError, which names the field.
+    """Read the workload described by a TOML file; raises ConfigError, which names the field.
 
     With a table `scaled` it is a recorded trace, with `populations` a mixture, else one kind of requests.
     """
@@ -28,10 +28,10 @@ def read_values(path: str | Path) -> dict[str, Any]:
 
 
 def parse_spec(values: dict[str, Any], path: str | Path) -> Source:
-    """The workload that these values describe; errors name `path`."""
+    """Return the workload of these values; errors name `path`."""
     if "scaled" in values:
         if extra := values.keys() - {"scaled"}:
-            raise ConfigError(f"{path}: {min(extra)} does not go with the table scaled")
+            raise ConfigError(f"{path}: {min(extra)} cannot be combined with the table scaled")
         return checked(Scaled, values["scaled"], path, ("scaled",))
     if "populations" in values:
         return checked(Mixture, values, path)

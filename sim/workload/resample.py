@@ -1,8 +1,8 @@
-"""Other traces made of a recorded one: with other arrivals, or as it could have been recorded as well.
+"""Resampled traces: a recorded one with other arrivals, or as another recording might have been.
 
 Consecutive requests are alike (a burst, a long conversation, a busy hour), so whole blocks of them are
-drawn: the circular block bootstrap (Politis and Romano, "A circular block-resampling procedure for
-stationary data", 1992), over gaps between arrivals together with what arrived.
+sampled: the circular block bootstrap (Politis and Romano, "A circular block-resampling procedure for
+stationary data", 1992), over gaps between arrivals together with the requests.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,9 +17,9 @@ from sundog.sim.workload import stream
 
 
 def retimed(trace: Iterable[TraceRequest], rate_per_s: float, seed: int) -> Iterator[TraceRequest]:
-    """The requests in their order, as a Poisson process, or at once if the rate is infinite.
+    """Yield the requests in their order, as a Poisson process, or at once if the rate is infinite.
 
-    Raises ConfigError for rows that come after others: their instants follow from these.
+    Raises ConfigError for rows that follow others, whose times depend on these.
     """
     rng, now_s = stream(seed, "arrivals"), 0.0
     gaps = repeat(0.0) if rate_per_s == np.inf else _gaps(rng, rate_per_s)
@@ -39,20 +39,22 @@ def _gaps(rng: "np.random.Generator", rate_per_s: float) -> Iterator[float]:
 
 
 FEWEST = 20
-"""Sessions or single requests, of fewer of which no draw says what another recording would be."""
+"""Fewest sessions or single requests from which samples represent other recordings."""
 NUM_BLOCKS = 20
-"""The number of blocks: few enough that one holds a burst, enough to vary; as many as batch means have."""
+"""Number of blocks of a trace: each can hold a burst, and there are enough to vary (as many as batch means
+use).
+"""
 Unit = list[TraceRequest]
-"""A request, and those of its session that come after it."""
+"""A request, and the later requests of its session."""
 
 
 def resampled(trace: Sequence[TraceRequest], seed: int) -> list[TraceRequest]:
-    """Draw as many sessions (or single requests) as the trace has, in order of arrival. O(requests).
+    """Sample as many sessions (or single requests) as the trace has, in order of arrival. O(requests).
+
+    A session is sampled as a whole. In further copies of a session, contents that only it has are renamed, so
+    that copies hit the prefix cache only where the trace's own sessions do.
 
     Raises ConfigError if there are fewer than `FEWEST`.
-
-    A session is drawn as a whole. What the prompt of one session alone contains is new in its second
-    copy, so that copies hit the prefix cache only where the trace's own sessions do.
     """
     units = _units(trace)
     count = len(units)

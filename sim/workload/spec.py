@@ -1,4 +1,4 @@
-"""A workload: arrivals, lengths, sessions, tenants; the same seed gives the same requests.
+"""Workload: arrivals, lengths, sessions, tenants; the same seed gives the same requests.
 
 One kind of requests with tenants that share them (`Workload`), or a recorded trace that is scaled (`Scaled`).
 """
@@ -18,12 +18,12 @@ from sundog.sim.workload.contents import scaled_prompts
 from sundog.sim.workload.distributions import Arrivals, Described, Fixed, Lengths, check_positive
 
 BLOCK_TOKENS = 16
-"""Tokens that one id of a prompt's contents names."""
+"""Tokens per id of a prompt's contents."""
 
 
 @dataclass(frozen=True, slots=True)
 class SystemPrompts(Described):
-    """`count` prompts of `tokens` tokens before everything else, shared by sessions.
+    """`count` system prompts of `tokens` tokens, shared by sessions.
 
     The k-th most popular is used in proportion to k ** -exponent.
     """
@@ -42,10 +42,10 @@ class SystemPrompts(Described):
 
 @dataclass(frozen=True, slots=True)
 class Sessions(Described):
-    """Conversations by their turns, the pauses between (log-normal, seconds), and what each turn adds.
+    """Conversations by their turns, the pauses between (log-normal, seconds), and the tokens of each turn.
 
-    `followup` is the tokens that a turn adds to what was said; the first is the workload's
-    `prompt`. A session ends before its prompt would pass `max_prompt_tokens`.
+    `followup` is the number of tokens that a turn adds to the conversation; the first is the workload's
+    `prompt`. A session ends before its prompt would exceed `max_prompt_tokens`.
     """
 
     turns: Lengths
@@ -64,7 +64,7 @@ class Sessions(Described):
             raise ConfigError(f"max_prompt_tokens is {self.max_prompt_tokens}: at least 1")
 
     def pauses(self, rng: np.random.Generator, count: int) -> list[float]:
-        """`count` pauses in whole microseconds."""
+        """Return `count` pauses in whole microseconds."""
         sigma = np.sqrt(2 * np.log(self.pause_mean_s / self.pause_median_s))
         drawn = rng.lognormal(np.log(self.pause_median_s), sigma, count)
         rounded: list[float] = np.maximum(drawn.round(6), 1e-6).tolist()
@@ -75,7 +75,7 @@ ONE_TURN = Sessions(Fixed(1), Fixed(1), 1.0, 1.0, max_prompt_tokens=2**62)
 
 
 class Contents:
-    """Names for what prompts contain, so that equal beginnings have equal names."""
+    """Ids of prompts' contents, so that equal prefixes have equal ids."""
 
     def __init__(self, seed: int, system: SystemPrompts | None, num_sessions: int) -> None:
         self._system_tokens = 0 if system is None else system.tokens
@@ -87,13 +87,13 @@ class Contents:
         self._next = count * self._shared_blocks
 
     def begin(self, session: int, num_tokens: int) -> list[int]:
-        """The ids of a first prompt: its system prompt's, then new ones."""
+        """Return the ids of a first prompt: its system prompt's, then new ones."""
         first = self._which[session] * self._shared_blocks
         ids = list(range(first, first + min(self._shared_blocks, num_tokens // BLOCK_TOKENS)))
         return self.go_on(ids, len(ids) * BLOCK_TOKENS, num_tokens)
 
     def go_on(self, ids: list[int], num_known_tokens: int, num_tokens: int) -> list[int]:
-        """The ids of a prompt that begins with `num_known_tokens` named by `ids`."""
+        """Return the ids of a prompt that begins with `num_known_tokens` identified by `ids`."""
         kept = ids[: num_known_tokens // BLOCK_TOKENS]
         num_new = num_tokens // BLOCK_TOKENS - len(kept)
         self._next += num_new
@@ -108,7 +108,7 @@ def session_rows(
     output: Lengths,
     system: SystemPrompts | None,
 ) -> Iterator[tuple[int, TraceRequest]]:
-    """The turns of every session with the number of the session, session by session.
+    """Yield the turns of every session with the number of the session, session by session.
 
     A later turn's `arrival_s` is the earliest possible: as if answers took no time.
     """
@@ -156,7 +156,7 @@ def session_rows(
 
 @dataclass(frozen=True, slots=True)
 class Tenant(Described):
-    """A tenant: its share of the sessions, its priority, and its targets of latency."""
+    """Tenant: its share of the sessions, its priority, and its latency limits."""
 
     name: str
     share: float
@@ -174,7 +174,9 @@ class Tenant(Described):
 
 @dataclass(frozen=True, slots=True)
 class Workload(Described):
-    """Each arrival within `duration_s` begins a session, of one request without `sessions`."""
+    """Arrivals within `duration_s`, each of which begins a session, or a single request without
+    `sessions`.
+    """
 
     duration_s: float
     arrivals: Arrivals
@@ -194,21 +196,21 @@ class Workload(Described):
 
     @property
     def hash_block_tokens(self) -> int:
-        """Tokens per id of the prompts' contents; 0 where nothing repeats."""
+        """Tokens per id of the prompts' contents; 0 if nothing repeats."""
         return BLOCK_TOKENS if self.sessions or self.system_prompts else 0
 
     @property
     def tenant_names(self) -> set[str]:
-        """The names of its tenants."""
+        """Names of its tenants."""
         return {tenant.name for tenant in self.tenants}
 
     @property
     def repeats(self) -> bool:
-        """True if every seed gives the same requests: a metronome of fixed lengths, say."""
+        """Whether every seed gives the same requests, as with constant gaps and lengths."""
         return self.requests(0) == self.requests(1)
 
     def requests(self, seed: int) -> list[TraceRequest]:
-        """The requests for a seed in order of arrival, instants in whole microseconds."""
+        """Return the requests for a seed in order of arrival, times in whole microseconds."""
         times = self.arrivals.times(stream(seed, "arrivals"), self.duration_s).round(6)
         times = times[times < self.duration_s]
         prompts = self.prompt.draw(stream(seed, "prompt lengths"), len(times)).tolist()
@@ -243,11 +245,10 @@ def _owned(row: TraceRequest, tenant: Tenant) -> TraceRequest:
 
 @dataclass(frozen=True, slots=True)
 class Scaled(Described):
-    """A recorded trace, `rate_scale` times as fast, with prompts and outputs so much longer.
+    """Recorded trace at `rate_scale` times the rate, with prompts and outputs scaled in length.
 
-    What prompts contain is kept: equal beginnings are as much longer or shorter.
-    `from_s`, `until_s`, `sample_sessions` and `max_idle_s` say which part of the trace it
-    is, and `columns` which columns of a table hold what.
+    Prefixes that are equal stay equal. `from_s`, `until_s`, `sample_sessions` and `max_idle_s` select the
+    part of the trace, and `columns` the columns of a table.
     """
 
     trace: str
@@ -275,23 +276,23 @@ class Scaled(Described):
 
     @property
     def source(self) -> Trace:
-        """The part of the trace that is scaled, as it was recorded."""
+        """Selected part of the trace, as recorded."""
         part = TracePart(self.from_s, self.until_s, self.sample_sessions, self.max_idle_s)
         return read_trace(self.trace, self.tokenizer, columns=self.columns, part=part)
 
     @property
     def hash_block_tokens(self) -> int:
-        """Tokens per id of the prompts' contents; 0 where they are not known."""
+        """Tokens per id of the prompts' contents; 0 if they are unknown."""
         return max((row.hash_block_tokens for row in self.requests(0)), default=0)
 
     @property
     def tenant_names(self) -> set[str]:
-        """The names of the tenants in the trace."""
+        """Names of the tenants in the trace."""
         return {row.tenant for row in self.requests(0) if row.tenant is not None}
 
     @property
     def is_plain(self) -> bool:
-        """True if this is the trace as it was recorded."""
+        """Whether this is the trace as it was recorded."""
         return self.rate_scale == self.prompt_scale == self.output_scale == 1
 
     @property

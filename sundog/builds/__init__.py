@@ -1,1 +1,1 @@
-"""The deployments that commands run: simulated, emulated and real ones, made from their options."""
+"""Deployments of the commands, made from their options: simulated, emulated and real ones."""

@@ -1,6 +1,6 @@
-"""`python -m sundog.builds.door_process`: what doors of `sundog serve --api-processes N` are forked from.
+"""`python -m sundog.builds.door_process`: fork server of the doors of `sundog serve --api-processes N`.
 
-It reads what they serve from its stdin, and imports what speaks HTTP, and nothing that computes.
+It reads its orders from stdin, and imports what HTTP needs, and nothing that computes.
 """
 
 import socket
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DoorOrders:
-    """Tell doors what they serve; `folder` has the tokenizer, `chat_template` takes the place of its own."""
+    """Orders of the doors: `folder` contains the tokenizer, and `chat_template` replaces the template in
+    it.
+    """
 
     served: ServedModel
     options: ServerOptions
@@ -40,7 +42,9 @@ class DoorOrders:
 def front_of(
     serving: Serving, options: ServerOptions, shown: ServedModel, served: "Served"
 ) -> "Iterator[Front | None]":
-    """Processes that serve HTTP, forked from one that begins now; None where the server's own does."""
+    """Yield a front of HTTP processes, forked from one that starts now; None if the server's own process
+    serves HTTP.
+    """
     if options.num_processes == 1:
         yield None
         return
@@ -53,9 +57,12 @@ def front_of(
     from sundog.runtime.worker.forks import Forks
 
     if served.clock is not None:
-        raise ConfigError("--time-scale needs --api-processes 1: doors have the wall's clock")
+        raise ConfigError("--time-scale needs --api-processes 1: several HTTP processes use the real clock")
     if shown.loads_adapters:
-        raise ConfigError("--allow-runtime-lora-updating needs --api-processes 1: one process knows of them")
+        raise ConfigError(
+            "--allow-runtime-lora-updating needs --api-processes 1: other processes would not learn of "
+            "new adapters"
+        )
     tokenizer = served.tokenizer
     with ExitStack() as stack:
         port = stack.enter_context(reserved(options.host, options.port))

@@ -1,4 +1,4 @@
-"""`sundog emulate`: a model by its shape, at the pace of a GPU that is not there."""
+"""`sundog emulate`: a model by its shape, at the pace of an absent GPU."""
 
 import logging
 import uuid
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from sundog.actors.config import ConfigError
 from sundog.builds.served import Served, adapters, as_served, max_loras, template_of
+from sundog.fetched import tokenizer_folder
 from sundog.options.engine import EngineOptions
 from sundog.options.measured import NOT_SCALED
 from sundog.options.serving import EmulatedServing
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("sundog")
 
 SIDE_CHANNEL_PORT = 5600
-"""vLLM's default for the port at which NIXL's sides meet; nothing listens here."""
+"""vLLM's default for the side-channel port of NIXL; nothing listens here."""
 
 
 def emulated(
@@ -32,7 +33,7 @@ def emulated(
     costs: CostOptions,
     scaling: ScalingOptions = NOT_SCALED,
 ) -> Served:
-    """The shape `model` on the GPU asked for; raises ConfigError for what cannot be emulated."""
+    """Return the model shape on the requested GPU; raises ConfigError if it cannot be emulated."""
     _check_processes(serving)
     from sundog.actors.api.emulation import Emulation as Emulated
     from sundog.actors.api.emulation import Transfers
@@ -46,7 +47,8 @@ def emulated(
     from sundog.sim.emulation.backends import EmulatedBlockTables, Injections, emulated_backends
     from sundog.sim.emulation.clock import ScaledClock
 
-    simulated = deploy(engine, simulated_target(model, serving.gpu, costs, scaling))
+    target = simulated_target(_revised(model, serving), serving.gpu, costs, scaling)
+    simulated = deploy(engine, target, serving.api_processes)
     eos = _end_token(tokenizer := _tokenizer(serving.tokenizer, template_of(serving)), serving.tokenizer)
     faults = Injections(list(map(parse_injection, serving.inject)), engine.seed)
     lag = Lag(simulated.config.replicas, serving.time_scale)
@@ -61,7 +63,8 @@ def emulated(
         simulated.config.speculation,
         faults.check,
     )
-    name = (serving.served_model_name or (simulated.model,))[0]
+    front_end = FrontEnd(simulated.front_end_s, simulated.config.front.request)
+    name = (serving.served_model_name or (simulated.model.partition("@")[0],))[0]
     tables, transfers, scaler = EmulatedBlockTables(), None, _scaler(simulated)
     if simulated.kv_token_bytes:  # else nobody knows what a transfer takes
         token_s = simulated.kv_token_bytes / ((costs.kv_transfer_gb_per_s or LINK_GB_PER_S) * 1e9)
@@ -80,11 +83,25 @@ def emulated(
         loads_adapters=serving.loads_adapters,
         cost=simulated.cost,
         remarks=simulated.remarks,
-        emulation=Emulated(lag, FrontEnd(simulated.front_end_s), faults, transfers),
+        emulation=Emulated(lag, front_end, faults, transfers),
         listeners=(tables,) if scaler is None else (tables, scaler.watch),
         clock=None if serving.time_scale == 1 else ScaledClock(serving.time_scale),
         driver=None if scaler is None else scaler.drive,
     )
+
+
+def _revised(model: str | None, serving: EmulatedServing) -> str | None:
+    """Return the model with the requested revision; raises ConfigError if it is not on the hub."""
+    from sundog.runtime.checkpoint.hub import hub_model
+    from sundog.sim.hardware.model import is_known
+
+    if serving.revision is None:
+        return model
+    if model is None or is_known(model) or hub_model(model, serving.revision) is None:
+        raise ConfigError(
+            f"--revision is {serving.revision}, but the model is not from the hub: leave it out"
+        )
+    return f"{model}@{serving.revision}"
 
 
 def _scaler(simulated: "Simulated") -> "Autoscaler | None":
@@ -112,7 +129,7 @@ def _tokenizer(path: str | None, chat_template: Path | None) -> "Tokenizer":
 
     if path is None:
         return Tokenizer(EMBEDDED_MODEL, chat_template=chat_template)
-    folder = Path(path)
+    folder = Path(tokenizer_folder(path))
     if not folder.exists():
         raise ConfigError(f"--tokenizer is {path}: there is no such folder; give one with a tokenizer.json")
     return Tokenizer(folder.parent if folder.is_file() else folder, chat_template=chat_template)

@@ -1,6 +1,6 @@
-"""`python -m sundog.builds.engine_process`: the process that engines of `sundog serve` are forked from.
+"""`python -m sundog.builds.engine_process`: fork server of the engines of `sundog serve`.
 
-It reads the same options as the server, from its stdin, and makes of them what the server makes.
+It reads the same options as the server, from its stdin, and makes the same deployment of them.
 """
 
 import gc
@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 
 
 def embedding_config(real: "RealModel", serving: RealServing, engine: EngineOptions) -> EngineConfig:
-    """The deployment: prompts are whole, and nothing of them is kept."""
+    """Return the deployment of an embedding model: each prompt is computed in one step, without a prefix
+    cache.
+    """
     for option, given in (
         ("--enable-lora", serving.enable_lora),
         ("--speculative-config", engine.speculative_config is not None),
@@ -43,7 +45,7 @@ def embedding_config(real: "RealModel", serving: RealServing, engine: EngineOpti
         ("--pool", bool(serving.pool)),
     ):
         if given:
-            raise ConfigError(f"{option} is for models that generate text: leave it out")
+            raise ConfigError(f"{option} applies only to models that generate text: leave it out")
     context = real.max_position_embeddings
     longest = engine.max_model_len or context or UNKNOWN_CONTEXT
     num_tokens, num_seqs = DEFAULT_LIMITS
@@ -59,12 +61,12 @@ def embedding_config(real: "RealModel", serving: RealServing, engine: EngineOpti
 
 
 def refuse_what_ranks_cannot(engine: EngineOptions, serving: RealServing, *, embeds: bool) -> None:
-    """Refuse what one process can, and several that share a model cannot."""
+    """Raise ConfigError for options that ranks of a shared model do not support."""
     if engine.tensor_parallel_size == 1:
         return
     asked = f"--tensor-parallel-size is {engine.tensor_parallel_size}"
     if embeds:
-        raise ConfigError(f"{asked}: models that make vectors run on one device; leave it at 1")
+        raise ConfigError(f"{asked}: embedding models run on one device; leave it at 1")
     for option, given in (
         ("--in-process", serving.in_process),
         ("--enable-lora", serving.enable_lora or bool(serving.lora_modules)),
@@ -77,7 +79,7 @@ def refuse_what_ranks_cannot(engine: EngineOptions, serving: RealServing, *, emb
 
 @dataclass(frozen=True, slots=True)
 class OpenedModel:
-    """A model's folder, with the configuration that it is served with."""
+    """Model folder with its serving configuration."""
 
     orders: "ServeOrders"
     real: "RealModel"
@@ -85,7 +87,7 @@ class OpenedModel:
     adapters: tuple[Adapter, ...]
 
     def backends(self, rank: "RankPlace | None" = None) -> "Callable[[int], Backend]":
-        """Return what makes the backend of a replica, or of one `rank` of it; imports torch."""
+        """Return the function that makes a replica's backend, or that of one `rank` of it; imports torch."""
         from sundog.runtime.ranks.fit import check_ranks
         from sundog.runtime.serve import embedding_backends, torch_backends
 
@@ -111,7 +113,9 @@ class OpenedModel:
         )
 
     def watched(self) -> "Callable[[int], Backend]":
-        """Return what makes backends in the server's own process, each watched by a thread; imports torch."""
+        """Return the function that makes backends in the server's own process, each watched by a thread;
+        imports torch.
+        """
         from sundog.runtime.worker.watchdog import WatchedBackend
 
         serving, new_backend = self.orders.serving, self.backends()
@@ -120,11 +124,15 @@ class OpenedModel:
         )
 
     def new_backend(self, replica: int, rank: "RankPlace | None" = None) -> "Backend":
-        """The backend of a replica; torch is imported no sooner, as CUDA must be left alone before a fork."""
+        """Return the backend of a replica; torch is imported only now, since CUDA must not be used before
+        a fork.
+        """
         return self.backends(rank)(replica)
 
     def life(self) -> "Run":
-        """The life of an engine process, and of the ranks that it forks if there are several."""
+        """Return the main function of an engine process, and of the ranks that it forks if there are
+        several.
+        """
         from sundog.runtime.worker.host import run_fork, run_host
         from sundog.runtime.worker.rank_process import run_shared
 
@@ -160,7 +168,7 @@ class OpenedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOrders:
-    """Orders of the command line for a server, equal in each of its processes."""
+    """Orders from the command line to each process of a server."""
 
     model: str | None
     serving: RealServing
@@ -180,7 +188,7 @@ class ServeOrders:
         return msgspec.msgpack.decode(packed, type=ServeOrders)
 
     def open(self) -> OpenedModel:
-        """Read the folder; refuses by name what cannot be served."""
+        """Read the model's folder; raises an error that names what is unsupported."""
         from sundog.actors.config.pooler import parse_pooler_config
         from sundog.runtime.checks import check_settings
         from sundog.runtime.serve import RealModel
@@ -215,7 +223,9 @@ class ServeOrders:
 def engine_processes(
     orders: ServeOrders, place: "Launcher", mover: "KvMover | None"
 ) -> "Callable[[int], EngineProcess]":
-    """Return what makes a replica's process, and begins it at a place; a `mover` goes between pools."""
+    """Return the function that starts a replica's process at a place; a `mover` transfers KV between
+    pools.
+    """
     from sundog.runtime.worker.engine_process import EngineProcess
 
     stall_s, load_s = orders.serving.stall_timeout_s, orders.serving.load_timeout_s
@@ -223,7 +233,7 @@ def engine_processes(
 
 
 def forks_here(orders: ServeOrders, stack: ExitStack) -> "Forks":
-    """This machine, where processes are forked from one that begins now and imports everything."""
+    """Return this machine as a place, with a fork server that starts now and imports everything."""
     from sundog.runtime.host.python import module_command
     from sundog.runtime.worker.forks import Forks
 
@@ -234,7 +244,9 @@ def forks_here(orders: ServeOrders, stack: ExitStack) -> "Forks":
 
 
 def ray_place(orders: ServeOrders, stack: ExitStack) -> "RayPlace":
-    """A Ray cluster, on whose nodes a replica's fork server reads the same folder, and imports for itself."""
+    """Return a Ray cluster as a place, on whose nodes a replica's fork server reads the same folder and
+    imports.
+    """
     from sundog.runtime.ray.cluster import joined
     from sundog.runtime.serve import is_embedded
 
@@ -258,7 +270,7 @@ def ray_place(orders: ServeOrders, stack: ExitStack) -> "RayPlace":
 
 
 GPU_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
-"""The files by which drivers are reached: NVIDIA's, Windows' from Linux, AMD's."""
+"""Device files of GPU drivers: NVIDIA's, Windows' from Linux, AMD's."""
 
 
 def _may_be_on_a_gpu(device: str) -> bool:

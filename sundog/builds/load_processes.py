@@ -1,7 +1,7 @@
-"""A load on a server by several processes of clients, on one common clock.
+"""Load on a server by several client processes with a common clock.
 
-Each process has whole sessions, and every few moments sends what happened to the process that began it,
-which alone keeps the record. Law: every request is sent when its trace says, whichever process has it.
+Each session goes to one of the processes. They send events regularly to the parent process, which alone keeps
+the record. Law: every request is sent at its time in the trace, whichever process sends it.
 """
 
 import math
@@ -33,16 +33,16 @@ from sundog.sim.trace.record import TraceRequest
 from sundog.sim.trace.sessions import whole_sessions
 
 REPORT_S = 1.0
-"""The seconds between two reports of a process."""
+"""Seconds between two reports of a process."""
 AHEAD_S = 0.5
-"""The seconds from when all processes are ready to the beginning of the load."""
+"""Seconds between the moment when all processes are ready and the beginning of the load."""
 LEAVE_S = 10.0
-"""The seconds that processes have to say what was done, once they are told to stop."""
+"""Seconds within which processes report their last events after the signal to stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadTerms:
-    """How clients behave: as many as needed without `num_clients`, and as patient as `timeout_s`."""
+    """Behaviour of clients: unlimited without `num_clients`, with the timeout `timeout_s`."""
 
     salt: str = field(default_factory=lambda: secrets.token_hex(8))
     num_clients: int | None = None
@@ -51,7 +51,7 @@ class LoadTerms:
 
 @contextmanager
 def most_files() -> Iterator[None]:
-    """Let this process have as many connections as the system allows."""
+    """Raise the limit of open files to what the system permits, for connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     try:
@@ -63,9 +63,10 @@ def most_files() -> Iterator[None]:
 def shares_of(
     rows: Sequence[TraceRequest], num_processes: int, num_clients: int | None
 ) -> tuple[list[list[TraceRequest]], list[int | None]]:
-    """Return the rows and the clients of each process; raises ConfigError if there are too few of them.
+    """Return the rows and the number of clients of each process; raises ConfigError if there are fewer rows
+    or clients than processes.
 
-    A session goes as a whole to the process that has the fewest tokens so far.
+    A session goes as a whole to the process with the fewest tokens so far.
     """
     groups = whole_sessions(rows)
     if len(groups) < num_processes:
@@ -93,14 +94,14 @@ def shares_of(
 
 
 Beside = Callable[[trio.CancelScope], Awaitable[None]]
-"""What runs beside a load, and may cancel it."""
+"""Task that runs beside a load, and may cancel it."""
 What = Literal["due", "ended"]
 Happened = tuple[What, str, Outcome]
-"""An event of a request, by the request's id."""
+"""Event of a request, by the request's id."""
 
 
 class LoadBroken(Exception):
-    """Raised when a process of the load has died."""
+    """A process of the load has died."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ class _Job:
 class _Done:
     share: CpuShare
     gone: str | None
-    """The words of `ServerGone`, if the process found that."""
+    """Message of `ServerGone`, if the process raised it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +124,11 @@ class _Died:
 
 
 Said = _Done | _Died | list[Happened]
-"""What a process says, or what its silence means."""
+"""Message of a process, or the fact that it ended without one."""
 
 
 class Record(Protocol):
-    """The record of a load, which also has what its processes took."""
+    """Record of a load, including the processor time of its processes."""
 
     def due(self, row: TraceRequest, seen: Outcome, /) -> None: ...
     def ended(self, row: TraceRequest, seen: Outcome, /) -> None: ...
@@ -137,9 +138,9 @@ class Record(Protocol):
 def play_in_processes(
     server: TargetServer, shares: Sequence[Sequence[TraceRequest]], terms: Sequence[LoadTerms], record: Record
 ) -> None:
-    """Ask for all rows; raises KeyboardInterrupt, ServerGone or LoadBroken.
+    """Send all rows; raises KeyboardInterrupt, ServerGone or LoadBroken.
 
-    What happened before that is in the record.
+    After an error the record contains all events until then.
     """
     rows = {row.request_id: row for share in shares for row in share}
     jobs = [_Job(server, share, each) for share, each in zip(shares, terms, strict=True)]
@@ -155,7 +156,7 @@ def play_in_processes(
 
 @contextmanager
 def interrupt_held() -> Iterator[None]:
-    """Hold back the first Ctrl-C until the block is over; a second one ends it at once."""
+    """Hold back the first Ctrl-C until the block is over; a second one interrupts it at once."""
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or before is None:
         yield
@@ -209,7 +210,7 @@ class _Processes:
             process.join()
 
     def begin(self, jobs: Sequence[_Job]) -> None:
-        """Begin all, and let them start together once all are ready; raises LoadBroken where one dies."""
+        """Start all processes, and the load once all are ready; raises LoadBroken if one dies."""
         context = get_context("spawn")
         for job in jobs:
             ours, theirs = context.Pipe()
@@ -236,9 +237,10 @@ class _Processes:
                 pipe.send(start_s)
 
     def hear(self, take: Callable[[Said], None], before_s: float = math.inf) -> None:
-        """Give `take` what they send until all are done, or until an instant of `time.monotonic`.
+        """Pass the processes' messages to `take` until all are done, or until `before_s` on the clock
+        `time.monotonic`.
 
-        Ctrl-C comes between two messages: one that was received and not taken would be in nobody's record.
+        Ctrl-C takes effect between two messages: one received and not taken would be lost.
         """
         while self._at_work:
             left_s = None if before_s == math.inf else max(0.0, before_s - time.monotonic())
@@ -253,7 +255,6 @@ class _Processes:
                         take(said)
 
     def stop(self) -> None:
-        """Tell all to say what was done, and to end."""
         for pipe in self._at_work:
             with suppress(OSError):
                 pipe.send("stop")
@@ -270,8 +271,8 @@ class _Processes:
             how = f"exit code {code}" if code is None or code >= 0 else signal.Signals(-code).name
             hint = " (out of memory?)" if how == "SIGKILL" else ""
             return _Died(
-                f"process {number + 1} of {self._count} of the load ended with {how}{hint}: what became of"
-                " its requests is not known"
+                f"process {number + 1} of {self._count} of the load ended with {how}{hint}: the results of"
+                " its requests are lost"
             )
 
 
@@ -293,7 +294,7 @@ class _Reports:
 
 
 def _work(pipe: Connection) -> None:
-    """Play one share of the load in this process, and report; ends with the parent process."""
+    """Play one share of the load in this process, and report its events; ends with the parent process."""
     from multiprocessing import parent_process
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -345,7 +346,7 @@ async def played(
     start_s: float | None = None,
     beside: Beside | None = None,
 ) -> None:
-    """Ask for the rows in this process, from the instant `start_s` of `time.monotonic` on, or from now on."""
+    """Send the rows from this process, from the time `start_s` of `time.monotonic` on, or from now on."""
     clients = Clients(
         server, listener, salt=terms.salt, num_clients=terms.num_clients, timeout_s=terms.timeout_s
     )

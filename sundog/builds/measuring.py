@@ -1,6 +1,6 @@
-"""A load on a server that is there, the record of what its clients saw, and a simulation beside it.
+"""Load on a running server, the record of its clients, and a simulation for comparison.
 
-`Cores` says which share of the machine's processors other processes had.
+`Cores` measures the share of the machine's processors used by other processes.
 """
 
 import os
@@ -27,13 +27,13 @@ from sundog.sim.record.client_record import ClientRecord
 from sundog.sim.trace.record import TraceRequest
 
 PROBE_S = 60.0
-"""The time, in seconds, that a server may take to say what it takes."""
+"""Seconds within which a server must report its abilities."""
 Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class ClientLoad:
-    """A load's server and the behaviour of its clients; there are as many as needed without `num_clients`."""
+    """Server of a load and the behaviour of its clients, unlimited without `num_clients`."""
 
     url: str
     model: str | None = None
@@ -62,7 +62,7 @@ class _Watched:
 
 
 def find(load: ClientLoad) -> TargetServer:
-    """Ask the server which requests it takes; raises ConfigError where there is none."""
+    """Detect which requests the server accepts; raises ConfigError if there is no server."""
     client = ServerClient.of(load.url, load.api_key)
 
     async def ask() -> TargetServer:
@@ -81,11 +81,11 @@ def measure(
     record: ClientRecord,
     on_progress: Progress | None = None,
 ) -> None:
-    """Ask for all rows; raises KeyboardInterrupt, ServerGone or LoadBroken.
+    """Send all rows; raises KeyboardInterrupt, ServerGone or LoadBroken.
 
-    What came before is in the record.
+    After an error the record contains all events until then.
 
-    Prompts are new ones each time: what the server has cached of an earlier load is no help to it.
+    Prompts are new in each measurement, so that they do not hit blocks cached by an earlier load.
     """
     watched = _Watched(record, on_progress)
     terms = LoadTerms(num_clients=load.num_clients, timeout_s=load.timeout_s)
@@ -107,7 +107,9 @@ def measure(
 
 
 def as_answered(rows: Sequence[TraceRequest], record: ClientRecord) -> list[TraceRequest]:
-    """The requests with the lengths that the server counted, where it answered them."""
+    """Return the requests with the lengths that the server counted, or with their own if they were not
+    answered.
+    """
     columns, found = record.columns, {}
     for index, name in enumerate(columns.request_id):
         if columns.reason[index] in ("stop", "length"):
@@ -128,13 +130,13 @@ def predict(
 
 
 LOADED = 0.1
-"""A machine is loaded if others have more of its cores than that."""
+"""Share of the cores used by others from which a machine counts as loaded."""
 
 
 class Cores:
-    """Watches, from when it is made, the share of all cores that others have.
+    """Meter, from its creation, of the share of all cores that others use.
 
-    Others are all processes but this one and those under it.
+    Others are all processes but this one and its descendants.
     """
 
     def __init__(self) -> None:
@@ -142,13 +144,13 @@ class Cores:
         self._begin_s = time.monotonic()
 
     def others(self) -> float:
-        """Return the share since it was made, from 0 to 1."""
+        """Return the share since its creation, from 0 to 1."""
         elapsed_s = (time.monotonic() - self._begin_s) * (os.cpu_count() or 1)
         return min(max((_seconds_of_others() - self._begin) / elapsed_s, 0.0), 1.0) if elapsed_s > 0 else 0.0
 
 
 def disturbed(others: float) -> str | None:
-    """A warning where other processes disturbed the measurement, else None."""
+    """Return a warning if other processes disturbed the measurement, else None."""
     if others <= LOADED:
         return None
     return (
@@ -158,7 +160,9 @@ def disturbed(others: float) -> str | None:
 
 
 def _seconds_of_others() -> float:
-    """Return the processor seconds of all other processes; ended ones count at their parents."""
+    """Return the processor seconds of all other processes, including ended ones, which the system adds to
+    their parents.
+    """
     import psutil  # type: ignore[import-untyped]  # ships no types
 
     everything, me = psutil.cpu_times()._asdict(), psutil.Process()
@@ -170,4 +174,4 @@ def _seconds_of_others() -> float:
 
 
 NOT_BUSY = ("idle", "iowait", "guest", "guest_nice")
-"""Times of the cores in which they do nothing, and those that are counted twice."""
+"""Times in which cores are idle, and times that the system counts twice."""

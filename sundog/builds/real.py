@@ -1,4 +1,4 @@
-"""A real model that `sundog serve` serves: its processes begin first, then its folder is read."""
+"""Real model of `sundog serve`: its processes start before its folder is read."""
 
 from contextlib import ExitStack
 from dataclasses import replace
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class StartingModel(NamedTuple):
-    """A real model that is to be served; its fork server, if it has one, has begun to import torch."""
+    """Real model to be served; its fork server, if any, has begun to import torch."""
 
     orders: ServeOrders
     forks: "Forks | None"
@@ -33,9 +33,9 @@ class StartingModel(NamedTuple):
 def begun_model(
     model: str | None, serving: RealServing, engine: EngineOptions, stack: ExitStack
 ) -> StartingModel:
-    """A model's folder to serve, once what the options alone tell has been checked."""
+    """Check the options, start the fork server, and return the model, which is not loaded yet."""
     if serving.messages and not serving.in_process:
-        raise ConfigError("--messages sees the actors of one process: give --in-process, too")
+        raise ConfigError("--messages records the actors of one process: add --in-process")
     need_torch()
     faults = () if serving.faults is None else _faults(serving, serving.faults, engine)
     orders = ServeOrders(model=model, serving=serving, engine=engine)
@@ -44,7 +44,7 @@ def begun_model(
 
 
 def real_model(begun: StartingModel, stack: ExitStack) -> Served:
-    """A model's folder, computed by torch in processes that end with `stack`, or in this one."""
+    """Return a model computed by torch, in processes that end with `stack` or in this process."""
     from sundog.actors.config.sampling_defaults import NEUTRAL
     from sundog.builds.start_report import device_of
     from sundog.runtime.faults import EngineFaults
@@ -93,7 +93,9 @@ def _faults(serving: RealServing, file: str, engine: EngineOptions) -> "tuple[Fa
     )
 
     if serving.on is not None or serving.in_process:
-        raise ConfigError("--faults hurts engine processes of this machine: leave --on and --in-process out")
+        raise ConfigError(
+            "--faults applies to engine processes on this machine: leave --on and --in-process out"
+        )
     found = list[Fault]()
     has_links = any(parse_pool(each).role == "prefill" for each in serving.pool)
     for fault in drawn_faults(read_faults(file), engine.replicas, engine.seed, has_links=has_links):
@@ -104,7 +106,7 @@ def _faults(serving: RealServing, file: str, engine: EngineOptions) -> "tuple[Fa
                 found.append(Hurt(fault.at_s, fault.replica, factor, fault.for_s))
             case Straggler():
                 raise ConfigError(
-                    f"{file}: a straggler's factor is {fault.factor:g}; a process can be held up 1 to"
+                    f"{file}: a straggler's factor is {fault.factor:g}; a process can be slowed 1 to"
                     f" {MOST_TIMES:g} times"
                 )
             case SlowLink() | LostTransfer():
@@ -122,10 +124,10 @@ def _of_links(fault: "SlowLink | LostTransfer") -> "tuple[LinkFault, LinkFault]"
     from sundog.sim.fleet.faults import SlowLink
 
     if isinstance(fault, SlowLink):
-        says = f"the links of replica {fault.replica} go at {fault.part:g} of their pace"
+        says = f"the links of replica {fault.replica} run at {fault.part:g} of their speed"
         begin, end = (partial(KvMover.slow_down, replica=fault.replica, part=p) for p in (fault.part, 1.0))
     else:
-        says = f"of the transfers {fault.rate:g} get lost"
+        says = f"a share of {fault.rate:g} of the transfers is lost"
         begin, end = (partial(KvMover.lose, rate=fault.rate, more=more) for more in (True, False))
     return LinkFault(fault.at_s, says, begin), LinkFault(fault.at_s + fault.for_s, f"no more: {says}", end)
 

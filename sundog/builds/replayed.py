@@ -1,20 +1,20 @@
-"""A replay from its options to its figures: what `sundog replay` and `sundog.replay()` both do.
+"""Replay from options to figures: common part of `sundog replay` and `sundog.replay()`.
 
-Its ranges come from two more runs, with steps as short and as long as they may be (`sundog.sim.cost.doubt`).
+Ranges of figures come from two more replays, one with the shortest and one with the longest likely steps
+(`sundog.sim.cost.doubt`).
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from sundog.actors.config.front_costs import NO_FRONT
 from sundog.actors.kernel.actor import Actor
 from sundog.actors.messages import Heard
 from sundog.builds.simulated import asked_terms
 from sundog.options.simulation import LoadOptions, TermsOptions, parse_rate
 from sundog.sim.deployment.record import Simulated
-from sundog.sim.figures.metrics import Summary, request_times, summarize
+from sundog.sim.figures.metrics import Summary, summarize
 from sundog.sim.interrupt import Interrupted
 from sundog.sim.oracle import find_predictor
 from sundog.sim.record.recorder import Recorder
@@ -25,8 +25,8 @@ from sundog.sim.trace.record import TraceRequest
 from sundog.sim.workload.resample import retimed
 
 if TYPE_CHECKING:
-    from sundog.sim.figures.validate.predict import Ranges
     from sundog.sim.record.run_output import RunOutput
+    from sundog.sim.validation.predict import Ranges
 
 
 def play(
@@ -39,7 +39,7 @@ def play(
     listeners: Sequence[Actor[Heard]] = (),
     stop_when: Callable[[Recorder], bool] | None = None,
 ) -> Recorder:
-    """Play requests at the instants that the rows give them; the load's own rate is not heeded."""
+    """Play the requests at the arrivals in the rows, and ignore the rate in `load`."""
     output = output or Unkept()
     return replay(
         rows,
@@ -68,8 +68,15 @@ def replayed(
     output: "RunOutput | Unkept",
     on_progress: Callable[[int], None] | None = None,
     listeners: Sequence[Actor[Heard]] = (),
+    again: Callable[[], Sequence[TraceRequest]] | None = None,
+    with_ranges: bool | None = None,
+    most_ranged: int = 500,
 ) -> Summary:
-    """Replay the rows and finish the output; a replay that Ctrl-C ends leaves the part that it made."""
+    """Replay the rows and finish the output; Ctrl-C leaves a partial run.
+
+    `again` returns the rows a second time, for the ranges of figures; by default they are computed for at
+    most `most_ranged` requests.
+    """
     held_against = simulated.terms(asked_terms(terms))
     if load.request_rate is not None:
         rows = retimed(rows, parse_rate(load.request_rate), seed)
@@ -79,21 +86,23 @@ def replayed(
         part = replace(summarize(end.recorder, held_against, output.rows()), remarks=simulated.priced)
         output.finish_part(part.to_json(), end.until_s)
         raise
-    summary = replace(summarize(recorder, held_against, output.rows()), remarks=simulated.priced)
+    summary = summarize(recorder, held_against, output.rows())
+    summary = replace(summary, remarks=simulated.priced)
+    is_small = summary.num_requests <= most_ranged and summary.num_finished > 1
+    if again is not None and (is_small if with_ranges is None else with_ranges):
+        doubt = simulated.doubt  # by now for what was asked
+        summary = replace(summary, step_doubt=doubt, ranges_s=asdict(ranged(simulated, again(), load, seed)))
     output.finish(summary.to_json())
     return summary
 
 
 def ranged(simulated: Simulated, rows: Sequence[TraceRequest], load: LoadOptions, seed: int) -> "Ranges":
-    """The ranges of a replay that has ended: its `kernels` know by then how far they were asked."""
-    from sundog.sim.figures.validate.predict import ranges_of
+    """Return the ranges of a finished replay; its `kernels` recorded how far tables were extrapolated."""
+    from sundog.sim.validation.predict import ranges_of, values_of
 
-    doubt, sides = simulated.doubt, []
-    for side in simulated.doubted():
+    doubt, (low, high), sides = simulated.doubt, simulated.doubted(), []
+    for side, held in ((low, NO_FRONT), (high, high.config.front)):
         asked = rows if load.request_rate is None else retimed(rows, parse_rate(load.request_rate), seed)
         recorder = play(side, asked, load, seed)
-        times = request_times(recorder)
-        done = Rows.of(recorder.columns).is_done
-        values = {"ttft": times.ttft_s, "tpot": times.tpot_s, "e2e": times.e2e_s}
-        sides.append({name: own[done & ~np.isnan(own)] for name, own in values.items()})
+        sides.append(values_of(recorder, Rows.of(recorder.columns).is_done, held))
     return ranges_of(sides[0], sides[1], doubt)

@@ -1,6 +1,6 @@
-"""The model that `sundog serve` or `sundog emulate` serves, real or emulated, made ready.
+"""Model of `sundog serve` or `sundog emulate`, real or emulated, ready to be served.
 
-It comes with its adapters, and the listener that publishes its KV events.
+Includes its adapters, and the listener that publishes its KV events.
 """
 
 import logging
@@ -38,43 +38,43 @@ log = logging.getLogger("sundog")
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A model that is ready to be served."""
+    """Model that is ready to be served."""
 
     name: str
     config: EngineConfig
     new_engine: "Callable[[int], Engine]"
-    """A function that makes what a replica runs on."""
+    """Function that makes a replica's engine."""
     tokenizer: "Tokenizer"
     vocabulary: "Vocabulary"
     defaults: "SamplingDefaults"
-    """The sampling parameters of requests that do not give them."""
+    """Sampling parameters of requests that do not set them."""
     device: str
-    """The device that it runs on, in words."""
+    """Name of its device."""
     adapters: tuple[Adapter, ...] = ()
     max_loras: int | None = None
     loads_adapters: bool = False
-    """True if adapters may come and go."""
+    """Whether adapters may be loaded and unloaded."""
     vectors: "VectorSizes | None" = None
     folder: Path | None = None
-    """The folder of a real model."""
+    """Folder of a real model."""
     cost: "CostModel | None" = None
-    """The cost of its steps; None where that is learned from them."""
+    """Cost of its steps; None if that is measured while serving."""
     remarks: tuple[str, ...] = ()
-    """The remarks that people should read before they bet on its pace."""
+    """Warnings about its timing, for people."""
     listeners: "tuple[Actor[Heard], ...]" = ()
     emulation: "Emulation | None" = None
     clock: "ScaledClock | None" = None
-    """The clock, where it is not the wall's."""
+    """Clock, if it is not real time."""
     driver: "Driver | None" = None
-    """The driver that scales its fleet, if one does."""
+    """Driver that scales its fleet, if any."""
     links: "KvMover | None" = None
-    """The links that move keys and values between pools."""
+    """Links that move keys and values between pools."""
 
 
 def adapters(serving: Serving, model: str, names: tuple[str, ...] = ()) -> tuple[Adapter, ...]:
-    """The adapters of `--lora-modules`; ConfigError for two of a name, or one of another base model.
+    """Return the adapters of `--lora-modules`; ConfigError for duplicate names, or another base model.
 
-    The model is called `model` by clients; `names` are what else it is known by.
+    Clients call the model `model`; `names` are its other names.
     """
     if serving.lora_modules and not serving.enable_lora:
         raise ConfigError("--lora-modules is given without --enable-lora: add it")
@@ -93,7 +93,7 @@ def adapters(serving: Serving, model: str, names: tuple[str, ...] = ()) -> tuple
 
 
 def template_of(serving: Serving) -> Path | None:
-    """The file of `--chat-template`; ConfigError where there is none."""
+    """Return the file of `--chat-template`; ConfigError if it does not exist."""
     if serving.chat_template is None:
         return None
     file = Path(serving.chat_template)
@@ -103,14 +103,14 @@ def template_of(serving: Serving) -> Path | None:
 
 
 def max_loras(serving: Serving) -> int | None:
-    """Return the number of adapters at once that gateways are told of; None where a server takes none."""
+    """Return the number of adapters reported to gateways; None for a server without adapters."""
     if not serving.enable_lora:
         return None
     return serving.max_loras or max(len(serving.lora_modules), 1)
 
 
 def as_served(config: EngineConfig, serving: Serving) -> EngineConfig:
-    """Return the deployment that reports what its caches hold and predicts lengths, if it is to."""
+    """Return the deployment with KV events and length predictions, if requested."""
     check_ports(serving, config.replicas)
     asked = serving.kv_events_config
     return replace(
@@ -142,7 +142,7 @@ def check_ports(serving: Serving, num_engines: int) -> None:
 
 @contextmanager
 def kv_event_listeners(serving: Serving, config: EngineConfig) -> "Iterator[list[Actor[Heard]]]":
-    """The publisher, for as long as the server runs; raises ConfigError for an address that is taken."""
+    """Yield the publisher while the server runs; raises ConfigError for an address in use."""
     if serving.kv_events_config is None or not config.publishes_kv_events:
         yield []
         return

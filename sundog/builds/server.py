@@ -1,4 +1,4 @@
-"""A server as `sundog serve` and `sundog emulate` run it: its HTTP options, listeners and record."""
+"""Server of `sundog serve` and `sundog emulate`: its HTTP options, listeners and record."""
 
 import gc
 import time
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 
 OFTEN = (10_000, 5, 50)
-"""Thresholds of the cyclic garbage collector. With those of other commands (100,000 new objects) a collection
-stops all streams for 45 ms while many begin at once; with these it takes 5 ms."""
+"""Thresholds of the cyclic garbage collector. With those of other commands (100,000 new objects) a
+collection stops all streams for 45 ms while many begin at once; with these it takes 5 ms.
+"""
 
 
 def serve_until_stopped(
@@ -93,7 +94,9 @@ def _check_address(options: "ServerOptions") -> None:
 
 
 def server_options(serving: Serving, door: ConnectionOptions) -> "ServerOptions":
-    """The server's options; raises ConfigError, for a port in use before any model is loaded."""
+    """Return the server's options; raises ConfigError, such as for a port in use, before any model is
+    loaded.
+    """
     from sundog.actors.api.server_options import ServerOptions
 
     options = ServerOptions(
@@ -130,9 +133,9 @@ def _answers(serving: Serving) -> "AnswerFormats":
 
 
 def _known_answers(answers: "AnswerFormats", served: Served, serving: Serving) -> "AnswerFormats":
-    """The parsers with what the model's own files say of them; raises ConfigError.
+    """Return the parsers, completed from the model's own files; raises ConfigError.
 
-    A canned answer calls no tool unless its file says so, and may be read in any way.
+    A canned answer calls no tool unless its file contains calls, so any parser is allowed.
     """
     parser = answers.tool_call_parser
     if parser is None:
@@ -148,7 +151,7 @@ CANNED_CALLS = "hermes"
 
 
 def shown_model(served: Served, config: EngineConfig, aliases: tuple[str, ...] = ()) -> "ServedModel":
-    """The model as clients see it; they may ask for it by `aliases`, too."""
+    """Return the model as clients see it, also under its `aliases`."""
     from sundog.actors.api.context import ServedModel
 
     limit, now_s = config.scheduler.max_model_len, int(time.time())
@@ -166,21 +169,21 @@ def shown_model(served: Served, config: EngineConfig, aliases: tuple[str, ...] =
 
 
 def begin_log(serving: Serving) -> None:
-    """Write the log to stderr as the options say; raises ConfigError if a record could not be written."""
+    """Write the log to stderr as configured; raises ConfigError if a record could not be written."""
     log_to_stderr(serving.log_format)
     let_it_remark()
     needs_folder(serving.record, serving.messages, "--record")
 
 
 def one_model(argument: str | None, option: str | None) -> str | None:
-    """The model that is given as an argument or as `--model`; raises ConfigError if it is given as both."""
+    """Return the model given as an argument or as `--model`; raises ConfigError if both are given."""
     if argument is not None and option is not None:
         raise ConfigError(f"the model is given twice, {argument} and --model {option}: leave one out")
     return argument if argument is not None else option
 
 
 def holder_of(port: int) -> str:
-    """Words for the end of a refusal: its number, name and command; empty where they are not ours to see."""
+    """Return the process that holds a port, with number, name and command; empty if it is not visible."""
     try:
         import psutil  # type: ignore[import-untyped]  # ships no types
     except ModuleNotFoundError:

@@ -1,4 +1,4 @@
-"""The line that a server prints when it starts: the model, and how much fits into its KV cache."""
+"""Start line of a server: the model, and the capacity of its KV cache."""
 
 from math import prod
 from pathlib import Path
@@ -9,7 +9,7 @@ from sundog.actors.messages import Capacity, EngineUp, Heard
 
 
 class StartReport(Actor[Heard]):
-    """A listener that waits for an engine, to say what it has."""
+    """Listener that waits for an engine and reports its capacity."""
 
     def __init__(self, limits: SchedulerConfig, replicas: int, folder: Path | None) -> None:
         super().__init__("start-report")
@@ -21,7 +21,9 @@ class StartReport(Actor[Heard]):
             self._capacity = message.engine.capacity
 
     def line(self, name: str, device: str) -> str:
-        """Parameters, device, KV blocks, the longest context, and how many requests of it fit at once."""
+        """Return the start line: parameters, device, KV blocks, the longest context, and how many requests of
+        that length fit at once.
+        """
         count = None if self._folder is None else num_parameters(self._folder)
         parts = [f"{in_words(count)} parameters"] if count else []
         parts.append(f"on {device}" + (f", {self._replicas} replicas" if self._replicas > 1 else ""))
@@ -39,14 +41,16 @@ class StartReport(Actor[Heard]):
 
 
 def device_of(asked: str) -> str:
-    """Name the device that `--device` stands for, without torch, which only engines import."""
+    """Return the device for `--device`, without torch, which only engines import."""
     if asked != "auto":
         return asked
     return "a GPU if torch sees one, else the CPU" if Path("/dev/nvidia0").exists() else "cpu"
 
 
 def num_parameters(folder: Path) -> int | None:
-    """Count the model's parameters; None where weights are packed, or not in files of their own."""
+    """Return the number of the model's parameters; None if weights are packed, or not in files of their
+    own.
+    """
     from sundog.runtime.checkpoint.facts import LoadError
     from sundog.runtime.checkpoint.weights import FLOATS, stored_tensors
 
@@ -60,7 +64,7 @@ def num_parameters(folder: Path) -> int | None:
 
 
 def in_words(count: int) -> str:
-    """Write a count as people say it, such as 2.8 million."""
+    """Return a count in words, such as 2.8 million."""
     for size, word in ((10**9, "billion"), (10**6, "million")):
         if count >= size:
             return f"{count / size:.3g} {word}"

@@ -1,1 +1,1 @@
-"""The commands: one file each, imported when it is asked for."""
+"""Commands: one file each, imported when it is used."""

@@ -29,13 +29,15 @@ if TYPE_CHECKING:
     from sundog.sim.trace.record import TraceRequest
 
 LATE_S, BUSY = 0.01, 0.8
-"""A client that is later than this in one request of a hundred, or as busy at its busiest, is remarked on."""
+"""Lateness in seconds of the 99th percentile, and core share at the busiest time, from which a client gets a
+warning.
+"""
 MOST_PROCESSES = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions(ClientOptions):
-    """Options of the clients: how requests come, and what is kept of them."""
+    """Options of clients: arrivals of requests, and results to keep."""
 
     as_json: bool = option(False, Switch(pair=False), "Print the results as JSON.", flag="--json", kept=False)
     out: str | None = option(
@@ -103,11 +105,11 @@ def bench(
     url: str,
     trace: str,
 ) -> None:
-    """Put a load on a server, and measure what its clients see.
+    """Send load to a server, and measure its clients' latencies.
 
-    URL is any server that speaks OpenAI's API. Requests are sent when TRACE says, whatever became of
-    those before them, and their times count from there. With --simulate, options of the engine say what
-    is simulated beside it.
+    URL is any server with OpenAI's API. Each request is sent at its time in TRACE, even if earlier ones are
+    unanswered, and its latency counts from that time. With --simulate, the options of the engine describe a
+    simulation to compare with.
     """
     from sundog.builds.load_processes import shares_of
     from sundog.builds.measuring import ClientLoad, as_answered, find, predict
@@ -120,11 +122,7 @@ def bench(
     from sundog.sim.show.words import steps_within
 
     if asked.simulate is None:
-        refuse(
-            (engine, costs),
-            "says what is simulated: give --simulate GPU, too, or leave it out",
-            but=("seed",),
-        )
+        refuse((engine, costs), "applies only with --simulate GPU: add that, or leave it out", but=("seed",))
     rows = _rows(asked, reading, engine.seed, trace)
     load = ClientLoad(
         url,
@@ -171,7 +169,7 @@ def _rows(asked: BenchOptions, reading: ReadingOptions, seed: int, trace: str) -
         "--scale": asked.scale != 1,
     }
     if len(given := [flag for flag, is_given in arrivals.items() if is_given]) > 1:
-        raise ConfigError(f"{given[0]} says when requests arrive, and so does {given[1]}: leave one out")
+        raise ConfigError(f"{given[0]} cannot be combined with {given[1]}: leave one out")
     if trace.endswith(".toml"):
         refuse((reading,), f"is for a trace, and {trace} describes a workload: leave it out", but=("limit",))
         found: Iterable[TraceRequest] = read_spec(trace).requests(seed)
@@ -242,10 +240,11 @@ def _warn(summary: "Summary") -> None:
         way_out = (
             f"give more than --processes {client.num_processes}, or less load"
             if busy > BUSY
-            else "other work has its cores: measure on a quieter machine, or give less load"
+            else "other programs use its cores: measure on a quieter machine, or give less load"
         )
         remark(
-            f"the client may be what was measured: it sent requests up to {late_s * 1e3:,.0f} ms late (p99),"
+            f"the client may have limited this measurement: it sent requests up to {late_s * 1e3:,.0f} ms "
+            "late (p99),"
             f" which is part of TTFT and E2E, and a process of it had up to {busy:.0%} of a core: {way_out}"
         )
 

@@ -1,4 +1,4 @@
-"""`sundog capacity`: the largest load at which a fleet holds its objectives."""
+"""`sundog capacity`: the largest load at which a fleet meets its objectives."""
 
 import json
 import math
@@ -7,10 +7,11 @@ from typing import Any
 
 import click
 
+from sundog.actors.config import ConfigError
 from sundog.fast import one_thread
+from sundog.options.capacity import CapacityTerms
 from sundog.options.engine import EngineOptions
-from sundog.options.row import Real, Switch, Whole, option
-from sundog.options.serving import on_ray
+from sundog.options.row import Switch, option
 from sundog.options.simulation import LoadOptions, ReadingOptions, TargetOptions, TermsOptions
 from sundog.options.takes import command, takes
 from sundog.sweeps.cell import Plan
@@ -19,20 +20,18 @@ from sundog.sweeps.source import workload_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityOptions:
-    """Options of the search for the largest load."""
+    """Options of how the largest load is shown."""
 
-    replications: int = option(5, Whole(1, 1000), "Samples of the workload, each with a largest load.")
-    confidence: float = option(0.95, Real(0.5, 0.9999), "Confidence of the interval.")
-    resolution: float = option(0.01, Real(1e-4, 0.5), "Relative precision of each largest load.")
-    jobs: int | None = option(None, Whole(1, 1024), "Processes; one per core if not given.")
-    on: str | None = on_ray("Run on a cluster: ray begins one here, ray:HOST:PORT is there.", kept=False)
-    as_json: bool = option(False, Switch(pair=False), "Print the same as JSON.", flag="--json", kept=False)
+    as_json: bool = option(False, Switch(pair=False), "Print the results as JSON.", flag="--json", kept=False)
 
 
 @command
-@takes(CapacityOptions, TargetOptions, ReadingOptions, LoadOptions, TermsOptions, EngineOptions)
+@takes(
+    CapacityTerms, CapacityOptions, TargetOptions, ReadingOptions, LoadOptions, TermsOptions, EngineOptions
+)
 @click.argument("source", metavar="TRACE|SPEC.toml")
 def capacity(
+    how: CapacityTerms,
     asked: CapacityOptions,
     target: TargetOptions,
     reading: ReadingOptions,
@@ -43,20 +42,23 @@ def capacity(
 ) -> None:
     """Find the largest load at which a fleet meets objectives.
 
-    The instants of arrival are brought closer together, or farther apart, until the objectives of --slo just
-    hold. Sessions that a SPEC describes begin more or less often, and keep their pauses.
+    The trace's arrivals are compressed or stretched in time, up to the largest load that meets --slo. For
+    sessions of a workload (SPEC) their number changes instead, and their pauses stay the same.
     """
     one_thread()
-    from sundog.planning.capacity import CapacityTerms, find_capacity
+    if "," in target.gpu:
+        raise ConfigError(f"--gpu is {target.gpu}: give one GPU, or use `sundog plan`, which takes several")
+    from sundog.planning.capacity import find_capacity
     from sundog.planning.search import MOST_LOAD
 
-    shared = Plan(workload_of(source, reading), source, engine=engine, target=target, load=load, terms=terms)
-    how = CapacityTerms(
-        replications=asked.replications,
-        confidence=asked.confidence,
-        resolution=asked.resolution,
-        jobs=asked.jobs,
-        on=asked.on,
+    shared = Plan(
+        workload_of(source, reading),
+        source,
+        engine=engine,
+        target=target,
+        load=load,
+        terms=terms,
+        judged_s=how.judge_s or None,
     )
     result = find_capacity(shared, terms, engine.replicas, how)
     found, factors, rates, is_most = result.loads, result.factor, result.requests_per_s, result.is_most_tried
@@ -74,7 +76,10 @@ def capacity(
         click.echo(json.dumps(plain, indent=1))
         return
     if not factors.mean:
-        click.echo(f"The fleet does not hold the objectives at 1/{MOST_LOAD:g} of this load.")
+        click.echo(
+            f"The fleet does not meet the objectives at 1/{MOST_LOAD:g} of this load: a request may take too"
+            " long even alone. Loosen them, or try another GPU (--gpu) or more ranks (-tp)."
+        )
         return
 
     def spread(half_width: float) -> str:
@@ -82,16 +87,16 @@ def capacity(
             return ""
         return f" ± {half_width:,.0f}" if half_width >= 100 else f" ± {half_width:.2g}"
 
-    draws = f"{num_seeds} draws" if num_seeds > 1 else "one draw, so that there is no interval"
+    samples = f"{num_seeds} samples" if num_seeds > 1 else "one sample, so no interval"
     limit = "even at" if is_most else "up to"
     rate = f"{rates.mean:,.0f}" if rates.mean >= 1000 else f"{rates.mean:.3g}"
     click.echo(
-        f"The objectives hold {limit} {rate}{spread(rates.half_width)} requests/s,"
-        f" {factors.mean:.3g}{spread(factors.half_width)} times this load ({draws})."
-        + (f" No draw is tried at more than {MOST_LOAD:g} times its load." if is_most else "")
+        f"The objectives are met {limit} {rate}{spread(rates.half_width)} requests/s,"
+        f" {factors.mean:.3g}{spread(factors.half_width)} times this load ({samples})."
+        + (f" No sample was tried at more than {MOST_LOAD:g} times its load." if is_most else "")
     )
     if lost.num_unanswered:
         click.echo(
-            f"There {lost.num_unanswered:,} of {lost.num_requests:,} requests get no answer, for which the"
-            " objectives leave room."
+            f"At that load {lost.num_unanswered:,} of {lost.num_requests:,} requests get no answer, which the"
+            " objectives allow."
         )

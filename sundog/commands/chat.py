@@ -1,4 +1,4 @@
-"""`sundog chat`: talk with a model on a server, in the terminal."""
+"""`sundog chat`: conversation with a served model, in the terminal."""
 
 import sys
 from contextlib import aclosing, suppress
@@ -21,12 +21,12 @@ COMMANDS = (
 )
 PROMPT = "> "
 STEERING = dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - {ord("\n"), ord("\t")})
-"""Control characters, and what they become: nothing."""
+"""Control characters, which are removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatOptions:
-    """Options of a conversation: the model that answers, and how it is sampled."""
+    """Options of a conversation: the model, and its sampling."""
 
     model: str | None = option(
         None, AnyText("NAME"), "The model's name on the server; its first model if not given."
@@ -43,11 +43,10 @@ class ChatOptions:
 @takes(ChatOptions)
 @click.argument("url", default="http://127.0.0.1:8000")
 def chat(asked: ChatOptions, url: str) -> None:
-    """Talk with a model on a server.
+    """Chat with a model on a server.
 
-    URL is any server that speaks OpenAI's API; without it, `sundog serve` on this machine. What is not
-    typed at a terminal is one question, and its answer goes to stdout; what
-    the model thinks before it goes to stderr.
+    URL is any server with OpenAI's API; by default `sundog serve` on this machine. If stdin is not a
+    terminal, it is one question: its answer goes to stdout, reasoning to stderr.
     """
     from sundog.builds.measuring import PROBE_S
     from sundog.runtime.load.conversation import Conversation
@@ -94,16 +93,16 @@ def _talk(client: "ServerClient", conversation: "Conversation") -> None:
 
 
 class Shown:
-    """Shows an answer: its reasoning faintly at a terminal, and on stderr where stdout is data.
+    """Printer of an answer: reasoning is dimmed at a terminal, and goes to stderr if stdout is not one.
 
-    Signs that steer a terminal are left out: a model may have been told to write them.
+    Control sequences are removed: a model may have been tricked into writing them.
     """
 
     def __init__(self, at_terminal: bool) -> None:
         self._at_terminal, self._is_thinking = at_terminal, False
 
     def show(self, part: "AnswerPart") -> None:
-        """Part after part; an answer begins a line of its own."""
+        """Print one part; an answer begins a line of its own."""
         text = part.text.translate(STEERING)
         if self._is_thinking and not part.is_thought:
             click.echo("\n", err=not self._at_terminal)

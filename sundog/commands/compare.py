@@ -1,4 +1,4 @@
-"""`sundog compare`: two run directories in, differences with confidence out."""
+"""`sundog compare`: differences of two run directories, with confidence."""
 
 import os
 import shlex
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from sundog.sim.record.run_directory import Run
 
 MOST_RUNS = 1000
-"""The most replications, more than anybody waits for."""
+"""Most replications to suggest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareOptions:
-    """Options of the form in which differences are shown."""
+    """Options of the output of differences."""
 
-    as_json: bool = option(False, Switch(pair=False), "Print the same as JSON.", flag="--json")
+    as_json: bool = option(False, Switch(pair=False), "Print the results as JSON.", flag="--json")
 
 
 @command
@@ -36,7 +36,7 @@ class CompareOptions:
 def compare(asked: CompareOptions, first: Path, second: Path) -> None:
     """Compare two runs, with confidence intervals.
 
-    A and B are folders that `replay --out` or `bench --out` wrote.
+    A and B are folders of `replay --out` or `bench --out`.
     """
 
     from sundog.sim.figures.compare import compare as compare_runs
@@ -64,7 +64,7 @@ def _how_many_would_tell(found: "Comparison", a: "Run", b: "Run") -> str | None:
     mean = next((figure for figure in found.figures if figure.name == "TTFT mean"), None)
     if mean is None or (count := replications_that_tell(mean.change)) is None:
         return None
-    text = f"A difference in mean TTFT as large as this one takes some {count:,} runs of each to show"
+    text = f"To detect a difference this small in mean TTFT you would need about {count:,} runs of each"
     trace = str(a.config.get("trace", ""))
     if count > MOST_RUNS or not found.settings or not {*found.settings} <= {*VARIED} or not trace:
         return f"{text}."

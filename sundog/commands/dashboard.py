@@ -1,4 +1,4 @@
-"""`sundog dashboard`: the live page of a recorded run, with a slider through its time."""
+"""`sundog dashboard`: the live page of a recorded run, with a time slider."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from sundog.options.takes import command, output, say_where, takes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DashboardOptions:
-    """Options that choose the instants of a run to be shown."""
+    """Options that select the instants of a run to show."""
 
     from_s: float | None = option(None, Real(0, 1e12), "Begin at this second.", flag="--from")
     to_s: float | None = option(None, Real(0, 1e12), "End at this second.", flag="--to")
@@ -25,7 +25,7 @@ class DashboardOptions:
 @click.argument("run", type=click.Path(path_type=Path))
 @output("The page to write.", "dashboard.html")
 def dashboard(asked: DashboardOptions, run: Path, output: Path) -> None:
-    """Replay a recorded run on the live page.
+    """Write the live page of a recorded run.
 
     RUN is a folder of `replay --out` or `serve --record`. The page is one file, and needs no server.
     """

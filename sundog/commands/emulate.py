@@ -1,4 +1,4 @@
-"""`sundog emulate`: the server of `sundog serve` at the pace of a GPU that is not there."""
+"""`sundog emulate`: the server of `sundog serve` at the pace of an absent GPU."""
 
 import click
 
@@ -7,12 +7,14 @@ from sundog.builds.server import begin_log, one_model, serve_until_stopped, serv
 from sundog.options.door import ConnectionOptions
 from sundog.options.engine import EngineOptions
 from sundog.options.launch import LaunchOptions, launched
+from sundog.options.names import complete_model
+from sundog.options.server_config import server_command
 from sundog.options.serving import EmulatedServing
 from sundog.options.simulation import CostOptions, LoggingOptions, ScalingOptions
-from sundog.options.takes import command, takes
+from sundog.options.takes import takes
 
 
-@command
+@server_command
 @takes(
     EmulatedServing,
     ConnectionOptions,
@@ -22,7 +24,7 @@ from sundog.options.takes import command, takes
     EngineOptions,
     LaunchOptions,
 )
-@click.argument("model_argument", metavar="[MODEL]", required=False)
+@click.argument("model_argument", metavar="[MODEL]", required=False, shell_complete=complete_model)
 def emulate(
     serving: EmulatedServing,
     door: ConnectionOptions,
@@ -35,8 +37,8 @@ def emulate(
 ) -> None:
     """Serve canned answers over HTTP, at the pace of a GPU.
 
-    MODEL is a known model or a model's folder, whose shape tells how long steps take on --gpu; with the file
-    of `sundog calibrate` as --gpu, steps take as long as those of the engine that was measured.
+    MODEL is a known model, a folder, or OWNER/NAME on the Hugging Face hub; the duration of steps follows
+    from its shape and --gpu. If --gpu is a file of `sundog calibrate`, it follows from the measurement.
     """
     begin_log(serving)
     serving = launched(serving, launch)

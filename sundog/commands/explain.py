@@ -1,4 +1,4 @@
-"""`sundog explain`: a record in, a page or JSON out."""
+"""`sundog explain`: a record as a page or JSON."""
 
 import json
 from dataclasses import dataclass
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainOptions:
-    """Options that choose what of a record is explained."""
+    """Options that select the parts of a record to explain."""
 
     request_id: str | None = option(
         None, AnyText("ID"), "Show this request alone, in full.", flag="--request"
     )
     top: int = option(10, Whole(0, 2**20), "Show this many of the longest waits.")
     every: bool = option(False, Switch(pair=False), "Show each change of cause of a long wait.", flag="--all")
-    as_json: bool = option(False, Switch(pair=False), "Print the same as JSON.", flag="--json")
+    as_json: bool = option(False, Switch(pair=False), "Print the results as JSON.", flag="--json")
 
 
 @command
 @takes(ExplainOptions)
 @click.argument("record", type=click.Path(path_type=Path))
 def explain(asked: ExplainOptions, record: Path) -> None:
-    """Say why requests waited, and which were preempted.
+    """Explain why requests waited or were preempted.
 
-    RECORD is a directory that replay --out or serve --record wrote, or a journal in one.
+    RECORD is a folder of `replay --out` or `serve --record`, or the journal in it.
     """
     from sundog.sim.explain.journal_reader import find_record
     from sundog.sim.explain.load import load

@@ -1,4 +1,4 @@
-"""`sundog export`: take a policy to another engine."""
+"""`sundog export`: a policy for another engine."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from sundog.options.takes import command, takes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportOptions:
-    """Options that say what a policy is written for."""
+    """Options of the target of an export."""
 
     to: str = option("vllm", OneOf(("vllm",)), "The engine to write for.")
 
@@ -24,7 +24,8 @@ class ExportOptions:
 def export(asked: ExportOptions, policy: str, output: str | None) -> None:
     """Write a policy as a scheduler class for vLLM.
 
-    POLICY is what --policy takes. docs/passport.md says how the file is used, and what is proved of it.
+    POLICY is as for --policy. docs/passport.md describes how to use the file, and how its equivalence is
+    tested.
     """
     from sundog.export.exported import exported
 

@@ -14,7 +14,7 @@ from sundog.options.takes import command, output, takes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PerfettoOptions:
-    """Options that choose what of a run is drawn."""
+    """Options that select the part of a run to draw."""
 
     from_s: float = option(0.0, Real(0, 1e12), "Draw what happens from this second on.", flag="--from")
     to_s: float | None = option(None, Real(0, 1e12), "Draw what happens until this second.", flag="--to")
@@ -31,10 +31,10 @@ class PerfettoOptions:
 @click.argument("run", type=click.Path(path_type=Path))
 @output("The .json or .json.gz to write; by default in the run's folder.")
 def perfetto(asked: PerfettoOptions, run: Path, output: Path | None) -> None:
-    """Write a recorded run for Perfetto.
+    """Export a recorded run for Perfetto.
 
     RUN is a folder of `replay --out` or `serve --record`; open the result at ui.perfetto.dev. Of a long run
-    a part is drawn, and what is left out is said: --from and --to draw some seconds in full.
+    only a part is exported, as a remark says: --from and --to select seconds to export in full.
     """
     from sundog.sim.explain.journal_reader import find_record
     from sundog.sim.show.perfetto import Detail, export

@@ -1,4 +1,4 @@
-"""`sundog plan`: the cheapest fleet that holds the objectives of a workload."""
+"""`sundog plan`: the cheapest fleet that meets the objectives of a workload."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from sundog.ends import Stopped, check_can_draw, interrupted, writing
+from sundog.ends import Stopped, check_can_draw, check_folder, check_writable, interrupted, writing
 from sundog.fast import one_thread
 from sundog.options.engine import EngineOptions
 from sundog.options.row import AnyText, Parsed, Real, Switch, Whole, option, picture_format
@@ -20,6 +20,8 @@ from sundog.sweeps.axes import axes
 
 if TYPE_CHECKING:
     from sundog.planning.fleets import Fleets
+    from sundog.planning.search import Candidate
+    from sundog.sweeps.cell import Plan
 
 
 SEARCH, FILES = "Search, further", "Files to write"
@@ -41,7 +43,7 @@ class PlanOptions:
         "TOML file with the price of each GPU per hour. Without it GPUs are counted.",
     )
     max_gpus: int = option(128, Whole(1, 4096), "Largest number of GPUs to try.")
-    survive: int = option(0, Whole(0, 64), "Replicas that may be lost: this many are bought in addition.")
+    survive: int = option(0, Whole(0, 64), "Spare replicas to buy, so that this many may fail.")
     replications: int = option(
         5,
         Whole(1, 1000),
@@ -61,8 +63,16 @@ class PlanOptions:
     resize_s: float = option(
         600.0, Real(1, 1e7), "Seconds between two resizings by the perfect autoscaler.", section=SEARCH
     )
+    judge_s: float = option(
+        300.0,
+        Real(0, 1e7),
+        "Least seconds of steady traffic to judge, after a lead-in. 0: judge a description's own requests.",
+        section=SEARCH,
+    )
     jobs: int | None = option(None, Whole(1, 1024), "Processes; one per core if not given.", section=SEARCH)
-    on: str | None = on_ray("Run on a cluster: ray begins one here, ray:HOST:PORT is there.", kept=False)
+    on: str | None = on_ray(
+        "Ray cluster to run on: ray starts one here; ray:HOST:PORT joins one.", kept=False
+    )
     out: str | None = option(
         None,
         AnyText("DIR"),
@@ -83,6 +93,16 @@ class PlanOptions:
         "Write values for llm-d's chart llm-d-modelservice there, as YAML.",
         section=FILES,
         kept=False,
+    )
+    kustomize: str | None = option(
+        None,
+        AnyText("DIR"),
+        "Write a kustomization.yaml of llm-d's model servers into this folder.",
+        section=FILES,
+        kept=False,
+    )
+    dynamo: str | None = option(
+        None, AnyText("FILE"), "Write a DynamoGraphDeployment there, as YAML.", section=FILES, kept=False
     )
     figure: str | None = option(
         None,
@@ -108,27 +128,36 @@ def plan(
 ) -> None:
     """Find the cheapest fleet that meets the objectives.
 
-    `--gpu h100,b200` names the machines, `--slo 'p95(ttft)<1'` the objectives. Replicas are searched, tensor
-    parallelism 1, 2, 4 and 8 unless it is given, and what --vary names (docs/planning.md).
+    `--gpu h100,b200` names the machines, `--slo 'p95(ttft)<1'` the objectives. The search tries numbers of
+    replicas, tensor parallelism 1, 2, 4 and 8 unless given, and the values of --vary (docs/planning.md).
     """
     one_thread()
     check_can_draw(asked.figure)
+    for file in (asked.manifest, asked.llm_d, asked.dynamo):
+        if file is not None:
+            check_writable(file)
+    if asked.kustomize is not None:
+        check_folder(asked.kustomize)
     from sundog.library.results import PlanResult
+    from sundog.planning.dynamo import check_gpus
     from sundog.planning.fleets import fleets
     from sundog.planning.planner import planned
     from sundog.planning.prices import read_prices
     from sundog.planning.report import print_advice, to_json
-    from sundog.planning.serving import commands, deployment, llm_d_values
+    from sundog.planning.serving import commands
     from sundog.sim.show.progress import runs_progress
 
     prices = None if asked.prices is None else read_prices(asked.prices)
     gpus, varied = target.gpu.split(","), given_once(axes(asked.vary))
+    if asked.dynamo is not None:
+        check_gpus(gpus)
     given = click.get_current_context().get_parameter_source("tensor_parallel_size")
     has_ranks = given is not ParameterSource.DEFAULT
     problem = planned(
         *(source, reading, engine, target, load, terms, gpus, varied, prices, asked.max_gpus, has_ranks),
         asked.survive,
         asked.pools,
+        asked.judge_s,
     )
     with (
         runs_progress("trials") as progress,
@@ -143,20 +172,38 @@ def plan(
         print_advice(advice, objectives, asked.confidence, prices is not None)
         for line in () if winner is None else commands(winner, problem.plan, reading):
             click.echo(f"  {line}")
-    if winner is not None:  # A file that cannot be written loses nothing: the plan stands above.
-        for file, text in ((asked.manifest, deployment), (asked.llm_d, llm_d_values)):
-            if file is not None:
-                with writing(file):
-                    Path(file).write_text(text(winner, problem.plan), encoding="utf-8")
+    if winner is not None:
+        _write_files(asked, winner, problem.plan)
     if asked.figure is not None:
         PlanResult(advice, objectives, asked.confidence, prices is not None).plot.costs().save(asked.figure)
 
 
+def _write_files(asked: PlanOptions, winner: "Candidate", plan: "Plan") -> None:
+    """Write the files for clusters. One that cannot be written loses nothing: the plan is printed."""
+    from sundog.planning.cluster import deployment
+    from sundog.planning.dynamo import dynamo_graph
+    from sundog.planning.llm_d import kustomization, llm_d_values
+    from sundog.sim.files.run_files import write_whole
+
+    folder = None if asked.kustomize is None else str(Path(asked.kustomize, "kustomization.yaml"))
+    for file, text in (
+        (asked.manifest, deployment),
+        (asked.llm_d, llm_d_values),
+        (folder, kustomization),
+        (asked.dynamo, dynamo_graph),
+    ):
+        if file is not None:
+            with writing(file):
+                if file is folder:
+                    Path(file).parent.mkdir(parents=True, exist_ok=True)
+                write_whole(file, text(winner, plan))
+
+
 @contextmanager
 def resumable(made: "Fleets", out: str | None) -> Iterator[None]:
-    """Say how far a plan came when Ctrl-C or SIGTERM ends it."""
+    """Report the progress of a plan that Ctrl-C or SIGTERM ends."""
     try:
         yield
     except KeyboardInterrupt as error:
-        kept = f"; they are in {out}, and the same command goes on" if out else ""
+        kept = f"; they are in {out}, and the same command resumes" if out else ""
         raise Stopped(f"interrupted after {made.num_done} trials{kept}", interrupted(error)) from None

@@ -1,12 +1,12 @@
-"""`sundog replay`: a trace on simulated hardware."""
+"""`sundog replay`: a trace played on simulated hardware."""
 
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from sundog.actors.core.records import dataclass
 from sundog.ends import remark
 from sundog.fast import one_thread
 from sundog.options.config_file import config_option
@@ -26,7 +26,6 @@ from sundog.outputs import run_output, step_logs
 if TYPE_CHECKING:
     from sundog.sim.deployment.record import Simulated
     from sundog.sim.figures.metrics import Summary
-    from sundog.sim.figures.validate.predict import Ranges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +52,7 @@ class ReplayOptions:
     ranges: bool | None = option(
         None,
         Switch(),
-        "Print the likely range of figures, from two more runs. Default: up to 10,000 requests.",
+        "Give the likely range of figures, from two more runs. Default: up to 5,000 requests, as JSON 500.",
         kept=False,
     )
     decode_runs: bool = option(
@@ -62,6 +61,7 @@ class ReplayOptions:
         "Let one event stand for many decode steps; same results.",
         section=COSTS_FURTHER,
         kept=False,
+        rare=True,
     )
 
 
@@ -81,8 +81,8 @@ def replay(
 ) -> None:
     """Replay a trace on simulated hardware.
 
-    Prints what the requests of TRACE would have seen: TTFT, TPOT, inter-token latency, queueing, use of
-    the KV cache. `traces/README.md` lists the formats.
+    Prints the latencies of TRACE's requests: TTFT, TPOT, inter-token latency, queueing; and the use of the KV
+    cache. `traces/README.md` lists the formats.
     """
     one_thread()
     from sundog.builds.simulated import deploy
@@ -91,39 +91,23 @@ def replay(
     summary = _played(simulated, asked, logging, reading, load, terms, engine.seed, trace)
     _warn(simulated, summary)
     if asked.as_json:
-        ranges = _ranges(simulated, reading, load, engine.seed, trace) if asked.ranges else None
-        click.echo(_json(summary, ranges))
+        click.echo(summary.to_json())
         return
     from sundog.sim.show.summary_table import print_ranges, print_summary
 
     replicas = f", {engine.replicas} replicas" if engine.replicas > 1 else ""
     title = f"{Path(trace).name} on {simulated.model}, {simulated.machine}{replicas}"
     print_summary(summary, title, doubt=simulated.doubt)
-    is_small = summary.num_requests <= MOST_RANGED and summary.num_finished > 1
-    if is_small if asked.ranges is None else asked.ranges:
-        print_ranges(_ranges(simulated, reading, load, engine.seed, trace))
+    if summary.ranges_s is not None:
+        from sundog.sim.validation.predict import Ranges
+
+        print_ranges(Ranges(**summary.ranges_s))
 
 
-MOST_RANGED = 10_000
-"""Requests of a replay whose ranges are told without being asked for."""
-
-
-def _ranges(
-    simulated: "Simulated", reading: ReadingOptions, load: LoadOptions, seed: int, trace: str
-) -> "Ranges":
-    from sundog.builds.replayed import ranged
-
-    rows = list(islice(reading.trace(trace), reading.limit))
-    return ranged(simulated, rows, load, seed)
-
-
-def _json(summary: "Summary", ranges: "Ranges | None") -> str:
-    if ranges is None:
-        return summary.to_json()
-    from dataclasses import asdict
-    from json import dumps, loads
-
-    return dumps({**loads(summary.to_json()), "ranges_s": asdict(ranges)}, indent=2)
+MOST_RANGED, MOST_RANGED_AS_JSON = 5_000, 500
+"""Largest number of requests for which a replay computes ranges by default; fewer for JSON, which programs
+often request.
+"""
 
 
 def _played(
@@ -152,7 +136,17 @@ def _played(
     ):
         rows = islice(source, reading.limit)
         summary = replayed(
-            simulated, rows, load, terms, seed, output, on_progress, step_logs(logging.step_log)
+            simulated,
+            rows,
+            load,
+            terms,
+            seed,
+            output,
+            on_progress,
+            step_logs(logging.step_log),
+            again=lambda: list(islice(reading.trace(trace), reading.limit)),
+            with_ranges=asked.ranges,
+            most_ranged=MOST_RANGED_AS_JSON if asked.as_json else MOST_RANGED,
         )
     if output.has_left_out_journal:
         from sundog.sim.record.run_output import MOST_JOURNALLED

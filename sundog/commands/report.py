@@ -1,4 +1,4 @@
-"""`sundog report`: the folders of runs or of a sweep in, one page out."""
+"""`sundog report`: folders of runs, or of a sweep, as one page."""
 
 from pathlib import Path
 
@@ -14,8 +14,8 @@ from sundog.options.takes import command, output, say_where
 def report(runs: tuple[Path, ...], output: Path) -> None:
     """Show runs side by side, or a sweep, on one HTML page.
 
-    Each RUN is a folder that `replay --out` or `bench --out` wrote. SWEEP is one of `sweep --out`: its load
-    curves with their bands, the Pareto front and the table, each with its data as CSV.
+    Each RUN is a folder of `replay --out` or `bench --out`. SWEEP is a folder of `sweep --out`: the page has
+    its load curves with bands, the Pareto front and the table, each with its data as CSV.
     """
     from sundog.sweeps.sweep_folder import TABLE_JSON
 

@@ -12,12 +12,12 @@ from sundog.options.row import Switch, option, rows
 from sundog.options.takes import command, output, takes
 
 OF_THE_TRACE = {row.name for row in rows(EngineOptions)} - {"engine_version"}
-"""Options of an engine that a trace by steps says itself."""
+"""Options of an engine that a trace by steps sets itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleOptions:
-    """Options of how the scheduler's decisions are taken."""
+    """Options that choose the scheduler and its algorithm."""
 
     lockstep: bool = option(True, Switch(), "Update only requests that change; the decisions are the same.")
 
@@ -29,8 +29,8 @@ class ScheduleOptions:
 def schedule(asked: ScheduleOptions, engine: EngineOptions, trace: Path, output: Path) -> None:
     """Log every decision of the scheduler on TRACE.
 
-    The log has the format of the golden files, to compare with vLLM's own by a plain diff. TRACE is a trace
-    by steps in their format, with its own configuration (tests/golden/README.md).
+    The log has the format of the golden files, to compare with vLLM's by a plain diff. TRACE has their format
+    for traces by steps, with its own configuration (tests/golden/README.md).
     """
     from sundog.sim.schedule.decision_log import log_trace, read_step_trace
 

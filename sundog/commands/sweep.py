@@ -52,7 +52,9 @@ class SweepOptions:
         "An axis of --vary, such as a rate: settings are compared at each of its values.",
     )
     jobs: int | None = option(None, Whole(1, 1024), "Processes; one per core if not given.")
-    on: str | None = on_ray("Run on a cluster: ray begins one here, ray:HOST:PORT is there.", kept=False)
+    on: str | None = on_ray(
+        "Ray cluster to run on: ray starts one here; ray:HOST:PORT joins one.", kept=False
+    )
     figure: str | None = option(
         None,
         Parsed(picture_format, "FILE"),
@@ -117,9 +119,9 @@ def sweep(
 ) -> None:
     """Try settings on a trace or a workload, and rank them.
 
-    A trace is replayed once for each setting, or resampled for each seed (--resample); a workload
-    (SPEC.toml, docs/workloads.md) is drawn for each seed. Every setting is given the same requests, so
-    that a difference is that of the settings. docs/experiments.md says how to read the table.
+    A trace is replayed once for each setting, or resampled for each seed (--resample); a workload (SPEC.toml,
+    docs/workloads.md) is sampled for each seed. All settings get the same requests, so that differences are
+    due to the settings. docs/experiments.md explains the table.
     """
     one_thread()
     check_can_draw(asked.figure)
@@ -137,7 +139,8 @@ def sweep(
     most = max(asked.max_replications, asked.replications)
     if asked.resample and asked.precision is not None:
         raise ConfigError(
-            "--precision is not reached by drawing from one trace (--resample), however often: leave it out,"
+            "--precision cannot be combined with --resample, since more samples of one trace add no "
+            "information: leave it out,"
             " or describe the workload (docs/workloads.md)"
         )
     rule = Rule(
@@ -213,7 +216,7 @@ def _run(
             found = experiment.run(rule, asked.warmup_s, metrics, asked.jobs or here, asked.on)
         except KeyboardInterrupt as error:
             done = f"{experiment.num_done} of {experiment.num_asked} runs"
-            kept = f"; they are in {asked.out}, and the same command goes on" if asked.out else ""
+            kept = f"; they are in {asked.out}, and the same command resumes" if asked.out else ""
             raise Stopped(f"interrupted after {done}{kept}", interrupted(error)) from None
     for text in experiment.remarks:
         remark(text)

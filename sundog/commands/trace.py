@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceOptions:
-    """Options of how a trace is read and shown."""
+    """Options of reading and showing a trace."""
 
-    as_json: bool = option(False, Switch(pair=False), "Print the same as JSON.", flag="--json")
+    as_json: bool = option(False, Switch(pair=False), "Print the results as JSON.", flag="--json")
 
 
 @command

@@ -1,4 +1,4 @@
-"""`sundog workload`: write the trace that a description of a workload stands for."""
+"""`sundog workload`: write the trace of a workload description."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from sundog.options.takes import command, takes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadOptions:
-    """Options that choose a trace among those that a description stands for."""
+    """Options that select the trace: its seed and its length."""
 
     seed: int = option(
         0, Whole(0, 2**32 - 1), "Seed of everything random; the same seed gives the same trace."
@@ -27,7 +27,7 @@ class WorkloadOptions:
 def workload(asked: WorkloadOptions, spec: Path, output: str) -> None:
     """Generate a trace from a description of a workload.
 
-    SPEC is a TOML file; docs/workloads.md says what it may hold.
+    SPEC is a TOML file (docs/workloads.md).
     """
     from sundog.sim.trace.jsonl_rows import write_trace
     from sundog.sim.workload.read import read_spec

@@ -1,1 +1,1 @@
-"""Policies on their way to other engines: `sundog export`."""
+"""Export of policies to other engines: `sundog export`."""

@@ -1,4 +1,4 @@
-"""The file that takes a policy to vLLM: its own source, the class that asks it, and its parameters."""
+"""File that runs a policy in vLLM: the policy's source, the scheduler class, and its parameters."""
 
 import ast
 from pathlib import Path
@@ -11,7 +11,9 @@ TEMPLATE = Path(__file__).with_name("vllm_scheduler.py")
 
 
 def exported(text: str, output: Path) -> tuple[str, list[str]]:
-    """The file's text, and remarks on what is left out. ConfigError names what vLLM cannot do."""
+    """Return the file's text, and remarks on what it omits; raises ConfigError for features that vLLM
+    lacks.
+    """
     if not output.stem.isidentifier() or output.suffix != ".py":
         raise ConfigError(
             f"{output} cannot be imported: let its name be letters, digits and underscores, and end in .py"
@@ -24,7 +26,7 @@ def exported(text: str, output: Path) -> tuple[str, list[str]]:
         )
     remarks = []
     if defines(policy, "urgency"):
-        remarks.append("its urgency is left out: it is for --preempt-for-priority, which vLLM does not have")
+        remarks.append("its urgency is left out: it applies to --preempt-for-priority, which vLLM lacks")
     recipe = policy_recipe(text)
     made = f"{recipe.name}({', '.join(f'{key}={value!r}' for key, value in recipe.arguments.items())})"
     if recipe.file is None:
@@ -54,8 +56,8 @@ def _source(recipe: PolicyRecipe) -> str:
     theirs = _defined(source) & _defined(_template())
     if theirs:
         raise ConfigError(
-            f"policy file {recipe.file} defines {', '.join(sorted(theirs))}, as the exported class does:"
-            " call it otherwise"
+            f"policy file {recipe.file} defines {', '.join(sorted(theirs))}, which the exported class"
+            " defines, too: rename it"
         )
     return source.strip("\n")
 

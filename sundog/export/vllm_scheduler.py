@@ -1,8 +1,8 @@
-"""The scheduler of vLLM 0.32 or 0.33 under a policy of Sundog's; `sundog export` writes it into one file.
+"""Scheduler of vLLM 0.32 or 0.33 under a Sundog policy; `sundog export` copies it into one file.
 
-Runs where vLLM is, and imports only the pure core of Sundog. vLLM plans, and asks the policy where it has a
-choice: which request is next (the queue `waiting`), which is preempted (when blocks cannot be allocated), and
-how many tokens a request computes (where it bounds the chunk of a prefill). Sundog itself imports none of it.
+Runs inside vLLM, and imports only the pure core of Sundog. vLLM plans, and calls the policy for its choices:
+the next request (the queue `waiting`), the victim (when blocks cannot be allocated), and the tokens of a
+request (where vLLM limits the chunk of a prefill). Sundog itself does not import it.
 """
 
 import logging
@@ -32,30 +32,30 @@ FACTS: dict[str, Any] = {
     "predicted_tokens": int,
     **dict.fromkeys(SECONDS, float),
 }
-"""The fields that a policy may be told of a request beyond vLLM's own: in `vllm_xargs` of its body."""
+"""Fields of a Sundog request that vLLM's requests lack: clients send them in `vllm_xargs`."""
 log = logging.getLogger("vllm.sundog")
 
 
 class VllmBlocks:
-    """vLLM's KV cache, as a view asks for it."""
+    """vLLM's KV cache in the form of a View."""
 
     def __init__(self, manager: Any, block_size: int, num_blocks: int) -> None:
         self._manager = manager
         self.foreign: dict[str, Any] = {}
-        """The records of requests that are vLLM's own."""
+        """vLLM's own records of requests."""
         self.pool = self
         self.block_size, self.num_blocks = block_size, num_blocks
         self.pinned: int | None = None
-        """The number of free blocks at an earlier moment, which a policy is told of late."""
+        """Number of free blocks at an earlier moment, reported to the policy later."""
 
     @property
     def num_free(self) -> int:
-        """The number of blocks that no request holds."""
+        """Number of blocks that no request holds."""
         free: int = self._manager.block_pool.get_num_free_blocks()
         return free if self.pinned is None else self.pinned
 
     def find_hit(self, request: sundog_request.Request) -> range:
-        """Return something as long as the hit of a request in the prefix cache, in blocks."""
+        """Return a range as long as the request's prefix hit, in blocks."""
         _, num_tokens, *_ = self._manager.get_computed_blocks(self.foreign[request.request_id])
         return range(num_tokens // self.block_size)
 
@@ -66,10 +66,10 @@ class VllmBlocks:
 
 
 class PolicyQueue(RequestQueue):  # type: ignore[misc]
-    """The waiting requests in the policy's order, which is asked for when vLLM looks at the head.
+    """Waiting requests in the policy's order, computed when vLLM reads the head.
 
-    So no request is ranked while all running slots are taken. vLLM takes the head out before it is known
-    whether it runs or is skipped: it is passed over, and has left the queue when it is found to run.
+    So no request is ranked while all running slots are taken. vLLM removes the head before it decides whether
+    to run or to skip it. Until then the request counts as skipped; it leaves the queue once it runs.
     """
 
     def __init__(self, carried: CarriedPolicy) -> None:
@@ -77,7 +77,7 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         self._taken: Any = None
 
     def settle(self) -> None:
-        """Note what became of the request that was taken out last."""
+        """Record what happened to the last removed request."""
         taken, self._taken = self._taken, None
         if taken is not None and taken.status == RequestStatus.RUNNING:
             self._carried.admit(taken.request_id)
@@ -101,12 +101,12 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         return self._taken
 
     def prepend_request(self, request: Any) -> None:
-        """Queue a request that was preempted."""
+        """Queue a preempted request again."""
         request.priority = 0
         self._carried.preempt(request.request_id)
 
     def prepend_requests(self, requests: Any) -> None:
-        """Look at requests again that were skipped in a step."""
+        """Queue requests again that a step skipped."""
         self.settle()
         self._carried.waiting.rewind()
 
@@ -130,17 +130,17 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
 
 
 VllmBase: Any = object
-"""The scheduler below `Carrying`, for a type checker that does not know it."""
+"""Base class of `Carrying`; a placeholder for type checkers without vLLM."""
 
 
 class Carrying(VllmBase):  # type: ignore[misc]
-    """A scheduler of vLLM that asks `sundog_policy`; where that fails, fcfs takes over."""
+    """Scheduler of vLLM that calls `sundog_policy`; if that fails, fcfs takes over."""
 
     sundog_policy: sundog_policies.Policy = sundog_policies.Fcfs()
     sundog_name = "fcfs"
     sundog_seed = 0
     clock = staticmethod(time.time)
-    """The clock by which `Request.arrival_time` is taken."""
+    """Clock on which vLLM stamps `Request.arrival_time`."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -161,7 +161,7 @@ class Carrying(VllmBase):  # type: ignore[misc]
         self.policy = SchedulingPolicy.PRIORITY if carried.has_victims else SchedulingPolicy.FCFS
         self._refused: list[tuple[Any, str]] = []
         self._ended: list[tuple[str, int]] | None = None
-        """The requests that ended in the step being taken in, and the free blocks before; None between."""
+        """Requests that ended in the step being applied, and the free blocks before; None between steps."""
         self._begun: deque[float] = deque()
         self._last_end_s = 0.0
         # A policy that does not ask pays for no call.
@@ -185,7 +185,7 @@ class Carrying(VllmBase):  # type: ignore[misc]
 
     def _refusal(self, submit: sundog_request.Submit, request: Any) -> str | None:
         if request.resumable:
-            return "sessions whose input comes in parts are not scheduled by policies"
+            return "policies do not schedule sessions with streamed input"
         refusal = self._carried.arrive(submit, request, self.clock())
         return None if refusal is None else refusal.reason
 
@@ -214,7 +214,7 @@ class Carrying(VllmBase):  # type: ignore[misc]
         return bool(self._blocks.num_free < most * len(self.kv_cache_config.kv_cache_groups))
 
     def _reserve_within_quota(self, request: Any, num_computed_tokens: int, num_new_tokens: int) -> int:
-        """Bound a chunk by the policy's quota where vLLM bounds it."""
+        """Limit a chunk by the policy's quota where vLLM limits it."""
         if num_new_tokens > 0:
             wanted = request.num_tokens - num_computed_tokens
             num_new_tokens = self._carried.within_quota(request.request_id, num_new_tokens, wanted)
@@ -222,7 +222,7 @@ class Carrying(VllmBase):  # type: ignore[misc]
         return found
 
     def _allocate_or_name_victim(self, request: Any, *arguments: Any, **named: Any) -> Any:
-        """Allocate, or else mark the policy's victim: vLLM preempts the one of the greatest `priority`."""
+        """Allocate blocks, or make vLLM preempt the policy's victim by giving it the greatest `priority`."""
         blocks = self._allocate(request, *arguments, **named)
         if blocks is None and request.status == RequestStatus.RUNNING:
             self.requests[self._carried.victim()].priority = 1
@@ -240,7 +240,7 @@ class Carrying(VllmBase):  # type: ignore[misc]
         return super()._free_request(request, *arguments, **named)
 
     def update_from_output(self, output: Any, result: Any) -> Any:
-        """Take in a step's result, then tell the policy which requests were given tokens, and which ended."""
+        """Apply a step's result, then report new tokens and ended requests to the policy."""
         carried, blocks = self._carried, self._blocks
         self._ended = []
         outputs = super().update_from_output(output, result)
@@ -275,16 +275,16 @@ class Carrying(VllmBase):  # type: ignore[misc]
 
 
 class PolicyScheduler(Carrying, AsyncScheduler):  # type: ignore[misc]
-    """The class for `--scheduler-cls` where steps are planned ahead: vLLM's default on GPUs."""
+    """Value of `--scheduler-cls` if steps are planned ahead: vLLM's default on GPUs."""
 
 
 class SyncPolicyScheduler(Carrying, Scheduler):  # type: ignore[misc]
-    """The class for `--scheduler-cls` where each step is planned when the last has ended, as on CPUs."""
+    """Value of `--scheduler-cls` if each step is planned after the previous one, as on CPUs."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         if self.scheduler_config.async_scheduling:
-            raise ValueError("steps are planned ahead here: give the class PolicyScheduler")
+            raise ValueError("this vLLM plans steps ahead: use the class PolicyScheduler")
 
 
 def _limits(scheduler: Any) -> sundog_config.SchedulerConfig:

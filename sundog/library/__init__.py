@@ -1,1 +1,1 @@
-"""The functions and results of `import sundog` (docs/python.md)."""
+"""Functions and results of `import sundog` (docs/python.md)."""

@@ -1,6 +1,7 @@
-"""Options as keyword arguments: by the table of the command line, with its errors."""
+"""Options as keyword arguments, with the checks and errors of the command line."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from sundog.actors.config import ConfigError
@@ -12,13 +13,15 @@ from sundog.options.simulation import LoadOptions, ReadingOptions, TargetOptions
 RECORDS = (TargetOptions, ReadingOptions, LoadOptions, TermsOptions, EngineOptions)
 
 
-def records_of(given: Mapping[str, object], records: Sequence[type] = RECORDS) -> tuple[Any, ...]:
-    """Return the records of options.
+def records_of(
+    given: Mapping[str, object], records: Sequence[type] = RECORDS, without: Collection[str] = ()
+) -> tuple[Any, ...]:
+    """Return the records of options; rows named in `without` are refused, and keep their defaults.
 
     Raises:
         ConfigError: An option does not exist, or does not take the value.
     """
-    known = {row.name: row for record in records for row in rows(record)}
+    known = {row.name: row for record in records for row in rows(record) if row.name not in without}
     values: dict[str, object] = {}
     for name, value in given.items():
         if name not in known:
@@ -33,14 +36,19 @@ def records_of(given: Mapping[str, object], records: Sequence[type] = RECORDS) -
 
 
 def taken(row: OptionRow, value: object) -> object:
-    """Return the value as the option takes it; raises ConfigError that names the option as Python spells it.
+    """Return the checked value; raises ConfigError that names the option as Python spells it.
 
-    An option that may be given often takes a list, or a text with a plus between two values.
+    An option that may be given several times takes a list, or a text with a plus between two values. A path
+    object counts as its text.
     """
     try:
         if row.many:
             several = value if isinstance(value, list | tuple) else str(value).split("+")
-            return tuple([row.kind.take(each) for each in several])
-        return row.kind.take(value)
+            return tuple([row.kind.take(_plain(each)) for each in several])
+        return row.kind.take(_plain(value))
     except ValueError as error:
         raise ConfigError(f"{row.name} is {value!r}: {error}") from None
+
+
+def _plain(value: object) -> object:
+    return str(value) if isinstance(value, PurePath) else value

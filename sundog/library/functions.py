@@ -1,4 +1,4 @@
-"""The functions of `import sundog`: what the commands do, with tables and plots as results.
+"""Functions of `import sundog`: the commands' work, with tables and plots as results.
 
 Options are those of the command line as keyword arguments: `--max-num-seqs 64` is `max_num_seqs=64`. A wrong
 option raises ConfigError with the line that the command would print. docs/python.md has more examples.
@@ -6,24 +6,21 @@ option raises ConfigError with the line that the command would print. docs/pytho
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
-
-import trio
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from sundog.actors.config import ConfigError
 from sundog.actors.core.names import did_you_mean
 from sundog.actors.core.policies import Policy
 from sundog.actors.core.routers import RouterPolicy
-from sundog.ends import leaves
 from sundog.library.arguments import records_of, taken
+from sundog.library.loops import outside_of_loops
 from sundog.library.results import PlanResult, RunResult, SweepResult
 from sundog.options.engine import EngineOptions
 from sundog.options.row import Real, Whole
@@ -36,9 +33,8 @@ if TYPE_CHECKING:
     """Rows; the last is a DataFrame of pandas, which is not installed with Sundog."""
     Source: TypeAlias = str | Path | Mapping[str, Any] | Requests
 
-T = TypeVar("T")
 NAMES = {"num_prompt_tokens": "prompt_tokens", "num_output_tokens": "output_tokens"}
-"""The names of a result's columns, and those of a trace."""
+"""Names of columns of a result, and the names of the same columns in a trace."""
 
 
 def _varied(vary: Mapping[str, Sequence[Any]], options: Mapping[str, object]) -> dict[str, Sequence[Any]]:
@@ -69,28 +65,14 @@ def _check_draws(replications: int, confidence: float) -> None:
             raise ConfigError(f"{name} is {value!r}: {error}") from None
 
 
-def _outside_of_loops(function: Callable[[], T]) -> T:
-    """Call the function, in a thread of its own where Trio runs already: it runs a Trio of its own.
-
-    What went wrong in an actor is raised as it is, without the groups of the nurseries that it passed.
-    """
-    try:
-        try:
-            trio.lowlevel.current_task()
-        except RuntimeError:
-            return function()
-        with ThreadPoolExecutor(1) as pool:
-            return pool.submit(function).result()
-    except BaseExceptionGroup as group:
-        raise next(leaves(group)) from None
-
-
 def replay(
     trace: "Source",
     *,
     policy: str | Policy | type[Policy] = "fcfs",
     router: str | RouterPolicy | type[RouterPolicy] = "round-robin",
     out: str | Path | None = None,
+    messages: bool = False,
+    ranges: bool | None = None,
     **options: Any,
 ) -> RunResult:
     """Replay a trace on simulated hardware, as `sundog replay` does.
@@ -101,6 +83,9 @@ def replay(
         policy: The name of a scheduling policy, `FILE.py:NAME`, or an object or class of your own.
         router: The name of a router, `FILE.py:NAME`, or an object or class of your own.
         out: Folder for the run. Without it the run lies in a temporary folder until the result is deleted.
+        messages: Whether to record every message between actors, which `sundog.walk` follows.
+        ranges: Whether to find the ranges of figures, by two more replays (`figures["ranges_s"]`). By default
+            up to 500 requests, if policy and router are given by name.
         **options: Options of `sundog replay`, such as `model`, `gpu`, `max_num_seqs`, `replicas`, `limit`.
 
     Returns:
@@ -148,17 +133,28 @@ def replay(
             if not isinstance(value, str):
                 facts[name] = f"{(value if isinstance(value, type) else type(value)).__qualname__}, an object"
         header = Header.of(config, simulated.capacity.num_blocks, replay_id(facts, folder))
-        with RunOutput(folder, header, options=facts, messages=False, kind=kind_of_replay(config)) as output:
-            replayed(simulated, islice(source, reading.limit), load, terms, engine.seed, output)
+        with RunOutput(
+            folder, header, options=facts, messages=messages, kind=kind_of_replay(config)
+        ) as output:
+            replayed(
+                simulated,
+                islice(source, reading.limit),
+                load,
+                terms,
+                engine.seed,
+                output,
+                again=lambda: list(islice(reading.trace(place), reading.limit)),
+                with_ranges=ranges if isinstance(policy, str) and isinstance(router, str) else bool(ranges),
+            )
         return RunResult(open_run(folder), simulated.remarks, kept)
 
-    return _outside_of_loops(run)
+    return outside_of_loops(run)
 
 
 def as_file(source: "Source", folder: Path, seed: int) -> str:
-    """Return the file of a trace; what is none is written as one beside the folder of a run, which names it.
+    """Return the file of a trace; other sources are first written to a file beside the folder of a run.
 
-    The file is called by its contents, so that no earlier run loses the trace that it was made from.
+    The file's name is a hash of its contents, so that no earlier run loses its trace.
 
     Raises:
         ConfigError: The source is neither a workload nor a table, has no row, or cannot be written.
@@ -176,7 +172,7 @@ def as_file(source: "Source", folder: Path, seed: int) -> str:
     else:
         rows = source if isinstance(source, list | tuple) else _records(source)
         if not rows or not all(isinstance(row, Mapping) for row in rows):
-            raise ConfigError("the trace has no row, or one that is no mapping: give one for each request")
+            raise ConfigError("the trace must be a list of mappings, one for each request")
         lines = [_plain(number, row) for number, row in enumerate(rows)]
         if any(UNITS.keys() <= line.keys() for line in lines):  # else another format, or `columns` names them
             lines.insert(0, {"format": OWN_FORMAT, "version": OWN_VERSION, "units": UNITS})
@@ -191,7 +187,7 @@ def as_file(source: "Source", folder: Path, seed: int) -> str:
 
 
 def _records(table: Any) -> list[Mapping[str, Any]]:
-    """The rows of a table of pandas, or of pyarrow."""
+    """Return the rows of a table of pandas, or of pyarrow."""
     if hasattr(table, "to_pylist"):
         found: list[Mapping[str, Any]] = table.to_pylist()
     elif hasattr(table, "to_dict"):
@@ -204,9 +200,9 @@ def _records(table: Any) -> list[Mapping[str, Any]]:
 
 
 def _plain(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row with Python's own values, and without what is missing, which tables say by None or NaN.
+    """Return a row as plain Python values, without missing ones (None or NaN).
 
-    Raises ConfigError for what no trace can have.
+    Raises ConfigError for values that no trace can have.
     """
     plain: dict[str, Any] = {}
     for name, value in row.items():
@@ -254,7 +250,7 @@ def serve(model: str | None = None, *, gpu: str | None = None, **options: Any) -
     shared = (ConnectionOptions, LoggingOptions, EngineOptions)
     records = (own, *shared) if gpu is None else (own, CostOptions, *shared)
     if "port" in options:
-        raise ConfigError("port is chosen by the server: leave it out, and use the URL that you are given")
+        raise ConfigError("port cannot be set: leave it out, and use the returned URL")
     asked = records_of(options if gpu is None else {**options, "gpu": gpu}, records)
     words = [word for record in asked for word in spelled(record)]
     command: Literal["serve", "emulate"] = "serve" if gpu is None else "emulate"
@@ -394,6 +390,7 @@ def plan(
     tune: bool = True,
     pools: bool = True,
     resize_s: float = 600.0,
+    judge_s: float = 300.0,
     out: str | Path | None = None,
     jobs: int | None = None,
     **options: Any,
@@ -412,9 +409,10 @@ def plan(
         survive: Number of replicas that may be lost while the objectives are still met.
         replications: Number of seeds of each trial.
         confidence: Confidence of the intervals.
-        tune: Whether to try other token budgets and `max_num_seqs` for the cheapest fleet.
+        tune: Whether to try other token budgets, `max_num_seqs` and routers for the cheapest fleet.
         pools: Whether to try separate pools for prefill and decode.
         resize_s: Seconds between two resizings by a perfect autoscaler, whose price is reported.
+        judge_s: Least seconds of steady traffic to judge, after a lead-in; 0 judges a description as it is.
         out: Folder for the trials.
         jobs: Number of processes; None for one per core.
         **options: Options that all candidates share.
@@ -450,7 +448,7 @@ def plan(
     has_ranks = options.get("tensor_parallel_size") is not None
     problem = planned(
         *(str(source), reading, engine, target, load, terms, machines, _varied(vary or {}, options), known),
-        *(max_gpus, has_ranks, survive, pools),
+        *(max_gpus, has_ranks, survive, pools, judge_s),
     )
     out_folder = None if out is None else str(out)
     with (

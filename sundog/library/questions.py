@@ -1,6 +1,7 @@
-"""What is asked of runs, traces and fleets: `explain`, `compare`, `capacity`, `trace`, `workload`.
+"""Functions that explain runs, traces, fleets and engines.
 
-The commands of these names print what these functions return.
+`explain`, `walk`, `compare`, `capacity`, `trace`, `workload` and `calibrate`: the commands of these names
+print what these functions return.
 """
 
 from collections import Counter
@@ -11,23 +12,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sundog.actors.config import ConfigError
-from sundog.library.answers import CapacityResult, ComparisonResult
+from sundog.library.answers import CalibrationResult, CapacityResult, ComparisonResult, WalkResult
+from sundog.library.loops import outside_of_loops
 from sundog.library.results import RunResult
 from sundog.options.simulation import ReadingOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from sundog.library.plots import Plot
     from sundog.sim.explain.findings import Findings
     from sundog.sim.explain.history import History
+    from sundog.sim.record.run_directory import Run
     from sundog.sim.trace.record import TraceRequest
 
 COLUMNS = ("arrival_s", "num_prompt_tokens", "num_output_tokens", "session", "tenant", "priority")
-"""The fields of a request that a table of a workload has."""
+"""Fields of a request in a table of a workload."""
 
 
 def explain(run: str | Path | RunResult, *, request_id: str | None = None, top: int = 10) -> dict[str, Any]:
-    """Say why requests waited, and which were preempted, as `sundog explain --json` does.
+    """Return why requests waited, and which were preempted, as `sundog explain --json` does.
 
     Args:
         run: A run, its folder, or the folder or journal that `serve --record` wrote.
@@ -62,7 +66,7 @@ def explain(run: str | Path | RunResult, *, request_id: str | None = None, top: 
 
 
 def explained(history: "History", record: Path, top: int) -> "tuple[Findings, dict[str, int]]":
-    """Return what a record tells of its run, and the refusals at the door that its policy did not make."""
+    """Return the findings of a record, and the requests refused before they reached an engine, by reason."""
     from sundog.sim.explain.findings import UNANSWERED, beside_losses, findings
     from sundog.sim.files.run_files import SUMMARY
     from sundog.sim.record.columns import kind_of
@@ -75,6 +79,83 @@ def explained(history: "History", record: Path, top: int) -> "tuple[Findings, di
     counts = found.unanswered + Counter({"refused": sum(at_door.values())})
     lost = {what: counts[reason] for reason, what in UNANSWERED.items() if counts[reason]}
     return replace(found, suggestions=beside_losses(found.suggestions, lost)), at_door
+
+
+def figure(
+    runs: "Sequence[str | Path | RunResult] | Mapping[str, str | Path | RunResult]", column: str = "ttft_s"
+) -> "Plot":
+    """Draw the distribution of a column of several runs in one picture, as `sundog figure RUN RUN cdf` does.
+
+    Args:
+        runs: Runs, or folders that `replay` or `bench` wrote with `--out`. A mapping names them; else a run
+            is named by the options in which it differs from the others.
+        column: Column of `RunResult.requests`, such as `ttft_s`, `tpot_s` or `e2e_s`.
+
+    Returns:
+        The picture, as of `RunResult.plot`. A run that did not settle has a dagger behind its name.
+
+    Raises:
+        ConfigError: There is no run, or no such column.
+        RunError: A folder contains no run, or one that cannot be read.
+
+    Example:
+        >>> import sundog
+        >>> trace = "traces/chat-poisson-2rps-5min.jsonl.gz"
+        >>> runs = [sundog.replay(trace, gpu="h100", limit=40, policy=name) for name in ("fcfs", "mlfq")]
+        >>> sundog.figure(runs, "e2e_s")
+        Plot(share of requests over E2E (s))
+    """
+    from sundog.library.plots import cdf_of_runs
+    from sundog.sim.record.run_directory import open_run
+
+    given = list(runs.values() if isinstance(runs, Mapping) else runs)
+    opened = [open_run(_folder(each)) for each in given]
+    if not opened:
+        raise ConfigError("there is no run to draw: give one at least")
+    names = list(runs) if isinstance(runs, Mapping) else names_of(opened)
+    return cdf_of_runs({name: run.requests() for name, run in zip(names, opened, strict=True)}, column)
+
+
+def names_of(runs: "Sequence[Run]") -> list[str]:
+    """Return a name for each run: the options in which runs differ, or its folder if there are none."""
+    options = dict.fromkeys(name for run in runs for name in run.config)
+    differing = [name for name in options if len({repr(run.config.get(name)) for run in runs}) > 1]
+    named = [", ".join(f"{name}={run.config.get(name)}" for name in differing) for run in runs]
+    if len(set(named)) == len(runs) > 1:
+        return named
+    folders = [run.path.name for run in runs]
+    return folders if len(set(folders)) == len(runs) else [str(run.path) for run in runs]
+
+
+def walk(run: str | Path | RunResult, request_id: str, *, out: str | Path | None = None) -> WalkResult:
+    """Follow one request of a recorded run through the graph, as `sundog walk` does.
+
+    Args:
+        run: A run, its folder, or the folder that `serve --record` wrote, with the messages between actors.
+        request_id: Name of the request.
+        out: File for the page, `.html`.
+
+    Returns:
+        Each message about the request with the code that handled it, its batches, and its waits.
+
+    Raises:
+        ConfigError: The record has no messages, or no such request, or the page cannot be written.
+
+    Example:
+        >>> import sundog
+        >>> trace = "traces/chat-poisson-2rps-5min.jsonl.gz"
+        >>> run = sundog.replay(trace, gpu="h100", limit=5, messages=True)
+        >>> way = sundog.walk(run, "r0000000")
+        >>> [(stop["sender"], stop["receiver"], stop["title"]) for stop in way][:2]
+        [('client', 'async-llm', 'Generate'), ('async-llm', 'router', 'Submit')]
+    """
+    from sundog.sim.explain.walk import walk as walked
+
+    folder = _folder(run)
+    found = WalkResult(walked(folder, request_id), folder.resolve().name)
+    if out is not None:
+        found.save(out)
+    return found
 
 
 def compare(first: str | Path | RunResult, second: str | Path | RunResult) -> ComparisonResult:
@@ -114,6 +195,7 @@ def capacity(
     replications: int = 5,
     confidence: float = 0.95,
     resolution: float = 0.01,
+    judge_s: float = 300.0,
     jobs: int | None = None,
     **options: Any,
 ) -> CapacityResult:
@@ -127,6 +209,7 @@ def capacity(
         replications: Number of samples of a described workload, each with a largest load.
         confidence: Confidence of the interval.
         resolution: Relative precision of each largest load.
+        judge_s: Least seconds of steady traffic to judge, after a lead-in; 0 judges a description as it is.
         jobs: Number of processes; None for one per core.
         **options: Options of the fleet, as of `replay`.
 
@@ -146,14 +229,24 @@ def capacity(
         True
     """
     from sundog.library.arguments import records_of
-    from sundog.planning.capacity import CapacityTerms, find_capacity
+    from sundog.options.capacity import CapacityTerms
+    from sundog.planning.capacity import find_capacity
     from sundog.sweeps.cell import Plan
     from sundog.sweeps.source import workload_of
 
     target, reading, load, terms, engine = records_of({**options, "slo": slo})
+    search = {"replications": replications, "confidence": confidence, "resolution": resolution, "jobs": jobs}
+    (asked,) = records_of({**search, "judge_s": judge_s}, (CapacityTerms,))
     place = str(source)
-    shared = Plan(workload_of(place, reading), place, engine=engine, target=target, load=load, terms=terms)
-    asked = CapacityTerms(replications=replications, confidence=confidence, resolution=resolution, jobs=jobs)
+    shared = Plan(
+        workload_of(place, reading),
+        place,
+        engine=engine,
+        target=target,
+        load=load,
+        terms=terms,
+        judged_s=asked.judge_s or None,
+    )
     return CapacityResult(find_capacity(shared, terms, engine.replicas, asked))
 
 
@@ -193,7 +286,7 @@ def traced(
 ) -> "tuple[Sequence[TraceRequest], list[str], list[str]]":
     """Return the rows of a trace, or of several as tenants, with the formats and the remarks of the files."""
     if not files:
-        raise ConfigError("there is no trace: name a file at least")
+        raise ConfigError("no trace is given: name at least one file")
     sources = [reading.trace(each) for each in files]
     remarks = [text for source in sources for text in source.remarks]
     rows: Sequence[TraceRequest] = list(islice(sources[0], reading.limit))
@@ -211,7 +304,7 @@ def traced(
 
 
 def write_merged(out: str, rows: "Sequence[TraceRequest]", files: Sequence[str]) -> None:
-    """Write the rows of traces as one; the file says of which."""
+    """Write the rows of traces as one, with the names of their files."""
     from sundog.sim.trace.jsonl_rows import write_trace
 
     size = max((row.hash_block_tokens for row in rows if row.hash_ids is not None), default=0)
@@ -258,6 +351,51 @@ def workload(
         said, tokens = f"sundog workload {name}", source.hash_block_tokens
         write_trace(str(out), requests, provenance=said, seed=seed, hash_block_tokens=tokens)
     return pa.Table.from_pylist([{name: getattr(each, name) for name in COLUMNS} for each in requests])
+
+
+def calibrate(*sources: str | Path, out: str | Path, **options: Any) -> CalibrationResult:
+    """Fit a cost model to an engine, a server or a log, as `sundog calibrate` does.
+
+    Args:
+        *sources: A model's folder or `"sundog-tiny"`, whose engine is measured on this machine; the URL of a
+            server, and a trace or workload; folders of runs or of a server's requests; a log of steps.
+        out: The `.toml` file to write, for `cost=` of `replay` and other functions.
+        **options: Options of `sundog calibrate`, such as `seconds`, `request_rate`, `max_num_seqs`.
+
+    Returns:
+        The file, its coefficients, and how well they explain what was measured.
+
+    Raises:
+        ConfigError: An option is wrong, or a source cannot be measured or read.
+
+    Example:
+        >>> import sundog, tempfile
+        >>> folder = tempfile.mkdtemp()
+        >>> run = sundog.replay("traces/chat-poisson-2rps-5min.jsonl.gz", gpu="h100", limit=100)
+        >>> found = sundog.calibrate(run.folder, out=f"{folder}/h100.toml")
+        >>> 0.001 < found.coefficients["step"] < 0.02
+        True
+        >>> again = sundog.replay(
+        ...     "traces/chat-poisson-2rps-5min.jsonl.gz", cost=f"{folder}/h100.toml", gpu="h100", limit=10
+        ... )
+    """
+    from sundog.calibration.sources import calibrated
+    from sundog.library.arguments import records_of
+    from sundog.options.clients import ServerLoads
+    from sundog.options.engine import SIMULATED_ONLY, EngineOptions, MeasuringOptions
+
+    if not sources:
+        raise ConfigError("there is no source: give a model, a URL, a folder of requests or a log of steps")
+    records = (MeasuringOptions, ServerLoads, ReadingOptions, EngineOptions)
+    without = (*SIMULATED_ONLY, "enforce_eager")
+    measuring, loads, reading, engine = records_of(options, records, without)
+    named, file = [str(source) for source in sources], Path(out)
+
+    def run() -> CalibrationResult:
+        found = calibrated(named, file, measuring=measuring, loads=loads, reading=reading, engine=engine)
+        return CalibrationResult(found)
+
+    return outside_of_loops(run)
 
 
 def _folder(run: str | Path | RunResult) -> Path:

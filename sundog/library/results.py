@@ -1,4 +1,4 @@
-"""Results of runs, sweeps and plans: tables of pyarrow, plots, and what a notebook shows of them."""
+"""Results of runs, sweeps and plans: tables of pyarrow, plots, and their display in notebooks."""
 
 import json
 import math
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sundog.sim.record.run_directory import Run
 
 COUNTS = ("num_warmup", "num_measured", "unsettled")
-"""The counts that a run has besides its metrics."""
+"""Counts of a run that are not metrics."""
 SHOWN = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "queueing_s", "program_s")
 PARTS = ("mean", "p50", "p90", "p99")
 
@@ -42,7 +42,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> "pa.Table":
 
 
 def html_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Render records with the same keys as a table of HTML."""
+    """Render records with the same keys as an HTML table."""
     names = list(rows[0]) if rows else []
     head = "".join(f"<th>{escape(name)}</th>" for name in names)
     lines = ("".join(f"<td>{escape(_text(row[name]))}</td>" for name in names) for row in rows)
@@ -77,14 +77,14 @@ class RunResult:
     """
 
     def __init__(self, run: "Run", remarks: Sequence[str] = (), folder: str | None = None) -> None:
-        """A `folder` that was made for the run is removed with its result."""
+        """Keep the run. A `folder` that was made for it is removed when the result is deleted."""
         self.run, self.remarks = run, tuple(remarks)
         if folder is not None:
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
 
     @property
     def folder(self) -> Path:
-        """The folder of the run."""
+        """Folder of the run."""
         return self.run.path
 
     @cached_property
@@ -168,7 +168,7 @@ class SweepResult:
         num_shown: int | None = None,
         remarks: Sequence[str] = (),
     ) -> None:
-        """Keep the cells; the first `num_shown` of all metrics, or all, are those that were asked for."""
+        """Keep the cells. The first `num_shown` metrics, by default all, are those that were requested."""
         self.shown, self.remarks = list(metrics[:num_shown]), tuple(remarks)
         self.cells, self.metrics, self.confidence, self.by = list(cells), list(metrics), confidence, by
 
@@ -176,7 +176,7 @@ class SweepResult:
     def of_json(cls, path: Path) -> "SweepResult":
         """Read the table that a sweep wrote into its folder; raises ConfigError for a damaged one.
 
-        Its metrics are all that its runs have, the one that ranked them first.
+        It has all metrics of the runs; the first one ranks the settings.
         """
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
@@ -279,7 +279,7 @@ class PlanResult:
 
     @property
     def winner(self) -> dict[str, Any] | None:
-        """The cheapest fleet: `settings`, `replicas`, `gpus`, `cost_per_h`; None without one."""
+        """Cheapest fleet: `settings`, `replicas`, `gpus`, `cost_per_h`; None without one."""
         found: dict[str, Any] | None = self.figures["winner"]
         return found
 
@@ -305,7 +305,7 @@ class PlanResult:
 
         winner = self.advice.winner
         if winner is None or winner.holding is None:
-            return "PlanResult(no fleet holds the objectives)"
+            return "PlanResult(no fleet meets the objectives)"
         return f"PlanResult({named(winner, winner.holding)})"
 
     def _repr_html_(self) -> str:

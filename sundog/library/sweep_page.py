@@ -1,6 +1,6 @@
-"""A sweep as one HTML page: load curves with their bands, the Pareto front, the table; nothing to fetch.
+"""HTML page of a sweep, in one file: load curves with their bands, the Pareto front, the table.
 
-Each picture is a vector with two links below it: the picture as SVG and what it shows as CSV.
+Each picture is a vector with two links below it: the picture as SVG and its data as CSV.
 """
 
 import base64
@@ -35,8 +35,9 @@ th:first-child, td:first-child { text-align: left }
 def sweep_page(found: "SweepResult", name: str) -> str:
     """Render the page; the same sweep gives the same bytes. Raises ConfigError without matplotlib.
 
-    There is a load curve of each metric if the sweep has an axis of load. If it has several metrics there is
-    a Pareto front: of the first, and of one that is better the other way round, as throughput is to latency.
+    If the sweep has an axis of load, there is a load curve for each metric. With several metrics there is a
+    Pareto front: of the first, and of the first one with the opposite direction, such as throughput against
+    latency.
     """
     charts: list[str] = []
     if found.by is not None:

@@ -1,4 +1,4 @@
-"""Options of the clients of a server that is there: how it is asked, and which loads are put on it."""
+"""Options of clients of a running server: how they send requests, and at which loads."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ ENDPOINTS: "dict[str, Endpoint | None]" = {"auto": None, "completions": "complet
 # Without slots, because two such classes cannot both be a third one's parents.
 @dataclass(frozen=True, kw_only=True)
 class ClientOptions:
-    """Options of how a server is asked."""
+    """Options of sending requests to a server."""
 
     model: str | None = option(
         None, AnyText("NAME"), "The model's name on the server; its first model if not given."
@@ -33,7 +33,7 @@ class ClientOptions:
 
 
 def parse_rates(text: str) -> tuple[float, ...]:
-    """Read several rates, as in `2,6,10`."""
+    """Parse several rates, as in `2,6,10`."""
     rates = tuple(parse_rate(part) for part in text.split(","))
     if len(set(rates)) < max(2, len(rates)) or max(rates) == float("inf"):
         raise ValueError("give at least two rates that differ, better three, as in 2,6,10")

@@ -1,8 +1,8 @@
-"""`config.toml`: the options of a run, to be run again from any folder.
+"""`config.toml`: the options of a run, to repeat it from any folder.
 
-Law: what `kept_options` records, `--config` gives back. A path is recorded relative to the file, and
-read so; a key that is no option, or a value that the option does not take, is refused by the file's name.
-A file of Python that it names is run only if the command line names it, too.
+Law: `--config` restores what `kept_options` records. A path is relative to the file; an unknown option or
+value is refused with the file's name. A Python file that it names is run only if the command line names it,
+too.
 """
 
 import os
@@ -21,15 +21,15 @@ from sundog.options.takes import PROGRAMS, Command
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 TRACE = OptionRow(kind=AnyText("TRACE", is_path=True), help="What was replayed.", name="trace", flag="TRACE")
-"""An argument of the command line, and a key of the file."""
+"""Argument TRACE of the command line, and key of the file."""
 ARGUMENTS = {
     "trace": TRACE,
-    "url": OptionRow(kind=AnyText("URL"), help="The server that was asked.", name="url", flag="URL"),
+    "url": OptionRow(kind=AnyText("URL"), help="URL of the measured server.", name="url", flag="URL"),
 }
 
 
 def config_option(body: Decorated) -> Decorated:
-    """Let a command take options from a file; they count where the command line says nothing."""
+    """Let a command take options from a file; the command line overrides them."""
     return click.option(
         "--config",
         type=click.Path(path_type=Path),
@@ -44,6 +44,10 @@ def config_option(body: Decorated) -> Decorated:
 def _take(context: click.Context, _option: click.Parameter, path: Path | None) -> None:
     if path is None:
         return
+    if path.suffix in (".yaml", ".yml"):
+        raise ConfigError(
+            f"--config is {path}: give a run's config.toml; YAML is for `sundog serve --config`"
+        )
     options = read_options(path, rows_of(context.command))
     context.meta[PROGRAMS] = {name: value for name, value in options.items() if _is_program(value)}
     context.default_map = {**(context.default_map or {}), **options}
@@ -54,7 +58,7 @@ def _is_program(value: object) -> bool:
 
 
 def rows_of(command: click.Command) -> dict[str, OptionRow]:
-    """The rows that a file may set for this command."""
+    """Return the rows that a file may set for this command."""
     own = command.rows if isinstance(command, Command) else {}
     rows = {name: row for name, row in own.items() if row.kept}
     taken = {p.name for p in command.params}
@@ -62,7 +66,7 @@ def rows_of(command: click.Command) -> dict[str, OptionRow]:
 
 
 def read_options(path: Path, rows: Mapping[str, OptionRow]) -> dict[str, object]:
-    """The checked options in the file; raises ConfigError that names the file and the key."""
+    """Return the checked options in the file; raises ConfigError that names the file and the key."""
     from sundog.sim.record.run_directory import read_config
 
     given = read_config(path)
@@ -73,7 +77,7 @@ def read_options(path: Path, rows: Mapping[str, OptionRow]) -> dict[str, object]
 
 
 def from_file(row: OptionRow, value: object, path: Path) -> object:
-    """The option's value from the file's; a path in it is relative to the file."""
+    """Return the option's value from the file's; a path in it is relative to the file."""
     taken = row.take_all(value, str(path))
     if not isinstance(taken, str) or not isinstance(row.kind, AnyText) or not row.kind.is_path:
         return taken
@@ -85,7 +89,7 @@ def from_file(row: OptionRow, value: object, path: Path) -> object:
 
 
 def from_here(row: OptionRow, value: object, folder: Path) -> object:
-    """Return a value of the config.toml in that folder as a command in the current folder gives it."""
+    """Return a value of the `config.toml` in `folder`, with a path made relative to the current folder."""
     if not isinstance(value, str) or not isinstance(row.kind, AnyText) or not row.kind.is_path:
         return value
     file, rest = _split(value)
@@ -94,10 +98,10 @@ def from_here(row: OptionRow, value: object, folder: Path) -> object:
 
 
 def kept_options(directory: str | Path, without: Collection[str] = ()) -> dict[str, object]:
-    """Return the options of the running command as the `config.toml` in that directory shall say them.
+    """Return the options of the running command, to be written to `config.toml` in that directory.
 
-    Left out: where results go, what changes none of them, what was not given and has no default, and those
-    `without` which it says as much.
+    Omitted: places of results, options without effect on them, options without value or default, and the
+    equivalent ones in `without`.
     """
     context = click.get_current_context()
     given = (
@@ -107,7 +111,7 @@ def kept_options(directory: str | Path, without: Collection[str] = ()) -> dict[s
 
 
 def recorded(records: Iterable[object], trace: str, directory: Path) -> dict[str, object]:
-    """Return such options of a run that has no command line of its own, from its records of options."""
+    """Return the same options for a run without a command line, from its records of options."""
     given = ((row, getattr(record, row.name)) for record in records for row in rows(type(record)) if row.kept)
     return _kept([(TRACE, trace), *given], directory)
 
@@ -117,7 +121,7 @@ def _kept(given: Iterable[tuple[OptionRow, object]], folder: Path) -> dict[str, 
 
 
 def to_file(row: OptionRow, value: object, folder: Path) -> object:
-    """The value with a path in it made relative to the folder, where that can be done."""
+    """Return the value with a path in it made relative to the folder, if possible."""
     if not isinstance(value, str) or not isinstance(row.kind, AnyText) or not row.kind.is_path:
         return value
     file, rest = _split(value)
@@ -132,6 +136,6 @@ def to_file(row: OptionRow, value: object, folder: Path) -> object:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """Return the file and what follows it, for policies (`FILE.py:NAME`) and GPUs (`FILE.toml:LINK`)."""
+    """Return the file and the rest of a text, for policies (`FILE.py:NAME`) and GPUs (`FILE.toml:LINK`)."""
     found = re.match(r"(.+?\.(?:py|toml))(:.*)?$", text, re.DOTALL)
     return (found[1], found[2] or "") if found else (text, "")

@@ -1,4 +1,4 @@
-"""Options of a server's connections: TLS, the origins that browsers may call from, limits on clients."""
+"""Options of a server's connections: TLS, allowed browser origins, limits on clients."""
 
 import json
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ ORIGIN = 'give "*", an origin like https://example.com, or a JSON list of them'
 
 
 def parse_origins(text: str) -> tuple[str, ...]:
-    """The origins that a text names; ValueError says what would be right."""
+    """Parse origins; ValueError describes valid ones."""
     given: object = [text]
     if text.lstrip().startswith("["):
         try:
@@ -51,13 +51,14 @@ class ConnectionOptions:
         section=TLS,
     )
     ssl_ca_certs: str | None = option(
-        None, AnyText("FILE", is_path=True), "CA certificates to verify clients with.", section=TLS
+        None, AnyText("FILE", is_path=True), "CA certificates to verify clients with.", section=TLS, rare=True
     )
     ssl_cert_reqs: str = option(
         "0",
         OneOf(("0", "1", "2")),
         "Client certificates: 0 not requested, 1 optional, 2 required.",
         section=TLS,
+        rare=True,
     )
     allowed_origins: tuple[str, ...] = option(
         (),
@@ -72,6 +73,7 @@ class ConnectionOptions:
         "Largest number of headers; requests with more are refused with 431.",
         flag="--h11-max-header-count",
         section=LIMITS,
+        rare=True,
     )
     max_head_bytes: int = option(
         2**16,
@@ -79,16 +81,18 @@ class ConnectionOptions:
         "Largest size of request line and headers in bytes; longer ones are refused with 431.",
         flag="--h11-max-incomplete-event-size",
         section=LIMITS,
+        rare=True,
     )
     timeout_keep_alive: float = option(
         75.0,
         Real(0, 86_400, above=True),
         "Seconds after which an idle connection, or one with incomplete headers, is closed.",
         section=LIMITS,
+        rare=True,
     )
 
     def of(self, options: "ServerOptions") -> "ServerOptions":
-        """A server's options with this door; raises ConfigError for half of what TLS needs."""
+        """Return a server's options with these connections; raises ConfigError for incomplete TLS options."""
         from sundog.actors.config.http import HttpSettings
 
         http = HttpSettings(
@@ -114,7 +118,8 @@ class ConnectionOptions:
             return None
         if cert_reqs and self.ssl_ca_certs is None:
             raise ConfigError(
-                f"--ssl-cert-reqs is {cert_reqs}, but nobody certifies clients: give --ssl-ca-certs"
+                f"--ssl-cert-reqs is {cert_reqs}, but no CA is given to verify clients with: give "
+                "--ssl-ca-certs"
             )
         self._check_files(self.ssl_certfile)
         return Tls(self.ssl_certfile, self.ssl_keyfile, self.ssl_ca_certs, cert_reqs)
@@ -124,12 +129,12 @@ class ConnectionOptions:
 
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         key = "" if self.ssl_keyfile is None else f" and --ssl-keyfile {self.ssl_keyfile}"
-        wrong = "they are no certificate in PEM and the key to it, without a password"
+        wrong = "they must be a certificate in PEM and its key, without a password"
         with _named(f"--ssl-certfile {certfile}{key}", wrong):
             # Without a password one would be asked for on the terminal.
             context.load_cert_chain(certfile, self.ssl_keyfile, password="")
         if self.ssl_ca_certs is not None:
-            with _named(f"--ssl-ca-certs {self.ssl_ca_certs}", "it holds no certificate in PEM"):
+            with _named(f"--ssl-ca-certs {self.ssl_ca_certs}", "it contains no certificate in PEM"):
                 context.load_verify_locations(self.ssl_ca_certs)
 
 

@@ -1,6 +1,6 @@
 """Options that serving and simulating share, under vLLM's names."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from sundog.actors.config import ConfigError, EngineConfig, SchedulerConfig
@@ -9,6 +9,7 @@ from sundog.actors.config.speculative import SpeculativeConfig, parse_speculativ
 from sundog.actors.core.config import VICTIMS
 from sundog.actors.core.engine_version import NEWEST, decisions_of, is_async, weighs_kv
 from sundog.actors.core.policies import POLICIES
+from sundog.actors.core.records import dataclass
 from sundog.actors.core.routers import ROUTERS
 from sundog.actors.policy_file import find_policy, find_router
 from sundog.options.row import ENGINE, SCHEDULER, AnyText, OneOf, Parsed, Real, Switch, Whole, option, rows
@@ -18,11 +19,11 @@ SCHEDULING = "Engine, further"
 REPLICAS = "Replicas and limits"
 MOST_TOKENS = 2**27
 MOST_BLOCKS = 2**24
-"""A block takes 140 bytes in the pool, so this many take 2.3 GB."""
+"""Largest number of KV blocks: at 140 bytes each the pool takes 2.3 GB."""
 UNKNOWN_CONTEXT = 4096
-"""The tokens of a context, where neither the model nor an option says."""
+"""Tokens of a context if neither the model nor an option sets it."""
 DEFAULT_LIMITS = (2048, 256)
-"""The limits (max_num_batched_tokens, max_num_seqs) that vLLM takes for unknown hardware."""
+"""vLLM's limits (max_num_batched_tokens, max_num_seqs) for unknown hardware."""
 
 SIMULATED_ONLY = (
     "engine_version",
@@ -31,15 +32,16 @@ SIMULATED_ONLY = (
     "enable_expert_parallel",
     "override_generation_config",
 )
-"""Rows of `EngineOptions` that the torch backend lacks: commands that compute a model leave them out."""
+"""Rows of `EngineOptions` that the torch backend does not support, and that commands with a real model omit.
+"""
 
 OWN = SchedulerConfig()
-"""The defaults of the configuration itself."""
+"""Defaults of the configuration itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
-    """The engine that is served or simulated; None leaves a limit to the model or the hardware."""
+    """Engine that is served or simulated; None leaves a limit to the model or the hardware."""
 
     max_num_seqs: int | None = option(
         None, Whole(1, 2**20), "At most this many requests run at once.", to=SCHEDULER
@@ -71,11 +73,12 @@ class EngineOptions:
         AnyText("POLICY", is_path=True),
         f"Order of the queue: {', '.join(POLICIES)}, or FILE.py:NAME; parameters follow as :KEY=VALUE,….",
         names=("--scheduling-policy",),
+        completes=lambda: POLICIES,
     )
     async_scheduling: bool | None = option(
         None,
         Switch(),
-        "Plan a step while the last one runs; simulated, as the engine version does; on a CPU, off.",
+        "Plan a step while the last one runs. Default: as the engine version if simulated, off on a CPU.",
         to=SCHEDULER,
     )
     engine_version: str = option(
@@ -105,9 +108,10 @@ class EngineOptions:
     prefix_caching_hash_algo: str = option(
         EngineConfig().prefix_caching_hash_algo,
         AnyText("NAME"),
-        "The hash that names blocks in the prefix cache.",
+        "Hash function for blocks in the prefix cache.",
         section=SCHEDULING,
         to=ENGINE,
+        rare=True,
     )
     watermark: float = option(
         OWN.watermark,
@@ -122,6 +126,7 @@ class EngineOptions:
         "Allow a KV cache below the context; refuse requests that could outgrow it.",
         section=SCHEDULING,
         to=ENGINE,
+        rare=True,
     )
 
     enable_chunked_prefill: bool = option(
@@ -137,13 +142,15 @@ class EngineOptions:
         "Most tokens of one prompt in a step; 0 is no limit.",
         section=SCHEDULING,
         to=SCHEDULER,
+        rare=True,
     )
     prefill_schedule_interval: int = option(
         OWN.prefill_schedule_interval,
         Whole(1, MOST_TOKENS),
-        "Compute prompts in one of N steps while requests decode; vLLM 0.32 ignores it.",
+        "While requests decode, compute prompts in every Nth step only; vLLM 0.32 ignores it.",
         section=SCHEDULING,
         to=SCHEDULER,
+        rare=True,
     )
     preempt_for_priority: bool = option(
         OWN.preempt_for_priority,
@@ -158,6 +165,7 @@ class EngineOptions:
         "Number of requests that may overtake one that lacks KV blocks.",
         section=SCHEDULING,
         to=SCHEDULER,
+        rare=True,
     )
     victim: str = option(
         OWN.victim,
@@ -165,6 +173,7 @@ class EngineOptions:
         "Request to preempt when KV blocks run out.",
         section=SCHEDULING,
         to=SCHEDULER,
+        rare=True,
     )
 
     speculative_config: str | None = option(
@@ -179,6 +188,7 @@ class EngineOptions:
         Parsed(parse_override, "JSON"),
         'Sampling defaults that override the model\'s own: {}, {"top_k": 20, "top_p": 0.9}.',
         section=SCHEDULING,
+        rare=True,
     )
 
     pipeline_parallel_size: int = option(
@@ -192,12 +202,18 @@ class EngineOptions:
     data_parallel_size: int = option(
         1,
         Whole(1, 4096),
-        "Multiplies the replicas; simulated ones that share experts go in step.",
+        "Data-parallel ranks: multiplies the replicas. Simulated ranks that share experts step together.",
         section=REPLICAS,
         names=("-dp",),
     )
     enable_expert_parallel: bool = option(
         False, Switch(), "Give each rank whole experts instead of a part of all.", section=REPLICAS
+    )
+    enforce_eager: bool = option(
+        False,
+        Switch(pair=False),
+        "Launch every step kernel by kernel, without captured graphs; no effect where a model is computed.",
+        section=SCHEDULING,
     )
     router: str | None = option(
         None,
@@ -205,6 +221,7 @@ class EngineOptions:
         f"Choice of the replica: {', '.join(ROUTERS)}, or FILE.py:NAME; parameters as of policies."
         " round-robin if not given, and data-parallel with --data-parallel-size.",
         section=REPLICAS,
+        completes=lambda: ROUTERS,
     )
     router_replicas: int = option(
         1,
@@ -212,6 +229,7 @@ class EngineOptions:
         "Number of routers that take turns; each knows only the requests that it sent.",
         section=REPLICAS,
         to=ENGINE,
+        rare=True,
     )
     max_waiting: int | None = option(
         None,
@@ -227,15 +245,17 @@ class EngineOptions:
         section=SCHEDULING,
         to=ENGINE,
         kept=False,
+        rare=True,
     )
 
     def config(self, context: int | None, limits: tuple[int, int] = DEFAULT_LIMITS) -> EngineConfig:
-        """The deployment, for a model whose own context is `context` tokens."""
+        """Return the deployment for a model whose context is `context` tokens."""
         if self.max_model_len is not None and context is not None and self.max_model_len > context:
             raise ConfigError(
                 f"max_model_len is {self.max_model_len}, but the model's context is {context}:"
                 " lower --max-model-len"
             )
+        of_scheduler, of_engine = self._given(SCHEDULER), self._given(ENGINE)
         chosen = {
             "max_num_batched_tokens": limits[0],
             "max_num_seqs": limits[1],
@@ -246,24 +266,30 @@ class EngineOptions:
         if asked is not None:
             chosen["num_speculative_tokens"] = asked.num_tokens
             chosen["num_lookahead_tokens"] = asked.num_lookahead_tokens
-        scheduler = SchedulerConfig(**{**chosen, **self._given(SCHEDULER)})
+        scheduler = SchedulerConfig(**{**chosen, **of_scheduler})
         return EngineConfig(
             scheduler=scheduler,
             policy=find_policy(self.policy),
             router=find_router(self.chosen_router),
             speculation=asked,
-            **self._given(ENGINE),
+            **of_engine,
         )
 
     @property
     def speculation(self) -> SpeculativeConfig | None:
-        """The way drafts are made; None without drafts."""
+        """Configuration of drafts; None without drafts."""
         text = self.speculative_config
         return None if text is None else parse_speculative_config(text)
 
     @property
+    def drawing(self) -> dict[str, float] | None:
+        """Sampling settings that replace the model's own; None samples greedily."""
+        text = self.override_generation_config
+        return None if text is None else parse_override(text)
+
+    @property
     def chosen_router(self) -> str:
-        """The router asked for, or else vLLM's own among data-parallel ranks, by its version."""
+        """Chosen router, or else vLLM's own among data-parallel ranks, by its version."""
         if self.router is not None:
             return self.router
         if self.data_parallel_size == 1:
@@ -271,7 +297,7 @@ class EngineOptions:
         return "data-parallel" if weighs_kv(self.engine_version) else "data-parallel:rule=counts"
 
     def simulated(self) -> "EngineOptions":
-        """Return the engine with its version's default of async scheduling; drafts go step by step."""
+        """Return the engine with its version's default of async scheduling; drafts switch it off."""
         if self.async_scheduling is not None:
             return self
         is_ahead = is_async(self.engine_version, self.pipeline_parallel_size)
@@ -279,18 +305,33 @@ class EngineOptions:
 
     @property
     def drafts_ahead(self) -> bool:
-        """True if the engine version plans ahead with a draft model, too: then its host's work overlaps."""
+        """Whether the engine version plans ahead with a draft model, too, so that the host's work
+        overlaps.
+        """
         asked = self.speculation
         return asked is not None and asked.model is not None and is_async(self.engine_version)
 
+    @property
+    def simulated_remarks(self) -> tuple[str, ...]:
+        """A remark if drafts switch off the version's default of async scheduling in a simulation."""
+        asked, is_given = self.speculation, self.async_scheduling is not None
+        if asked is None or is_given or not is_async(self.engine_version):
+            return ()
+        if self.drafts_ahead:
+            return (
+                "with a draft model steps are planned one by one, while vLLM plans ahead; the host's work is"
+                " assumed to overlap as in vLLM",
+            )
+        return ("async scheduling is off with n-gram drafts, as in vLLM",)
+
     def _given(self, part: str) -> dict[str, Any]:
-        values = {row.name: getattr(self, row.name) for row in rows(type(self)) if row.to == part}
+        values = {row.name: getattr(self, row.name) for row in rows(EngineOptions) if row.to == part}
         return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuringOptions:
-    """Options of how a model's engine is measured."""
+    """Options of measuring a model's engine."""
 
     device: str = option("cpu", OneOf(("cpu", "cuda")), "Device of the model.")
     num_threads: int | None = option(

@@ -1,4 +1,4 @@
-"""Options of an engine that was measured (`sundog calibrate`): its own limits, but for those asked for."""
+"""Options of a measured engine (`sundog calibrate`): its own limits unless others are given."""
 
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ FIXED = (
     "pipeline_parallel_size",
     "data_parallel_size",
     "enable_expert_parallel",
+    "enforce_eager",
     "dtype",
     "quantization",
     "kv_cache_dtype",
@@ -25,11 +26,11 @@ FIXED = (
     "engine_version",
     "override_generation_config",
 )
-"""The options of a measured engine that cannot be asked to be otherwise."""
+"""Options of a measured engine that cannot be changed."""
 
 
 def profile_of(target: TargetOptions) -> "tuple[str, Profile] | None":
-    """The file and engine that stand for a GPU or a cost model; None if neither is such a file."""
+    """Return the calibration file given as --gpu or --cost with its engine, if any."""
     for file in (target.gpu, target.cost):
         if file.endswith(".toml"):
             from sundog.sim.cost.profile import read_profile
@@ -52,7 +53,7 @@ def simulated_target(
 def as_measured(
     engine: EngineOptions, target: TargetOptions, file: str, known: "MeasuredEngine"
 ) -> EngineOptions:
-    """The options with the engine's limits where none are asked for. ConfigError for another engine's."""
+    """Return the options with the engine's limits as defaults. ConfigError for options of another engine."""
     _refuse_other_engines(engine, target, file, known)
     limits = {row.name: getattr(known, row.name) for row in rows(EngineOptions) if hasattr(known, row.name)}
     asked = {name: getattr(engine, name) for name in limits if getattr(engine, name) is not None}
@@ -62,7 +63,7 @@ def as_measured(
 def _refuse_other_engines(
     engine: EngineOptions, target: TargetOptions, file: str, known: "MeasuredEngine"
 ) -> None:
-    """Refuse options that contradict a profile, which describes one engine."""
+    """Raise ConfigError for options that contradict a profile, which describes one engine."""
     own = {"model": known.model, "gpu": file, "cost": file, "block_size": known.block_size}
     names = (*own, *FIXED, "kv_offloading_size")
     for record in (target, engine):

@@ -1,35 +1,37 @@
-"""The rows of the table of options, and the kinds of values that they take.
+"""Rows of the table of options, and the kinds of values that they take.
 
-Each kind of value takes a text or a value of TOML. Law: what it gives back is finite, within its bounds and
-of its type. It refuses with a ValueError that says what would be right ("give a whole number from 1 to 64");
-the row knows the option's name and puts it in front.
+Each kind of value takes a text or a value of TOML. Law: its result is finite, within its bounds and of its
+type. A wrong value raises ValueError that describes valid ones ("give a whole number from 1 to 64"); the row
+adds the option's name.
 """
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
+from functools import cache
 from typing import Any, Protocol, TypeVar
 
 from sundog.actors.config import ConfigError
+from sundog.actors.core.records import dataclass
 
 
 class ValueKind(Protocol):
-    """The values of an option."""
+    """Kind of an option's values."""
 
     @property
     def metavar(self) -> str:
-        """The word behind the option in `--help`."""
+        """Placeholder of the value in `--help`."""
         ...
 
     def take(self, value: object) -> object:
-        """The value that `value` stands for; ValueError says what would be right."""
+        """Return the checked value; ValueError describes valid values."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A whole number from `least` to `most`, both included."""
+    """Whole number from `least` to `most`, both included."""
 
     least: int
     most: int
@@ -49,7 +51,7 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Real:
-    """A finite number from `least` to `most`; `above` and `below` leave the bound itself out."""
+    """Finite number from `least` to `most`; `above` and `below` exclude the bound."""
 
     least: float
     most: float
@@ -73,7 +75,7 @@ class Real:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """A word out of a few."""
+    """One of a few words."""
 
     words: Sequence[str]
 
@@ -89,7 +91,7 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class AnyText:
-    """A text that is not empty; `is_path` if it may name a file (see `sundog.options.config_file`)."""
+    """Non-empty text; `is_path` if it may name a file (see `sundog.options.config_file`)."""
 
     metavar: str = "TEXT"
     is_path: bool = False
@@ -102,7 +104,7 @@ class AnyText:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A text that `parse` can read; `parse` raises ValueError for others."""
+    """Text that `parse` accepts; `parse` raises ValueError for others."""
 
     parse: Callable[[str], object]
     metavar: str
@@ -118,7 +120,7 @@ PICTURES = (".svg", ".pdf", ".png")
 
 
 def picture_format(name: str) -> str:
-    """The ending of a picture's name; raises ValueError if no picture is written so."""
+    """Return the suffix of a picture's name; raises ValueError for an unsupported one."""
     ending = name[name.rfind(".") :].lower()
     if ending not in PICTURES:
         raise ValueError(f"name it {', '.join(PICTURES)}")
@@ -127,7 +129,7 @@ def picture_format(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """A kind of option that is on or off: `--name`, and with `pair` also `--no-name`."""
+    """Switch: `--name`, and with `pair` also `--no-name`."""
 
     pair: bool = True
     metavar: str = ""
@@ -144,15 +146,15 @@ class Switch:
 T = TypeVar("T")
 
 COMMON = "Options"
-"""The section of what most people need, which `--help` shows; `--help-all` shows the others, too."""
+"""Section of the most common options, which `--help` shows; `--help-all` shows the others, too."""
 RECORDING = "Recording"
 SCHEDULER, ENGINE = "scheduler", "engine"
-"""The parts of the configuration, one of which may have a field of a row's name."""
+"""Parts of the configuration: a row may set the field of its own name in one of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class OptionRow:
-    """An option: how it is called, what it may be, and where its value goes."""
+    """Option: its names, its kind of values, and the field that it sets."""
 
     kind: ValueKind
     help: str
@@ -164,18 +166,24 @@ class OptionRow:
     names: tuple[str, ...] = ()
     kept: bool = True
     many: bool = False
+    rare: bool = False
+    """Whether the help lists it only under `--set`; docs/options.md has all options."""
     envvar: str | tuple[str, ...] | None = None
+    completes: Callable[[], Iterable[str]] | None = None
+    """Returns the names that a shell completes. Files are also completed if the value may name one."""
+    secret: bool = False
+    """True if the value must not be printed."""
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """The option's names as click takes them, with the switch that turns it off."""
+        """Names of the option for click, including the one that switches it off."""
         paired = isinstance(self.kind, Switch) and self.kind.pair
         return (f"{self.flag}/--no-{self.flag[2:]}" if paired else self.flag, *self.names)
 
     def take(self, value: object, where: str | None = None) -> object:
-        """The value that `value` stands for; ConfigError names the option and what it may be.
+        """Return the checked value; ConfigError names the option and describes valid values.
 
-        `where` is what the value was read from, if that was not the command line.
+        `where` is the source of the value, if not the command line.
         """
         try:
             return self.kind.take(value)
@@ -184,7 +192,7 @@ class OptionRow:
             raise ConfigError(f"{name} is {_shown(value)}: {error}") from None
 
     def take_all(self, value: object, where: str | None = None) -> object:
-        """Return what `take` does, or a tuple of it for a list of an option that may be given often."""
+        """Return the checked value, or a tuple of them for an option that may be given several times."""
         if self.many and isinstance(value, list | tuple):
             return tuple([self.take(each, where) for each in value])
         return self.take(value, where)
@@ -196,26 +204,31 @@ def _shown(value: object) -> str:
 
 
 def option(default: T, kind: ValueKind, help: str, **further: Any) -> T:
-    """A field that is a row of the table; `sundog.options` says what each further part of the row is for."""
+    """Return a field that is a row of the table; `sundog.options` describes the remaining arguments."""
     return field(default=default, metadata={"row": OptionRow(kind, help, default, **further)})
 
 
-def rows(record: type) -> list[OptionRow]:
-    """The rows of a record, in the order of its fields."""
+def rows(record: type) -> tuple[OptionRow, ...]:
+    """Return the rows of a record, in the order of its fields."""
+    return _rows(record)
+
+
+@cache
+def _rows(record: type) -> tuple[OptionRow, ...]:
     found = []
     for declared in fields(record):
         row: OptionRow = declared.metadata["row"]
         flag = row.flag or "--" + declared.name.replace("_", "-")
         found.append(replace(row, name=declared.name, flag=flag))
-    return found
+    return tuple(found)
 
 
 def refuse(
     records: Iterable[object], why: str, but: Collection[str] = (), only: Collection[str] | None = None
 ) -> None:
-    """Raise ConfigError for an option that was given, but for those named in `but`, or not in `only`.
+    """Raise ConfigError for an option that was given, except those in `but`, or not in `only`.
 
-    The message is the option and `why`. What has its default was not given.
+    The message is the option followed by `why`. An option with its default counts as not given.
     """
     for record in records:
         for row in rows(type(record)):
@@ -225,7 +238,7 @@ def refuse(
 
 
 def spelled(record: object, without: Collection[str] = ()) -> Iterator[str]:
-    """The options of a record as a command line gives them, but for defaults and those named in `without`."""
+    """Yield the options of a record as a command line, without defaults and those in `without`."""
     for row in rows(type(record)):
         value = getattr(record, row.name)
         if value == row.default or row.name in without:

@@ -1,4 +1,4 @@
-"""The options of servers: those that every server has, those of a real model, those of an emulated one."""
+"""Options of servers: common ones, those of a real model, those of an emulated one."""
 
 import json
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from sundog.actors.config.kv_events import parse_kv_events_config
 from sundog.actors.config.pooler import parse_pooler_config
 from sundog.actors.core.params.sampling import Adapter
 from sundog.options.door import LIMITS
+from sundog.options.names import gpu_names, model_names
 from sundog.options.row import RECORDING, AnyText, OneOf, Parsed, Real, Switch, Whole, option
 from sundog.options.simulation import parse_pool
 
@@ -15,7 +16,7 @@ RAY = "Ray"
 
 
 def parse_on(text: str) -> str | None:
-    """The address of a Ray cluster, `auto` for one that runs on this machine, None for one of our own."""
+    """Return the address of a Ray cluster, `auto` for one on this machine, None to start one."""
     name, _, address = text.partition(":")
     if name != "ray":
         raise ValueError("give ray, ray:auto or ray:HOST:PORT")
@@ -30,7 +31,7 @@ def parse_on(text: str) -> str | None:
 
 
 def on_ray(explained: str, *, kept: bool = True) -> str | None:
-    """The option, with what it means for a command."""
+    """Return the option `--on`, with the help text for a command."""
     on: str | None = option(None, Parsed(parse_on, "ray[:ADDRESS]"), explained, section=RAY, kept=kept)
     return on
 
@@ -41,14 +42,14 @@ FORMS = 'give NAME=DIR, or {"name": "NAME", "path": "DIR", "base_model_name": "M
 
 @dataclass(frozen=True, slots=True)
 class LoraModule:
-    """An adapter, and the model that it says it changes."""
+    """Adapter with its declared base model."""
 
     adapter: Adapter
     base: str | None = None
 
 
 def parse_lora_module(text: str) -> LoraModule:
-    """The module that a text names; ValueError says what would be right."""
+    """Parse an adapter module; ValueError describes valid texts."""
     if not text.lstrip().startswith("{"):
         name, _, path = text.partition("=")
         if not (name and path):
@@ -75,20 +76,27 @@ PROCESSES = "Processes"
 ANSWERS = "Answers"
 LOGGING = "Logging"
 CONTROL = "Control planes"
+MODEL = "Model"
 EMULATION = "Emulation"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
-    """A server that speaks HTTP, whatever computes its answers."""
+    """Options of a server that speaks HTTP, real or emulated."""
 
-    host: str = option("127.0.0.1", AnyText("ADDRESS"), "The address to listen at.")
-    port: int = option(8000, Whole(0, 65535), "The port to listen at; 0 takes a free one.")
+    host: str = option("127.0.0.1", AnyText("ADDRESS"), "Address to listen on.")
+    port: int = option(8000, Whole(0, 65535), "Port to listen on; 0 takes a free one.")
     served_model_name: tuple[str, ...] = option(
         (), AnyText("NAME"), "Names of the model for clients; answers have the first.", many=True
     )
+    revision: str | None = option(
+        None,
+        AnyText("REVISION"),
+        "Branch, tag or commit of a model that is fetched by its name.",
+        section=MODEL,
+    )
     chat_template: str | None = option(
-        None, AnyText("FILE"), "A chat template in Jinja, instead of the model's own.", section=ANSWERS
+        None, AnyText("FILE"), "Chat template (Jinja) to use instead of the model's own.", section=ANSWERS
     )
     tool_call_parser: str | None = option(
         None,
@@ -105,10 +113,16 @@ class Serving:
         None, OneOf(("deepseek_r1", "qwen3")), "Format of the model's reasoning."
     )
     stream_interval: int = option(
-        1, Whole(1, 2**27), "Tokens per chunk of a stream; the first and the last are sent at once."
+        1,
+        Whole(1, 2**27),
+        "Tokens per chunk of a stream; the first and the last are sent at once.",
+        section=ANSWERS,
     )
     max_logprobs: int = option(
-        20, Whole(-1, 2**27), "Refuse requests for more log probabilities a token; -1 sets no bound."
+        20,
+        Whole(-1, 2**27),
+        "Most log probabilities per token that a request may ask for; -1 is no limit.",
+        section=ANSWERS,
     )
 
     predictor: str | None = option(
@@ -123,11 +137,11 @@ class Serving:
     lora_modules: tuple[str, ...] = option(
         (),
         Parsed(parse_lora_module, "NAME=DIR"),
-        "Adapters as NAME=FOLDER (in peft's format), or as JSON objects.",
+        "Adapters as NAME=FOLDER or NAME=OWNER/NAME (in peft's format), or as JSON objects.",
         section=LORA,
         many=True,
     )
-    max_lora_rank: int = option(16, Whole(1, 512), "Refuse adapters of a higher rank.", section=LORA)
+    max_lora_rank: int = option(16, Whole(1, 512), "Highest rank of an adapter.", section=LORA)
     max_loras: int | None = option(
         None,
         Whole(1, 1024),
@@ -144,9 +158,8 @@ class Serving:
     api_key: str | None = option(
         None,
         AnyText("KEY"),
-        "API key that clients must send under /v1.",
-        section=ACCESS,
-        envvar="SUNDOG_API_KEY",
+        "API key that clients must send under /v1; SUNDOG_API_KEY keeps it out of sight.",
+        secret=True,
     )
     api_keys: str | None = option(
         None,
@@ -159,7 +172,7 @@ class Serving:
         AnyText("KEY"),
         "Key for /pause, /abort_requests and the like, which are refused without it.",
         section=ACCESS,
-        envvar="SUNDOG_ADMIN_KEY",
+        secret=True,
     )
     max_body_mib: int = option(
         16,
@@ -170,7 +183,8 @@ class Serving:
     api_processes: int = option(
         1,
         Whole(1, 64),
-        "Processes that serve HTTP at the one port, in front of the same engines.",
+        "Processes that serve HTTP at the one port, in front of the same engines. In emulate also simulated"
+        " API processes of each engine, unless --front-cost processes=N gives their number.",
         section=PROCESSES,
         names=("--api-server-count",),
     )
@@ -180,16 +194,21 @@ class Serving:
         "Restart an engine process that is silent for this many seconds; emulated: end the server.",
         flag="--stall-timeout",
         section=PROCESSES,
+        rare=True,
     )
     grace_s: float = option(
         30.0,
         Real(0, 86_400),
-        "Seconds that running streams get after SIGTERM.",
+        "Seconds that running streams may take after SIGTERM.",
         flag="--grace",
         section=ACCESS,
     )
     data_parallel_rank: int = option(
-        0, Whole(0, 4095), "The number of the first engine, in metrics and KV events.", section=CONTROL
+        0,
+        Whole(0, 4095),
+        "The number of the first engine, in metrics and KV events.",
+        section=CONTROL,
+        rare=True,
     )
     kv_events_config: str | None = option(
         None,
@@ -229,15 +248,20 @@ class Serving:
 
     @property
     def loads_adapters(self) -> bool:
-        """True if clients may load and unload adapters."""
+        """Whether clients may load and unload adapters."""
         return self.enable_lora and self.allow_runtime_lora_updating
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RealServing(Serving):
-    """A server whose model is computed by torch."""
+    """Options of a server whose model is computed by torch."""
 
-    model: str | None = option(None, AnyText("MODEL"), "The model's folder, as the argument.")
+    model: str | None = option(
+        None,
+        AnyText("MODEL", is_path=True),
+        "The model's folder, GGUF file, or name on the hub, as the argument.",
+        section=MODEL,
+    )
     device: str = option(
         "auto", OneOf(("auto", "cpu", "cuda")), "Where the model runs; auto: on a GPU if torch sees one."
     )
@@ -250,6 +274,7 @@ class RealServing(Serving):
         None,
         Parsed(parse_pooler_config, "JSON"),
         'Pooling of vectors: {"pooling_type": "MEAN"}, CLS or LAST.',
+        section=ANSWERS,
     )
     generation_config: str = option(
         "auto",
@@ -263,7 +288,11 @@ class RealServing(Serving):
         section=PROCESSES,
     )
     in_process: bool = option(
-        False, Switch(pair=False), "Compute the model in the server's own process.", section=PROCESSES
+        False,
+        Switch(pair=False),
+        "Compute the model in the server's own process.",
+        section=PROCESSES,
+        rare=True,
     )
     load_timeout_s: float = option(
         600.0,
@@ -271,6 +300,7 @@ class RealServing(Serving):
         "End an engine process that is not ready, with its ranks, after this many seconds.",
         flag="--load-timeout",
         section=PROCESSES,
+        rare=True,
     )
     faults: str | None = option(
         None,
@@ -281,11 +311,12 @@ class RealServing(Serving):
     pool: tuple[str, ...] = option(
         (),
         Parsed(parse_pool, "ROLE=cpu:xM"),
-        "A pool of M engines, instead of --replicas: prefill and decode, which hand prompts over, or both.",
+        "A pool of M engines, instead of --replicas. ROLE is prefill, decode (continues those prompts) or "
+        "both.",
         section=PROCESSES,
         many=True,
     )
-    on: str | None = on_ray("Place each replica on a cluster: ray begins one here, ray:HOST:PORT is there.")
+    on: str | None = on_ray("Ray cluster to place replicas on: ray starts one here; ray:HOST:PORT joins one.")
     ray_cpus: int | None = option(
         None,
         Whole(1, 1024),
@@ -297,42 +328,51 @@ class RealServing(Serving):
         AnyText("ADDRESS"),
         "This machine's address for engines on others, if Ray's is wrong.",
         section=RAY,
+        rare=True,
     )
     ray_wait_s: float = option(
         600.0,
         Real(0, 86_400),
-        "Seconds that a replica waits for a node with room for it.",
+        "Seconds to wait for a node with room for a replica.",
         flag="--ray-wait",
         section=RAY,
+        rare=True,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmulatedServing(Serving):
-    """A server that answers at the pace of a GPU that is not there."""
+    """Options of a server that answers at the pace of an absent GPU."""
 
-    model: str | None = option(None, AnyText("MODEL"), "A known model, or a model's folder, as the argument.")
+    model: str | None = option(
+        None,
+        AnyText("MODEL", is_path=True),
+        "A known model, a folder, or a name on the hub, as the argument.",
+        section=MODEL,
+        completes=model_names,
+    )
     gpu: str = option(
         "h100",
         AnyText("GPU", is_path=True),
         "Answer at the pace of this GPU, or of the engine in a calibrated FILE.toml.",
+        completes=gpu_names,
     )
     tokenizer: str | None = option(
         None,
         AnyText("DIR", is_path=True),
-        "A folder with a tokenizer.json, to count prompts with; else the embedded model's.",
+        "Folder, or name on the hub, of the tokenizer that counts prompt tokens; else the embedded model's.",
         section=EMULATION,
     )
     answers: str = option(
         "texts",
         AnyText("texts|echo|FILE.jsonl", is_path=True),
-        'Canned answers: our texts, the prompt, or a file of {"prompt": …, "answer": …} lines.',
+        'Texts of answers: built-in ones, the prompt, or a file of {"prompt": …, "answer": …} lines.',
         section=EMULATION,
     )
     inject: tuple[str, ...] = option(
         (),
         Parsed(parse_injection, "FAULT@RATE"),
-        "Let a part of requests fail: 429, 503, slow=SECONDS, cut=TOKENS, dead-engine; as in 503@0.01.",
+        "Let a share of requests fail: 429, 503, slow=SECONDS, cut=TOKENS, dead-engine; as in 503@0.01.",
         section=EMULATION,
         many=True,
     )

@@ -2,12 +2,14 @@
 
 import math
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sundog.actors.config import ConfigError
+from sundog.actors.config.front_costs import parse_front_costs
 from sundog.actors.config.hop_costs import parse_hop_costs
+from sundog.actors.core.records import dataclass
 from sundog.actors.core.scalers import SCALERS
+from sundog.options.names import gpu_names, model_names
 from sundog.options.row import RECORDING, AnyText, Parsed, Real, Switch, Whole, option, rows
 
 if TYPE_CHECKING:
@@ -25,11 +27,11 @@ READING = "Traces"
 OFFLOADING = "Host memory"
 FLEET = "Pools, faults, autoscaling"
 LINK_GB_PER_S = 50.0
-"""GB a second from one GPU to another: a NIC of 400 Gbit/s for each."""
+"""GB/s between two GPUs: a NIC of 400 Gbit/s for each."""
 
 
 class PoolSpec(NamedTuple):
-    """A pool as `ROLE=GPU:dpKtpNxM` says it, with further options of its engines by their names."""
+    """Pool as `ROLE=GPU:dpKtpNxM`, with further options of its engines by name."""
 
     role: "Role"
     gpu: str
@@ -40,28 +42,28 @@ class PoolSpec(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The pool in short, for tables."""
+        """Short name of the pool, for tables."""
         ranks = f"dp{self.data_parallel_size}" if self.data_parallel_size > 1 else ""
         return f"{self.role}={self.gpu}:{ranks}tp{self.tensor_parallel_size}x{self.replicas}"
 
 
 ROLE = "(?:prefill|decode|both)="
-"""The begin of what holds for a pool."""
+"""Pattern of the role that begins a pool's text."""
 OWN_OPTIONS = ("max_num_seqs", "max_num_batched_tokens", "num_gpu_blocks")
 """Options that may differ between pools."""
 
 
 def parse_named_columns(text: str) -> object:
-    """Read which columns of a table hold what."""
+    """Parse the names of a table's columns, as in `--columns`."""
     from sundog.sim.trace.table_rows import parse_columns
 
     return parse_columns(text)
 
 
 def parse_pool(text: str) -> PoolSpec:
-    """Read `prefill=h200:tp2x3`: three engines of two H200; `decode=h200:dp8x1` is one of eight ranks.
+    """Parse `prefill=h200:tp2x3`: three engines of two H200; `decode=h200:dp8x1` is one of eight ranks.
 
-    `:max_num_seqs=64` and the like may follow.
+    `:max_num_seqs=64` and similar may follow.
     """
     form = r"(both|prefill|decode)=(.+?):(?:dp(\d{1,4}))?(?:tp(\d{1,4}))?x(\d{1,4})((?::\w+=\d{1,9})*)"
     found = re.fullmatch(form, text)
@@ -93,16 +95,24 @@ def parse_pool(text: str) -> PoolSpec:
 # Without slots, because two such classes cannot both be a third one's parents.
 @dataclass(frozen=True, kw_only=True)
 class MachineOptions:
-    """The model and the GPUs that are not there."""
+    """Options of the model and its absent GPUs."""
 
-    model: str = option("llama-3.1-8b", AnyText("MODEL", is_path=True), "A known model, or a model's folder.")
+    model: str = option(
+        "llama-3.1-8b",
+        AnyText("MODEL", is_path=True),
+        "A known model, a folder, or a name on the hub.",
+        completes=model_names,
+    )
     gpu: str = option(
-        "h100", AnyText("GPU", is_path=True), "A known GPU or FILE.toml, perhaps with its link: NAME:pcie."
+        "h100",
+        AnyText("GPU", is_path=True),
+        "A known GPU or FILE.toml, with its link if not the usual one: NAME:pcie.",
+        completes=gpu_names,
     )
 
 
 def parse_offloading_backend(text: str) -> str:
-    """Read `native`; vLLM's other backend is refused by its name."""
+    """Parse `native`; vLLM's other backend is refused by its name."""
     if text != "native":
         raise ValueError("give native: lmcache and others are not simulated")
     return text
@@ -110,7 +120,7 @@ def parse_offloading_backend(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class OffloadingOptions:
-    """Options of the host's memory as a second tier for KV blocks, by vLLM's names."""
+    """Options of host memory as a second tier for KV blocks, by vLLM's names."""
 
     kv_offloading_size: float = option(
         0.0,
@@ -123,23 +133,25 @@ class OffloadingOptions:
         Parsed(parse_offloading_backend, "native"),
         "How blocks are copied: native, vLLM's own.",
         section=OFFLOADING,
+        rare=True,
     )
     kv_offloading_gb_per_s: float | None = option(
         None,
         Real(0, 1e6, above=True),
         "Bandwidth between a GPU and the host's memory, each way; the GPU's own if not given.",
         section=OFFLOADING,
+        rare=True,
     )
 
     @property
     def offloading(self) -> tuple[float, float | None]:
-        """The size and the bandwidth."""
+        """Size and bandwidth."""
         return self.kv_offloading_size, self.kv_offloading_gb_per_s
 
 
 @dataclass(frozen=True, kw_only=True)
 class CostOptions(OffloadingOptions):
-    """Options of how long steps take on GPUs that are not there."""
+    """Options of the duration of steps on absent GPUs."""
 
     cost: str = option(
         "auto",
@@ -148,22 +160,33 @@ class CostOptions(OffloadingOptions):
         section=COSTS,
     )
     host_overhead: bool = option(
-        True, Switch(), "Time that the host adds to each step and request.", section=COSTS_FURTHER
+        True, Switch(), "Time that the host adds to each step and request.", section=COSTS_FURTHER, rare=True
+    )
+    front_cost: str | None = option(
+        None,
+        Parsed(parse_front_costs, "NAME=S,…"),
+        "Seconds of an API process, which does one thing at a time: request=0.007,response=0.003,"
+        "prompt_token=0,output_token=0, and the number of processes=1.",
+        section=COSTS_FURTHER,
     )
     step_scale: float = option(
-        1.0, Real(0, 1000, above=True), "Let every step take this many times as long.", section=COSTS
+        1.0,
+        Real(0, 1000, above=True),
+        "Let every step take this many times as long.",
+        section=COSTS,
+        rare=True,
     )
     kv_transfer_gb_per_s: float | None = option(
         None,
         Real(0, 1e6, above=True),
-        "Bandwidth of a GPU's link, where prompts are prefilled elsewhere; 50 (400 Gbit/s) if not given.",
+        "Bandwidth of a GPU's link to other engines, for KV transfers; 50 (400 Gbit/s) if not given.",
         section=COSTS_FURTHER,
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoolOptions:
-    """Options of fleets whose engines are not all alike."""
+    """Options of fleets whose engines differ."""
 
     pool: tuple[str, ...] = option(
         (),
@@ -173,7 +196,7 @@ class PoolOptions:
         many=True,
     )
     kv_transfer_latency_s: float | None = option(
-        None, Real(0, 3600), "Latency of a KV transfer between engines, in seconds.", section=FLEET
+        None, Real(0, 3600), "Latency of a KV transfer between engines, in seconds.", section=FLEET, rare=True
     )
 
     faults: str | None = option(
@@ -189,9 +212,10 @@ class PoolOptions:
 
 
 def parse_scalers(text: str) -> "dict[Role | None, str]":
-    """Read `prefill=keda:target=8,decode=hpa`, a scaler for each pool by its role; one alone is for None.
+    """Parse `prefill=keda:target=8,decode=hpa`, a scaler for each pool by its role; the key of a single
+    scaler is None.
 
-    A plus instead of the comma before a role is taken, too: in a sweep commas are between values.
+    A plus is accepted instead of the comma before a role: in a sweep, commas separate values.
     """
     if re.match(ROLE, text) is None:
         return {None: text}
@@ -221,7 +245,7 @@ class ScalingOptions:
     scale_start_s: float | None = option(
         None,
         Real(0, 1e6),
-        "Seconds from the order of a replica until it serves; 60 if not given.",
+        "Seconds from a scale-up decision until the replica serves; 60 if not given.",
         section=FLEET,
     )
     scale_every_s: float | None = option(
@@ -229,6 +253,7 @@ class ScalingOptions:
         Real(0, 1e6, above=True),
         "Seconds between two decisions of the scaler; 15 if not given.",
         section=FLEET,
+        rare=True,
     )
     scale_least: int | None = option(
         None,
@@ -240,13 +265,14 @@ class ScalingOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TargetOptions(ScalingOptions, PoolOptions, CostOptions, MachineOptions):
-    """The machine, and how long its steps and the way to it take."""
+    """Options of the machine, and of the durations of its steps and messages."""
 
     hop_cost: str | None = option(
         None,
         Parsed(parse_hop_costs, "NAME=S,…"),
-        "Seconds to and from an engine in its own process: submit=1e-4,token=1e-8,output=1e-4; else none.",
+        "Seconds for messages to and from an engine's process: submit=1e-4,token=1e-8,output=1e-4; else 0.",
         section=COSTS_FURTHER,
+        rare=True,
     )
 
 
@@ -265,7 +291,7 @@ class LoggingOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingOptions:
-    """Options of how a trace is read, and how far."""
+    """Options of reading a trace, or a part of it."""
 
     limit: int | None = option(None, Whole(1, 2**40), "Take only the first N requests of the trace.")
     tokenizer: str | None = option(
@@ -296,27 +322,33 @@ class ReadingOptions:
         Real(0, 1, above=True),
         "Share of sessions and single requests to keep, the same ones each time.",
         section=READING,
+        rare=True,
     )
     max_idle_s: float | None = option(
         None,
         Real(0, 2**22, above=True),
         "Shorten times without arrivals, and pauses in sessions, to this many seconds.",
         section=READING,
+        rare=True,
     )
 
     def trace(self, path: str) -> "Trace":
-        """Return the part of the trace at a path that is asked for; raises ConfigError."""
+        """Return the selected part of the trace at a path; raises ConfigError."""
+        from sundog.fetched import tokenizer_folder
         from sundog.sim.trace.read import read_trace
         from sundog.sim.trace.window import TracePart
 
         from_s = self.from_s or 0.0
         if self.until_s is not None and self.until_s <= from_s:
-            raise ConfigError(f"--until is {self.until_s:g}, and --from {from_s:g}: nothing is between")
+            raise ConfigError(
+                f"--until is {self.until_s:g}, and --from {from_s:g}: no request can be between them"
+            )
         part = TracePart(from_s, self.until_s, self.sample_sessions or 1.0, self.max_idle_s)
-        return read_trace(path, self.tokenizer, columns=self.columns, part=part)
+        tokenizer = None if self.tokenizer is None else tokenizer_folder(self.tokenizer)
+        return read_trace(path, tokenizer, columns=self.columns, part=part)
 
     def scaled(self, path: str) -> "dict[str, Any]":
-        """Return the table `scaled` of a workload that is this part of a trace."""
+        """Return the table `scaled` of a workload that describes this part of a trace."""
         self.trace(path)
         given = {row.name: getattr(self, row.name) for row in rows(type(self))}
         kept = {name: value for name, value in given.items() if value is not None}
@@ -324,7 +356,7 @@ class ReadingOptions:
 
 
 def parse_rate(text: str) -> float:
-    """Requests a second: a number above 0, or `inf`."""
+    """Parse requests per second: a number above 0, or `inf`."""
     try:
         rate = float(text)
     except ValueError:
@@ -336,7 +368,7 @@ def parse_rate(text: str) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions:
-    """Options of how the requests of a trace arrive."""
+    """Options of the arrivals of a trace's requests."""
 
     request_rate: str | None = option(
         None,
@@ -348,7 +380,11 @@ class LoadOptions:
         None, Whole(1, 2**30), "Clients have at most this many requests unfinished.", section=CLIENTS
     )
     client_timeout: float | None = option(
-        None, Real(0, 1e9, above=True), "Seconds after which clients give up a request.", section=CLIENTS
+        None,
+        Real(0, 1e9, above=True),
+        "Seconds after which clients give up a request.",
+        section=CLIENTS,
+        rare=True,
     )
     predictor: str | None = option(
         None,
@@ -359,14 +395,14 @@ class LoadOptions:
 
 
 class ServiceLevel(NamedTuple):
-    """The service level asked for: seconds that each request may take, and objectives of a whole run."""
+    """Service level: limits of each request in seconds, and objectives of the whole run."""
 
     limits_s: "dict[str, float]"
     objectives: "tuple[Objective, ...]"
 
 
 def parse_slo(text: str) -> ServiceLevel:
-    """Read `ttft=0.5,tpot=0.05`, limits of each request, and `p95(ttft)<1`, limits of the run."""
+    """Parse `ttft=0.5,tpot=0.05`, limits of each request, and `p95(ttft)<1`, limits of the run."""
     from sundog.sim.figures.named import Objective
 
     limits: dict[str, float] = {}
@@ -389,7 +425,7 @@ def parse_slo(text: str) -> ServiceLevel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TermsOptions:
-    """Options of the limits and prices that a run is held against."""
+    """Options of the limits and prices of a run."""
 
     slo: str | None = option(
         None,

@@ -1,4 +1,4 @@
-"""The table as click's options: a command is given whole records, and `--help` has sections."""
+"""Click options made from the table: a command gets whole records, and `--help` has sections."""
 
 import re
 import textwrap
@@ -9,19 +9,23 @@ from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
 from sundog.actors.config import ConfigError
-from sundog.options.row import COMMON, OptionRow, Switch, rows
+from sundog.actors.core.names import did_you_mean
+from sundog.options.row import COMMON, AnyText, OneOf, OptionRow, Switch, rows
 
+SET = "--set"
+"""Option that sets any other one, as NAME=VALUE."""
 Body = Callable[..., None]
 PROGRAMS = "sundog.options: programs"
-"""The key in a context's `meta` of the options that a run's file sets to a Python file, with their values."""
+"""Key in a context's `meta` of the options with Python files from a run's file, and their values."""
 SHOWS_ALL = "sundog.options: shows all"
-"""The key that is set in a context's `meta` where the help shows every section."""
+"""Key in a context's `meta` that is set if the help shows every section."""
 
 
 def given_once(varied: dict[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
-    """Return what is varied; raises ConfigError for an option that has a value on the command line, too."""
+    """Return the varied values; raises ConfigError for an option that is also set on the command line."""
     context = click.get_current_context()
     for name in varied:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
@@ -31,7 +35,7 @@ def given_once(varied: dict[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
 
 
 class Option(click.Option):
-    """A row of the table on the command line."""
+    """Row of the table on the command line."""
 
     def __init__(self, row: OptionRow) -> None:
         switch = isinstance(row.kind, Switch)
@@ -50,7 +54,7 @@ class Option(click.Option):
 
 
 class RowType(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click alone
-    """Values as a row takes them."""
+    """Click type of a row's values."""
 
     name = "value"
 
@@ -60,21 +64,36 @@ class RowType(click.ParamType):  # type: ignore[type-arg]  # generic in the newe
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
         return self._row.take(value)
 
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Return the words or names with the given beginning; if there is none, the mark by which shells
+        complete files.
+        """
+        kind, completes = self._row.kind, self._row.completes
+        words = kind.words if isinstance(kind, OneOf) else () if completes is None else completes()
+        found = [CompletionItem(word) for word in words if word.startswith(incomplete)]
+        if not found and isinstance(kind, AnyText) and kind.is_path:
+            # Never beside names: bash forgets them then.
+            found.append(CompletionItem(incomplete, type="file"))
+        return found
+
 
 class Command(click.Command):
-    """A command whose options stand in sections; of several `--help` shows the first, a line an option."""
+    """Command with options in sections; with several, `--help` shows the first, one line per option."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[click.Option]] = {COMMON: []}
         for parameter in self.get_params(ctx):
-            if isinstance(parameter, click.Option):
+            if isinstance(parameter, click.Option) and not _is_rare(parameter):
                 section = parameter.row.section if isinstance(parameter, Option) else COMMON
                 sections.setdefault(section, []).append(parameter)
         is_short = len(sections) > 1 and not ctx.meta.get(SHOWS_ALL)
         for section in [COMMON] if is_short else sections:
             with formatter.section(section):
                 if is_short:
-                    _write_short(sections[section], ctx, formatter)
+                    shown = [each for each in sections[section] if SET not in each.opts]
+                    _write_short(shown, ctx, formatter)
                 else:
                     found = (each.get_help_record(ctx) for each in sections[section])
                     formatter.write_dl([line for line in found if line is not None])
@@ -82,9 +101,15 @@ class Command(click.Command):
             formatter.write_paragraph()
             named = "; ".join(section for section in sections if section != COMMON)
             formatter.write_text(f"--help-all shows further options: {named}.")
+        elif rare := [row.flag[2:] for row in self.rows.values() if row.rare]:
+            formatter.write_paragraph()
+            formatter.write_text(f"--set takes rare options, too (docs/options.md): {', '.join(rare)}.")
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse as click does, but let an option that may be given often take all values that follow it."""
+        """Parse as click does, but let an option that may be given several times take all values that
+        follow.
+        """
+        args = self._with_set(args)
         many = {flag: row for row in self.rows.values() if row.many for flag in row.spellings}
         spelled: list[str] = []
         for arg in args:
@@ -96,14 +121,47 @@ class Command(click.Command):
         _check_programs(ctx)
         return left
 
+    def _with_set(self, args: list[str]) -> list[str]:
+        """Return the arguments with each `--set NAME=VALUE` replaced by the option of that name."""
+        if not any(row.rare for row in self.rows.values()):
+            return args
+        given, words = list[str](), iter(args)
+        for word in words:
+            if word == "--":
+                return [*given, word, *words]
+            if word == SET or word.startswith(f"{SET}="):
+                given += self._option(next(words, "") if word == SET else word.removeprefix(f"{SET}="))
+            else:
+                given.append(word)
+        return given
+
+    def _option(self, text: str) -> list[str]:
+        """Return the words of an option given as NAME=VALUE; raises ConfigError for an unknown one."""
+        name, equals, value = text.partition("=")
+        known = {row.flag[2:]: row for row in self.rows.values()}
+        row = known.get(name.strip().removeprefix("--").replace("_", "-"))
+        if not equals:
+            raise ConfigError(f"{SET} is {text!r}: give NAME=VALUE, as in {SET} debug=true")
+        if row is None:
+            raise ConfigError(f"{SET} {name}: there is no such option.{did_you_mean(name, known)}")
+        if not isinstance(row.kind, Switch):
+            return [row.flag, value]
+        if row.take(value):
+            return [row.flag]
+        return [f"--no-{row.flag[2:]}"] if row.kind.pair else []
+
     @property
     def rows(self) -> dict[str, OptionRow]:
-        """The table's rows among its options, by name."""
+        """Rows of the table among its options, by name."""
         return {option.row.name: option.row for option in self.params if isinstance(option, Option)}
 
 
+def _is_rare(option: click.Option) -> bool:
+    return isinstance(option, Option) and option.row.rare
+
+
 def _check_programs(ctx: click.Context) -> None:
-    """Refuse to run code because a run's file names it: the file may be somebody else's."""
+    """Raise ConfigError if only a run's file names a Python file: it may be somebody else's code."""
     found: dict[str, str] = ctx.meta.get(PROGRAMS, {})
     unnamed = {
         name: value
@@ -151,7 +209,7 @@ def _is_value(row: OptionRow, text: str) -> bool:
 def takes(*records: type, without: Collection[str] = ()) -> Callable[[Body], Body]:
     """Give a command the options of these records, as its first arguments.
 
-    The rows named in `without` are no options of the command: they keep their defaults.
+    The rows in `without` are not offered, and keep their defaults.
     """
 
     def taken(record: type) -> list[OptionRow]:
@@ -175,10 +233,19 @@ def takes(*records: type, without: Collection[str] = ()) -> Callable[[Body], Bod
     return decorate
 
 
-def command(body: Body) -> Command:
-    """A command; the first line of its docstring is its line in the list of commands, whole."""
-    made = click.command(cls=Command, short_help=(body.__doc__ or "").splitlines()[0])(body)
+def command(body: Body, kind: type[Command] = Command) -> Command:
+    """Make a command; the first line of its docstring is its line in the list of commands."""
+    made = click.command(cls=kind, short_help=(body.__doc__ or "").splitlines()[0])(body)
     assert isinstance(made, Command)
+    if any(row.rare for row in made.rows.values()):
+        made.params.append(
+            click.Option(
+                [SET],
+                metavar="NAME=VALUE",
+                expose_value=False,
+                help="Set an option by its name, rare ones too.",
+            )
+        )
     if any(row.section != COMMON for row in made.rows.values()):
         made.params.append(
             click.Option(
@@ -187,7 +254,7 @@ def command(body: Body) -> Command:
                 is_eager=True,
                 expose_value=False,
                 callback=_show_all,
-                help="Show every option, in full, and exit.",
+                help="Show further options, in full, and exit.",
             )
         )
     return made
@@ -204,7 +271,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class OutputFile(click.Path):
-    """A file to write; `-` is standard output, `./-` a file of that name."""
+    """File to write; `-` is standard output, `./-` a file of that name."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         from sundog.sim.files.run_files import STDOUT
@@ -213,7 +280,7 @@ class OutputFile(click.Path):
 
 
 def say_where(path: Path) -> None:
-    """The name of what was written, unless it went where the name would go."""
+    """Print the name of the written file, unless it went to standard output."""
     from sundog.sim.files.run_files import STDOUT
 
     if path != STDOUT:
@@ -221,7 +288,7 @@ def say_where(path: Path) -> None:
 
 
 def output(what: str, default: str | None = None, *, required: bool = False) -> Callable[[F], F]:
-    """`-o FILE`, or `--output FILE`, as the argument `output`; `what` is its help."""
+    """Return the option `-o FILE`, or `--output FILE`, as the argument `output`; `what` is its help."""
     # A default of None is one, too: an option that has it is never missing.
     given = {"required": True} if required else {"default": default, "show_default": default is not None}
     file = OutputFile(dir_okay=False, path_type=Path)

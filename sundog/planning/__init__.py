@@ -1,1 +1,1 @@
-"""The search for the cheapest fleet: trials of a fleet on a sample of the workload, and the report."""
+"""Search for the cheapest fleet: trials of a fleet on a sample of the workload, and the report."""

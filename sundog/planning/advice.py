@@ -1,11 +1,11 @@
-"""The cheapest fleet, and what one wants to know before one buys it: its neighbours, its headroom, its bound.
+"""Cheapest fleet, with advice for buyers: its neighbours, its headroom, its lower bound.
 
-Law: every figure is that of trials. Nothing here extrapolates.
+Law: every figure comes from trials. Nothing here extrapolates.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sundog.actors.config import ConfigError
@@ -19,20 +19,25 @@ if TYPE_CHECKING:
 
 HEADROOM_PRECISION = 0.02
 FEWEST_WINDOWS = 3
-TUNED: dict[str, tuple[int, ...]] = {
+TUNED: dict[str, tuple[int | str, ...]] = {
     "max_num_batched_tokens": (1024, 2048, 4096, 8192, 16384),
     "max_num_seqs": (64, 128, 256, 512, 1024),
+    "router": ("least-requests", "least-tokens"),
 }
-"""Settings of an engine that trade TTFT for TPOT: each value is tried on the winner with fewer replicas."""
+"""Settings that are tried on the winner, to need fewer replicas: two of an engine that trade TTFT for TPOT,
+and the fleet's router.
+"""
+KEEPS_PREFIXES = ("session-affinity", "prefix-aware")
+"""Routers that are also tried if prompts repeat."""
 AFTERWARDS = 20
-"""The number of trials, about, that follow the search for the winner; for progress alone."""
+"""Approximate number of trials after the search for the winner; for progress only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resized:
-    """A fleet whose size follows the load without delay: its replicas in each window of `window_s`.
+    """Replicas of an ideal autoscaler in each window of `window_s` seconds.
 
-    `span_s` is the length of the traffic, which the last window may reach beyond.
+    `span_s` is the length of the traffic; the last window may end after it.
     """
 
     window_s: float
@@ -41,22 +46,33 @@ class Resized:
 
     @property
     def replica_hours(self) -> float:
-        """The time that its replicas run, in hours; the last window ends with the traffic."""
+        """Running time of its replicas in hours; the last window ends with the traffic."""
         ends = (min((number + 1) * self.window_s, self.span_s) for number in range(len(self.replicas)))
         pairs = zip(self.replicas, ends, strict=True)
         return sum(n * (end - i * self.window_s) for i, (n, end) in enumerate(pairs)) / 3600
 
 
+class SizeRange(NamedTuple):
+    """Range of sizes that a fleet needs if steps are as short, and as long, as the cost model's error allows.
+
+    A size is a `count` of `Candidate.trial`; `most` is None if the largest fleet fails. `Candidate.doubt` is
+    the error.
+    """
+
+    least: int
+    most: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The cheapest fleet, and what one wants to know before one buys it.
+    """Cheapest fleet, with advice for buyers.
 
-    `winner` is None if no fleet holds; `cheaper` is the most expensive one that fails and would cost less,
-    with the result of all its requests. `headroom` is the largest factor of load at which the winner still
-    holds a draw, None if all its requests arrive at once. `at_means` is the fleet that requests of mean
-    lengths would have asked for, if there is one. `tuned` has the settings that were tried on the winner's
-    machine with fewer replicas, and `resized` the perfect autoscaler, if the traffic is longer than some of
-    its windows.
+    `winner` is None if no fleet meets the objectives; `cheaper` is the most expensive failing fleet that
+    would cost less, with the result of all its requests. `headroom` is the largest factor of load at which
+    the winner still passes a sample, None if all its requests arrive at once. `at_means` is the fleet that
+    requests of mean lengths would need, if there is one. `tuned` has the settings that were tried on the
+    winner's machine with fewer replicas, and `resized` the perfect autoscaler, if the traffic is long enough
+    for its windows.
     """
 
     candidates: list[Candidate]
@@ -64,12 +80,18 @@ class Advice:
     cheaper: tuple[Candidate, int, TrialResult] | None = None
     headroom: float | None = None
     at_means: Candidate | None = None
-    tuned: tuple[str, ...] = ()
+    tuned: dict[str, tuple[int | str, ...]] = field(default_factory=dict)
     resized: Resized | None = None
+    ranges: dict[int, SizeRange] = field(default_factory=dict)
+    """Ranges of sizes of the candidates that meet the objectives, by index in `candidates`."""
+
+    def range_of(self, candidate: Candidate) -> "SizeRange | None":
+        """Return the range of a candidate's size; None if it was not computed."""
+        return next((r for place, r in self.ranges.items() if self.candidates[place] is candidate), None)
 
     @property
     def held(self) -> list[TrialResult]:
-        """The trials of the winner, one a draw."""
+        """Trials of the winner, one per sample."""
         if self.winner is None:
             return []
         tried = sorted(self.winner.tried.items(), key=lambda item: item[0])
@@ -83,10 +105,10 @@ def advise(
     confidence: float,
     fresh: Callable[[], list[Candidate]],
     pools: Callable[[], Sequence[Candidate]],
-    tuned: tuple[str, ...],
+    tuned: dict[str, tuple[int | str, ...]],
     window_s: float,
 ) -> Advice:
-    """Search for the cheapest fleet, then look at its neighbours.
+    """Search for the cheapest fleet, then try its neighbours.
 
     Fleets of two `pools` are tried after equal replicas, and the settings in `tuned` on the winner of these.
     """
@@ -105,7 +127,7 @@ def advise(
     tried = fresh()
     many = search(num_seeds)
     winner = many.cheapest(tried)
-    tuned = tuned if winner is not None and winner.holding != 1 else ()
+    tuned = tuned if winner is not None and winner.holding != 1 else {}
     if winner is not None and tuned:
         tried += _tuned(winner, tuned)
         winner = many.cheapest(tried) or winner
@@ -118,13 +140,17 @@ def advise(
     factor = headroom(made, winner, 0, HEADROOM_PRECISION) if has_rate else None
     at_means = search(1, at_means=True).cheapest(fresh())
     bound = resized(made, winner, window_s)
+    ranges = {
+        place: size_range(made, each, objectives) for place, each in enumerate(tried) if each.is_verified
+    }
     return Advice(
         tried,
         winner,
+        ranges=ranges,
         cheaper=cheaper,
         headroom=factor,
         at_means=at_means,
-        tuned=() if isinstance(winner, PoolsCandidate) else tuned,
+        tuned={} if isinstance(winner, PoolsCandidate) else tuned,
         resized=bound,
     )
 
@@ -143,13 +169,13 @@ def _with_pools(
     return winner
 
 
-def _tuned(winner: Candidate, names: Sequence[str]) -> list[Candidate]:
+def _tuned(winner: Candidate, tuned: dict[str, tuple[int | str, ...]]) -> list[Candidate]:
     """Return the winner's machine with one setting changed, as candidates for fewer replicas."""
     machine = winner.price, winner.num_gpus, winner.most
     return [
         Candidate({**winner.settings, name: value}, *machine, winner.spare, is_variant=True)
-        for name in names
-        for value in TUNED[name]
+        for name, values in tuned.items()
+        for value in values
     ]
 
 
@@ -171,7 +197,7 @@ def _next_cheaper(
 
 
 def headroom(made: "Fleets", fleet: Candidate, seed: int, precision: float) -> float:
-    """Find the largest factor of load at which a fleet holds one draw."""
+    """Return the largest factor of load at which a fleet passes one sample."""
     search = capacity_search(precision)
     next(search)
     load = search.send(True)  # It holds this load: it was chosen for it.
@@ -184,11 +210,54 @@ def headroom(made: "Fleets", fleet: Candidate, seed: int, precision: float) -> f
             return factor
 
 
-def resized(made: "Fleets", fleet: Candidate, window_s: float) -> Resized | None:
-    """Find the fewest replicas that hold each window of the first draw by itself, all windows side by side.
+def size_range(made: "Fleets", fleet: Candidate, objectives: "Sequence[Objective]") -> SizeRange:
+    """Return the range of replicas for the hardest sample, with the shortest and the longest likely steps."""
+    count, doubt = fleet.holding or 1, fleet.doubt or 0.0
+    if not doubt:
+        return SizeRange(count, count)
+    seed = hardest_draw(fleet, count, objectives)
 
-    A window in which no requests arrive needs none; one that the whole fleet does not hold is given the whole
-    fleet. None if the traffic is shorter than three windows, or the fleet is one replica or two pools.
+    def holds(number: int, side: int) -> bool:
+        (result,) = made.results([fleet.trial(number, seed, doubt=side * doubt)])
+        return result.is_held
+
+    def bisected(low: int, high: int, side: int) -> int:
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if holds(middle, side) else (middle, high)
+        return high
+
+    # The number is near: steps that differ by a few percent change a fleet by about as much.
+    least, step = count, 1
+    while least > 1 and holds(max(least - step, 1), -1):
+        least, step = max(least - step, 1), 2 * step
+    least = bisected(max(least - step, 0), least, -1)
+    if holds(count, 1):
+        return SizeRange(least, count)
+    failing, step = count, 1
+    while failing < fleet.most:
+        number = min(failing + step, fleet.most)
+        if holds(number, 1):
+            return SizeRange(least, bisected(failing, number, 1))
+        failing, step = number, 2 * step
+    return SizeRange(least, None)
+
+
+def hardest_draw(fleet: Candidate, count: int, objectives: "Sequence[Objective]") -> int:
+    """Return the seed of the passing sample that is nearest to the limits of its objectives."""
+
+    def nearness(seed: int) -> float:
+        values = fleet.tried[count, seed].values
+        return max(values.get(each.metric.name, 0.0) / each.below_s for each in objectives)
+
+    return max((seed for number, seed in fleet.tried if number == count), key=nearness)
+
+
+def resized(made: "Fleets", fleet: Candidate, window_s: float) -> Resized | None:
+    """Find the fewest replicas for each window of the first sample, all windows in parallel.
+
+    A window without arrivals needs none. A window in which the whole fleet fails gets the whole fleet.
+    Returns None if the traffic is shorter than three windows, or the fleet has one replica or two pools.
     """
     most = fleet.holding or 1
     span_s = fleet.tried[most, 0].span_s
@@ -212,7 +281,7 @@ def resized(made: "Fleets", fleet: Candidate, window_s: float) -> Resized | None
 
 
 class LargestLoad(NamedTuple):
-    """The largest load of a draw, and how many of its requests get no answer there."""
+    """Largest load of a sample, and the number of its unanswered requests there."""
 
     factor: float
     requests_per_s: float
@@ -221,10 +290,10 @@ class LargestLoad(NamedTuple):
 
 
 def largest_loads(made: "Fleets", num_replicas: int, num_seeds: int, precision: float) -> "list[LargestLoad]":
-    """Find the largest factor of load of each draw, and the requests a second that it stands for.
+    """Return the largest factor of load of each sample, and its requests per second.
 
-    The draws are searched side by side: a round is a trial of each one that is not yet known. Raises
-    ConfigError where requests are refused at any load, or all arrive at once.
+    The samples are searched in parallel, one trial of each at a time. Raises ConfigError if requests are
+    refused at any load, or all arrive at once.
     """
     searches = [capacity_search(precision) for _ in range(num_seeds)]
     asked: dict[int, Any] = {seed: next(search) for seed, search in enumerate(searches)}
@@ -237,8 +306,8 @@ def largest_loads(made: "Fleets", num_replicas: int, num_seeds: int, precision: 
                 raise ConfigError(result.refused)
             if not result.span_s:
                 raise ConfigError(
-                    "all requests arrive at once, so that there is no load to raise: give a trace of more"
-                    " instants, or --request-rate"
+                    "all requests arrive at once, so the load cannot be raised: give a trace with arrival"
+                    " times, or --request-rate"
                 )
             if result.is_held:
                 unanswered[trial.seed] = result.num_unfinished

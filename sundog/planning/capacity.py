@@ -1,4 +1,6 @@
-"""The largest load at which a fleet meets its objectives: the command's and `sundog.capacity`'s."""
+"""Search for the largest load at which a fleet meets its objectives, for the command and
+`sundog.capacity`.
+"""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,24 +17,13 @@ from sundog.sweeps.cell import Plan
 from sundog.sweeps.source import check_tenants
 
 if TYPE_CHECKING:
+    from sundog.options.capacity import CapacityTerms
     from sundog.options.simulation import TermsOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CapacityTerms:
-    """How the largest load is searched for."""
-
-    replications: int = 5
-    confidence: float = 0.95
-    resolution: float = 0.01
-    jobs: int | None = None
-    on: str | None = None
-    """The cluster on which trials run; None: processes of this machine."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FoundCapacity:
-    """The largest load of each draw, and their means: as a factor, and in requests a second."""
+    """Largest load of each sample, and the means: as a factor, and in requests per second."""
 
     loads: tuple[LargestLoad, ...]
     factor: Interval
@@ -40,16 +31,16 @@ class FoundCapacity:
 
     @property
     def is_most_tried(self) -> bool:
-        """True if a draw holds even at the largest load that is tried."""
+        """Whether a sample passes even at the largest load that is tried."""
         return any(each.factor == MOST_LOAD for each in self.loads)
 
 
 def find_capacity(
-    shared: Plan, terms: "TermsOptions", num_replicas: int, asked: CapacityTerms
+    shared: Plan, terms: "TermsOptions", num_replicas: int, asked: "CapacityTerms"
 ) -> FoundCapacity:
-    """Search each draw's largest load.
+    """Search each sample's largest load.
 
-    Raises ConfigError without an objective of a run, and where there is no load to raise.
+    Raises ConfigError without an objective of a run, and if the load cannot be raised.
     """
     objectives = terms.service_level.objectives
     if not objectives:

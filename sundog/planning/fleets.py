@@ -1,7 +1,7 @@
-"""Trials on all processes, here or on a cluster; with a folder, each is made once and kept.
+"""Trials in parallel processes, here or on a cluster; with a folder, each is made once and stored.
 
-plan.json      what all trials share: the same command goes on, another one is refused by name
-trials.jsonl   a line for each trial, as it was done
+plan.json      options of all trials: the same command goes on, another one is refused by name
+trials.jsonl   a line for each trial, in the order in which they ended
 """
 
 import json
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 ASKED, TRIALS = "plan.json", "trials.jsonl"
 SEARCHED = ("gpu", "tensor_parallel_size")
-"""Options that each trial has itself, so that a folder may be asked for others."""
+"""Options that differ between trials, and may therefore differ between searches in one folder."""
 
 
 class TrialLog:
-    """The trials in a folder: those that were made before, and each new one."""
+    """Trials stored in a folder: earlier ones, and each new one."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -45,11 +45,13 @@ class TrialLog:
             raise ConfigError(f"{path} is damaged: {error}; remove it, and go on") from None
 
     def known(self, trial: FleetTrial) -> TrialResult | None:
-        """Return the result of a trial that was made before."""
+        """Return the result of an earlier trial."""
         return self._known.get(_key(trial))
 
     def keep(self, trial: FleetTrial, result: TrialResult) -> None:
-        """Append a result in one write, so that a killed command leaves whole lines; a bug is not kept."""
+        """Append a result in one write, so that a killed command leaves complete lines. Results that are bugs
+        are not stored.
+        """
         if result.bug is not None or result.no_traffic is not None:
             return
         line = json.dumps({"trial": _key(trial), "result": asdict(result)}) + "\n"
@@ -63,9 +65,9 @@ def _key(trial: FleetTrial) -> str:
 
 @dataclass(slots=True)
 class Fleets:
-    """Makes trials of fleets for one workload, on all processes.
+    """Runner of trials of fleets for one workload, on all processes.
 
-    `on_progress` is told how many are done and how many there may be in all, as far as a search can see.
+    `on_progress` is called with the numbers of finished and expected trials.
     """
 
     workers: "Workers[FleetTrial, TrialResult]"
@@ -76,13 +78,13 @@ class Fleets:
     _expected: int = field(default=0)
 
     def expect(self, count: int) -> None:
-        """Take note of how many trials may follow."""
+        """Set the number of trials that may follow."""
         self._expected = count
 
     def results(self, trials: Sequence[FleetTrial]) -> list[TrialResult]:
-        """Make these trials at once, and give their results in the same order.
+        """Run these trials in parallel, and return their results in the same order.
 
-        Raises ConfigError where the traffic cannot be made.
+        Raises ConfigError if the traffic cannot be made.
         """
         found: dict[int, TrialResult] = {}
         for number, trial in enumerate(trials):
@@ -115,9 +117,10 @@ def fleets(
     reading: "ReadingOptions | None" = None,
     cells: "Sequence[Settings]" = (),
 ) -> "Iterator[Fleets]":
-    """Begin the processes that make trials, and end them: one per core if no number is given.
+    """Start the processes that run trials, and end them after the `with` block: one per core if no number is
+    given.
 
-    `on` is a cluster for them. With a folder, trials that lie there are taken from there.
+    `on` is a cluster for them. With a folder, its earlier trials are reused.
     """
     run = TrialRunner(plan).trial
     with ExitStack() as stack:

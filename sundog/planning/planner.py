@@ -1,4 +1,4 @@
-"""A question for a plan, checked: the traffic, the machines and settings to try, their prices."""
+"""Problem of a plan after its checks: the traffic, the machines and settings to try, their prices."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sundog.actors.config import ConfigError
 from sundog.options.engine import EngineOptions
 from sundog.options.simulation import LoadOptions, ReadingOptions, TargetOptions, TermsOptions, parse_rate
-from sundog.planning.advice import TUNED, Advice, advise
+from sundog.planning.advice import KEEPS_PREFIXES, TUNED, Advice, advise
 from sundog.planning.fleets import Fleets
 from sundog.planning.pools import PoolsCandidate, pools_of
 from sundog.planning.prices import price_of
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from sundog.sim.figures.sweep.cells import Settings
 
 RANKS = (1, 2, 4, 8)
-"""Tensor-parallel sizes that are tried where none is given."""
+"""Tensor-parallel sizes to try by default."""
 LENGTHS = 1024
-"""The number of tokens of which a context that is chosen for the traffic is a multiple."""
+"""A context chosen for the traffic is rounded up to a multiple of this number of tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A question for a plan: the traffic and the shared options, the settings to try, and their prices."""
+    """Problem of a plan: the traffic and the shared options, the settings to try, and their prices."""
 
     plan: "Plan"
     cells: "list[Settings]"
@@ -49,13 +49,12 @@ class Problem:
         tune: bool = True,
         window_s: float = math.inf,
     ) -> Advice:
-        """Search for the cheapest fleet; a trace is one draw, however many are asked for.
+        """Search for the cheapest fleet; a trace is one sample, whatever `replications` is.
 
-        With `tune` the winner's other settings are tried, but for those that the question names itself.
+        With `tune` other settings of the winner are tried, except those that the problem sets itself.
         """
         num_seeds = 1 if all(map(self.plan.is_fixed, self.cells)) else replications
-        named = {name for cell in self.cells for name in cell}
-        tuned = [each for each in TUNED if each not in named and getattr(self.plan.engine, each) is None]
+        tuned = self._tuned() if tune else {}
         checked = list(self._candidates(num_seeds))
 
         def fresh() -> list[Candidate]:
@@ -65,7 +64,22 @@ class Problem:
             return self._pools([(each, simulated) for each, simulated in checked if simulated is not None])
 
         terms = self.objectives, num_seeds, confidence
-        return advise(made, *terms, fresh, pools, tuple(tuned) if tune else (), window_s)
+        return advise(made, *terms, fresh, pools, tuned, window_s)
+
+    def _tuned(self) -> dict[str, tuple[int | str, ...]]:
+        """Values to try on the winner, by option; options set by the user are not varied."""
+        named = {name for cell in self.cells for name in cell}
+        engine = self.plan.engine
+        tuned = {
+            name: values
+            for name, values in TUNED.items()
+            if name not in named and getattr(engine, name) is None
+        }
+        if engine.data_parallel_size > 1 or "data_parallel_size" in named:
+            tuned.pop("router", None)  # ranks have a router of their own
+        if "router" in tuned and self.plan.source({}).hash_block_tokens:
+            tuned["router"] += KEEPS_PREFIXES
+        return tuned
 
     def _pools(self, machines: "list[tuple[Candidate, Simulated]]") -> list[PoolsCandidate]:
         engine, target = self.plan.engine, self.plan.target
@@ -87,10 +101,10 @@ class Problem:
         return found
 
     def _candidates(self, num_seeds: int) -> Iterator[tuple[Candidate, "Simulated | None"]]:
-        """Each machine and its settings, refused at once if it cannot run.
+        """Yield each machine and its settings, refused at once if it cannot run.
 
-        A machine that lacks the memory for the model's whole context is given the longest one that the
-        traffic needs, if nothing else was asked for.
+        A machine without memory for the model's whole context gets the longest one that the traffic needs,
+        unless a context was given.
         """
         from sundog.builds.simulated import deploy
 
@@ -147,11 +161,12 @@ def planned(
     has_ranks: bool,
     survive: int = 0,
     has_pools: bool = True,
+    judge_s: float = 0.0,
 ) -> Problem:
-    """Check a question; raises ConfigError, which names the option.
+    """Check a problem; raises ConfigError, which names the option.
 
-    With `has_ranks` the tensor-parallel size of `engine` was asked for, and no other one is tried. The fleet
-    holds with `survive` of its replicas lost.
+    With `has_ranks` only the tensor-parallel size of `engine` is tried. The fleet must meet the objectives
+    with `survive` of its replicas down. With `judge_s`, at least so many seconds of steady traffic count.
     """
     from sundog.sim.figures.sweep.cells import grid
     from sundog.sim.hardware.gpu import load_gpu
@@ -160,12 +175,12 @@ def planned(
     if not objectives:
         raise ConfigError("--slo names no objective of a run: give a percentile, as in --slo 'p95(ttft)<1'")
     if target.pool or "pool" in vary:
-        raise ConfigError("--pool is given, and pools are what is searched: leave it out")
+        raise ConfigError("--pool cannot be given, since a plan searches pools: leave it out")
     if engine.replicas != 1 or "replicas" in vary:
-        raise ConfigError("--replicas is given, and replicas are what is searched: leave it out")
+        raise ConfigError("--replicas cannot be given, since a plan searches replicas: leave it out")
     for name in vary:
         if name.startswith(WORKLOAD):
-            raise ConfigError(f"--vary has {name}: a plan is for one workload, and sweep compares several")
+            raise ConfigError(f"--vary has {name}: a plan has one workload; use sweep to compare several")
     axes: dict[str, Any] = {"gpu": list(dict.fromkeys(gpus)), "tensor_parallel_size": list(RANKS)}
     if has_ranks:
         axes["tensor_parallel_size"] = [engine.tensor_parallel_size]
@@ -181,7 +196,15 @@ def planned(
         several = "one replica" if not survive else f"{survive + 1} replicas"
         raise ConfigError(f"--max-gpus is {max_gpus}: every setting takes more GPUs for {several}")
     one = replace(target, gpu=axes["gpu"][0])
-    shared = Plan(workload_of(source, reading), source, engine=engine, target=one, load=load, terms=terms)
+    shared = Plan(
+        workload_of(source, reading),
+        source,
+        engine=engine,
+        target=one,
+        load=load,
+        terms=terms,
+        judged_s=judge_s or None,
+    )
     check_tenants(shared, cells, [each.metric for each in objectives])
     return Problem(
         shared,

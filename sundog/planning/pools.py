@@ -1,10 +1,10 @@
-"""Fleets of two pools as candidates of a plan: which machines, and in which proportion.
+"""Fleets of two pools as candidates of a plan: their machines, and the ratio between the pools.
 
-What a prompt and a token of an answer take of an engine, by its cost model, says how many engines of a kind
-the traffic needs for prompts and how many for answers. A machine on which prompts that are alone miss their
-limit is out, and so are fleets of fewer engines than can do all the work before the last request is late. The
-pairs of machines that would then cost least are candidates, of one GPU or of two; a candidate's fleets grow
-from the least, always the kind that is shorter of its need. That a fleet holds, trials say.
+The cost model's time per prompt and per output token determines how many engines of a kind the traffic needs
+for prompts and for answers. A machine is excluded if a prompt without any other misses its limit, and a fleet
+if it has too few engines to finish the work in time for the last request. The cheapest pairs of machines by
+this estimate are candidates, as are two equal machines; a candidate's fleets grow from the smallest, always
+by the pool with the larger lack. Trials then test whether a fleet meets the objectives.
 """
 
 import math
@@ -25,16 +25,18 @@ if TYPE_CHECKING:
     from sundog.sim.trace.record import TraceRequest
 
 PAIRS = 4
-"""The pairs of machines that are tried for each grid point of other settings."""
+"""Pairs of machines to try for each grid point of other settings."""
 ROLES = "prefill", "decode"
 SAMPLE = 64
-"""Prompts, from the shortest to the longest, whose cost stands for that of all."""
+"""Number of prompts, evenly chosen from the shortest to the longest, whose mean cost stands for all."""
 MACHINE = ("gpu", "tensor_parallel_size", "max_model_len")
-"""The settings that say what machine it is; pools do not share them, but for the last."""
+"""Settings that define a machine. Each pool has its own, except for the last setting."""
 
 
 class Need(NamedTuple):
-    """The engines of a kind that the traffic keeps busy all the time, and the fewest that can be enough."""
+    """Need for engines of a kind: the number that the traffic keeps fully busy, and the fewest that can
+    suffice.
+    """
 
     engines: float
     least: int
@@ -42,16 +44,18 @@ class Need(NamedTuple):
 
 @dataclass(slots=True)
 class PoolsCandidate(Candidate):
-    """Engines that prefill beside such that decode; `sizes` has how many of each, the n-th fleet at n - 1."""
+    """Candidate with prefilling and decoding engines; `sizes[n - 1]` has the numbers of each in the n-th
+    fleet.
+    """
 
     parts: tuple[Candidate, ...] = ()
-    """The engine of each pool, as a candidate that does whole requests."""
+    """Engine of each pool, as a candidate that serves whole requests."""
     sizes: tuple[tuple[int, int], ...] = ()
     least: tuple[int, int] = (1, 1)
-    """The fewest engines of each kind that a fleet needs."""
+    """Fewest engines of each kind in a fleet."""
 
     def engines(self, count: int, spare: int) -> tuple[int, int]:
-        """Return the engines of each pool in the `count`-th fleet, `spare` ones of each included."""
+        """Return the engines of each pool in the `count`-th fleet, including `spare` ones of each."""
         num_prefill, num_decode = self.sizes[count - 1]
         return num_prefill + spare, num_decode + spare
 
@@ -83,7 +87,7 @@ class PoolsCandidate(Candidate):
 
 
 def smaller_by_one(fleet: PoolsCandidate) -> list[Candidate]:
-    """The fleets with an engine less of one kind than the one that holds, each a candidate of its own."""
+    """Return the fleets with one engine less in either pool, each as a candidate of its own."""
     count = fleet.holding or 1
     num_prefill, num_decode = fleet.sizes[count - 1]
     found: list[Candidate] = []
@@ -100,7 +104,7 @@ def pools_of(
     objectives: "Sequence[Objective]",
     max_gpus: int,
 ) -> list[PoolsCandidate]:
-    """Return the pairs of machines that may cost least; no pair where all requests arrive at once."""
+    """Return the pairs of machines that may cost least; an empty list if all requests arrive at once."""
     span_s = requests[-1].arrival_s - requests[0].arrival_s
     if not span_s:
         return []
@@ -119,7 +123,9 @@ def pools_of(
 def _pair(
     one: Candidate, two: Candidate, prompts: Need, answers: Need, max_gpus: int
 ) -> tuple[float, float, PoolsCandidate] | None:
-    """Return the least price of two machines with these needs, their work, and their fleets."""
+    """Return a lower bound on the price of two kinds of machines, their work, and their fleets; None without
+    a possible fleet.
+    """
     if math.inf in (prompts.engines, answers.engines):
         return None
     gpus = one.num_gpus, two.num_gpus
@@ -143,7 +149,7 @@ def _pair(
 
 
 def _sizes(prompts: Need, answers: Need, gpus: tuple[int, int], max_gpus: int) -> Iterator[tuple[int, int]]:
-    """Yield fleets from the smallest on, growing the pool with the smaller part of its need."""
+    """Yield fleets from the smallest on; the pool with the smaller share of its need grows first."""
     prefill, decode = prompts.least, answers.least
     while prefill * gpus[0] + decode * gpus[1] <= max_gpus:
         yield prefill, decode
@@ -154,16 +160,17 @@ def _sizes(prompts: Need, answers: Need, gpus: tuple[int, int], max_gpus: int) -
 
 
 def _limit_s(objectives: "Sequence[Objective]", latency: str) -> float:
-    """Return the lowest limit on a latency, of all requests or of a tenant; infinite if none."""
+    """Return the lowest limit on a latency, of all requests or of a tenant; infinite without one."""
     return min((each.below_s for each in objectives if each.metric.figure == latency), default=math.inf)
 
 
 def _need(work_s: float, span_s: float, late_s: float, requests: "Sequence[TraceRequest]") -> Need:
-    """Return the engines that do this work in the span of the traffic, and those without which it gets late.
+    """Return the engines for this work within the traffic's span, and the number below which latency limits
+    are missed.
 
-    Engines that are too few fall behind steadily: at half of the traffic, which any percentile from the
-    median on counts, by half of what they miss in the end. Prefixes may save work: where prompts are named
-    one engine is the least.
+    Too few engines fall behind steadily: halfway through the traffic the delay is half of the final one, and
+    every percentile from the median on is beyond that. Prefix hits may save work: if prompts have named
+    contents, the minimum is one engine.
     """
     is_named = any(row.hash_ids is not None for row in requests)
     least = 1 if is_named or work_s == math.inf else max(math.ceil(work_s / (span_s + late_s)), 1)
@@ -173,7 +180,7 @@ def _need(work_s: float, span_s: float, late_s: float, requests: "Sequence[Trace
 def _prefill(
     machine: "Simulated", requests: "Sequence[TraceRequest]", objectives: "Sequence[Objective]", span_s: float
 ) -> Need:
-    """Return the engines for prompts, in full steps; infinite if a single prompt is too slow."""
+    """Return the engines for prompts, in full steps; infinite if a prompt without any other is too slow."""
     from sundog.sim.cost.work import StepWork
 
     cost, limit = machine.cost, machine.config.scheduler.max_num_batched_tokens

@@ -7,14 +7,14 @@ from sundog.actors.config import ConfigError
 
 
 def read_prices(path: str) -> dict[str, float]:
-    """The price of each GPU an hour, by name, as in `h100 = 2.99`; raises ConfigError."""
+    """Read the price of each GPU per hour, by name, as in `h100 = 2.99`; raises ConfigError."""
     from sundog.sim.files.toml import read_toml
 
     return checked_prices(read_toml(path), path)
 
 
 def checked_prices(values: Mapping[str, Any], path: str) -> dict[str, float]:
-    """Return the prices as numbers; raises ConfigError that names `path` for one that is no price."""
+    """Return the prices as numbers; raises ConfigError that names `path` for an invalid one."""
     found: dict[str, float] = {}
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1e9:
@@ -28,7 +28,9 @@ def checked_prices(values: Mapping[str, Any], path: str) -> dict[str, float]:
 
 
 def price_of(gpu: str, prices: Mapping[str, float] | None) -> float:
-    """The price of a GPU an hour, whatever its link; 1 if there are no prices, so that GPUs are counted."""
+    """Return the price of a GPU per hour, whatever its link; 1 without prices, so that costs are numbers of
+    GPUs.
+    """
     if prices is None:
         return 1.0
     name = gpu.partition(":")[0]

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from sundog.planning.advice import TUNED
 from sundog.planning.pools import PoolsCandidate
 from sundog.planning.search import MOST_LOAD, Candidate, intervals
 from sundog.sim.show import words
@@ -22,9 +21,10 @@ MOST_ROWS = 20
 
 
 def named(candidate: Candidate, count: int, spare: int | None = None) -> str:
-    """Name a fleet of `count` replicas and the spare ones: `8 x h100, TP 2 (16 GPUs)`, and further settings.
+    """Return the name of a fleet, such as `8 x h100, TP 2 (16 GPUs)`, with further settings.
 
-    Pools are named as `--pool` does: `prefill=h100:tp2x3, decode=h100:tp4x1 (10 GPUs)`.
+    The fleet has `count` replicas and the spare ones. Pools are named as in `--pool`: `prefill=h100:tp2x3,
+    decode=h100:tp4x1 (10 GPUs)`.
     """
     spare = candidate.spare if spare is None else spare
     settings = dict(candidate.settings_of(count, spare))
@@ -39,7 +39,7 @@ def named(candidate: Candidate, count: int, spare: int | None = None) -> str:
 
 
 def why(result: "TrialResult", objectives: "Sequence[Objective]") -> str:
-    """Say in words why a fleet fails: which objectives it misses, and by how much."""
+    """Return why a fleet fails: the objectives it misses, and by how much."""
     if result.refused is not None:
         return result.refused
     if result.turned_away is not None:
@@ -69,18 +69,31 @@ def _missed(result: "TrialResult", objectives: "Sequence[Objective]") -> str:
 def print_advice(
     advice: "Advice", objectives: "Sequence[Objective]", confidence: float, has_prices: bool
 ) -> None:
-    """Print to stdout the fleets that were looked at, the cheapest first, and what to know of the winner."""
+    """Print the fleets that were tried, the cheapest first, and the advice on the winner."""
     from sundog.sim.show.console import console_for, print_table
 
     console = console_for()
     print_table(console, _table(advice, objectives, has_prices))
     if (further := len(_shown(advice)) - MOST_ROWS) > 0:
-        console.print(f"and {further} more, which cost more or cannot run")
+        console.print(f"and {further} more, which cost no less or cannot run")
     if advice.winner is None:
-        console.print("No fleet holds the objectives: allow a larger one (--max-gpus), or other settings.")
+        console.print(_why_none(advice), markup=False, soft_wrap=True)
         return
     for line in _lines(advice, objectives, confidence, has_prices):
         console.print(line, markup=False, soft_wrap=True)
+
+
+def _why_none(advice: "Advice") -> str:
+    """Return the reason why no fleet was found, and what to change."""
+    able = [each for each in advice.candidates if each.refused is None]
+    if not able:
+        return "No fleet can run: the table has the reason for each. Try other GPUs (--gpu) or ranks (-tp)."
+    if all([each.is_hopeless for each in able]):
+        return (
+            "No fleet meets the objectives, however large: on each machine even a request alone misses them."
+            " Loosen them, or try other GPUs (--gpu), ranks (-tp) or a smaller model."
+        )
+    return "No fleet meets the objectives: allow a larger one (--max-gpus), or other settings."
 
 
 def _shown(advice: "Advice") -> list[Candidate]:
@@ -101,14 +114,15 @@ def _table(advice: "Advice", objectives: "Sequence[Objective]", has_prices: bool
     table.add_column("")
     for each in _shown(advice)[:MOST_ROWS]:
         if each.is_verified and each.holding is not None:
-            table.add_row(named(each, each.holding), amount(each.cost), "holds")
+            size = _size(advice, each)
+            table.add_row(named(each, each.holding), amount(each.cost), f"holds{size and f'; {size}'}")
             continue
-        count, reason = min(each.failing + 1, each.most), "not looked at: it costs more"
+        count, reason = min(each.failing + 1, each.most), "not tried: it costs no less"
         if each.refused is not None:
             count, reason = 1, each.refused.partition(": ")[0]
         elif each.alone is not None and each.is_hopeless:
-            missed = f"requests that are alone miss {_missed(each.alone, objectives)}"
-            count, reason = 1, f"no number holds: {each.alone.turned_away or missed}"
+            missed = f"even a request alone misses {_missed(each.alone, objectives)}"
+            count, reason = 1, f"no number works: {each.alone.turned_away or missed}"
         elif each.failing:
             last = [result for (n, _), result in each.tried.items() if n == each.failing]
             lost = next((result for result in last if not result.is_held), last[0])
@@ -127,17 +141,21 @@ def _lines(
     yield f"Buy {named(winner, winner.holding)}{price}."
     for each, interval in zip(objectives, intervals(objectives, held, confidence), strict=True):
         spread = "" if math.isnan(interval.half_width) else f" ± {interval.half_width:.3g}"
-        draws = f"{len(held)} draws" if len(held) > 1 else "one draw, so that there is no interval"
-        yield f"  {each.text}: {interval.mean:.3g}{spread} s ({draws})"
+        samples = f"{len(held)} samples" if len(held) > 1 else "one sample, so no interval"
+        yield f"  {each.text}: {interval.mean:.3g}{spread} s ({samples})"
     if winner.doubt:
         range_ = words.steps_within(winner.doubt)
+        size = _size(advice, winner)
+        range_ += size and f", {size}"
         yield f"  The model's own range: {range_}. The intervals above are of samples alone."
+    # The worst sample alone: a mean would hide requests that objectives of percentiles let go unanswered.
     for result in sorted(held, key=lambda each: -each.num_unfinished)[:1]:
         if result.num_unfinished:
             why_not = "" if result.turned_away is None else f" ({result.turned_away})"
-            yield f"  {_unanswered(result)}{why_not}, for which the objectives leave room."
+            yield f"  {_unanswered(result)}{why_not}, as the objectives allow."
     hours = sum(each.span_s for each in held) / 3600
     if has_prices and hours:
+        # One bill cannot be split between input and output tokens: each price is as if the other were free.
         per_token = [
             f"{winner.cost * hours / count * 1e6:,.3f} per million tokens {way}"
             for way, count in (
@@ -149,39 +167,61 @@ def _lines(
         yield f"  Price if input or output tokens carried the whole bill: {', '.join(per_token)}."
     if winner.spare:
         lost = "of either pool" if isinstance(winner, PoolsCandidate) else "of these replicas"
-        yield f"  It holds with {winner.spare} {lost} lost, as all its figures here say."
+        yield f"  It meets the objectives with {winner.spare} {lost} down; all figures here are for this."
     else:
         one_more = replace(winner, spare=1)
-        yield f"  To hold with one replica lost: {named(one_more, winner.holding)}" + (
+        yield f"  To meet them with one replica down: {named(one_more, winner.holding)}" + (
             f", {one_more.price_of(winner.holding):,.2f} an hour." if has_prices else "."
         )
     if advice.headroom is not None:
         limit = "up to" if advice.headroom < MOST_LOAD else "even at"
         yield f"  Headroom: one sample meets the objectives {limit} {advice.headroom:.2f} times this load."
-    if advice.cheaper is not None:
-        candidate, count, result = advice.cheaper
-        reason = why(result, objectives)
-        yield f"The next cheaper fleet fails. {named(candidate, count)}: {reason}."
-    if (mean := advice.at_means) is not None and mean.holding is not None:
-        yield f"At mean lengths one would have bought {named(mean, mean.holding)}" + (
-            f", {mean.cost:,.2f} an hour." if has_prices else "."
-        )
-    if advice.tuned:
-        values = "; ".join(f"{name} {', '.join(map(str, TUNED[name]))}" for name in advice.tuned)
-        verb = "Chosen among" if winner.is_variant else "No fewer replicas hold with"
-        yield f"{verb} other settings ({values})."
+    yield from _compared(advice, objectives, winner, has_prices)
     if (resized := advice.resized) is not None:
         hours, whole = resized.replica_hours, winner.bought * resized.span_s / 3600
         yield (
-            f"A perfect autoscaler, which resizes the fleet every {resized.window_s:g} s and knows what"
-            f" comes, takes {hours * winner.num_gpus:,.2f} GPU-hours where this fleet takes"
+            f"A perfect autoscaler, which resizes the fleet every {resized.window_s:g} s and foresees"
+            f" the load, takes {hours * winner.num_gpus:,.2f} GPU-hours where this fleet takes"
             f" {whole * winner.num_gpus:,.2f} ({hours / whole:.0%}):"
             f" {min(resized.replicas)} to {max(resized.replicas)} replicas."
         )
 
 
+def _compared(
+    advice: "Advice", objectives: "Sequence[Objective]", winner: Candidate, has_prices: bool
+) -> Iterator[str]:
+    """Yield what else could have been bought, and why it was not."""
+    if advice.cheaper is not None:
+        candidate, count, result = advice.cheaper
+        reason = why(result, objectives)
+        yield f"The next cheaper fleet fails. {named(candidate, count)}: {reason}."
+    if not has_prices and len({each.settings.get("gpu") for each in advice.candidates} - {None}) > 1:
+        yield "GPUs are counted as if all cost the same: --prices FILE compares them by price."
+    if (mean := advice.at_means) is not None and mean.holding is not None:
+        bought = named(mean, mean.holding) + (f", {mean.cost:,.2f} an hour" if has_prices else "")
+        if winner.holding is not None and named(mean, mean.holding) == named(winner, winner.holding):
+            bought = "the same"
+        yield f"Sized by mean lengths alone, one would have bought {bought}."
+    if advice.tuned:
+        values = "; ".join(f"{name} {', '.join(map(str, tried))}" for name, tried in advice.tuned.items())
+        verb = "Chosen among" if winner.is_variant else "No fewer replicas meet the objectives with"
+        yield f"{verb} other settings ({values})."
+
+
+def _size(advice: "Advice", candidate: Candidate) -> str:
+    """Return the range of GPUs that a candidate needs, as words; empty if it is a single number."""
+    found = advice.range_of(candidate)
+    assert candidate.holding is not None
+    if found is None or found.least == found.most:
+        return ""
+    least = candidate.gpus_of(found.least, candidate.spare)
+    if found.most is None:
+        return f"{least} to more than {candidate.gpus_of(candidate.most, candidate.spare)} GPUs"
+    return f"{least} to {candidate.gpus_of(found.most, candidate.spare)} GPUs"
+
+
 def to_json(advice: "Advice", objectives: "Sequence[Objective]", confidence: float, has_prices: bool) -> str:
-    """The plan as JSON; costs are numbers of GPUs where there are no prices."""
+    """Return the plan as JSON; costs are numbers of GPUs if there are no prices."""
 
     def fleet(candidate: Candidate | None, count: int | None) -> dict[str, Any] | None:
         if candidate is None or count is None:
@@ -193,17 +233,28 @@ def to_json(advice: "Advice", objectives: "Sequence[Objective]", confidence: flo
             "cost_per_h": candidate.price_of(count),
         }
 
+    def sizes(candidate: Candidate) -> dict[str, Any] | None:
+        """Return the smallest and largest size of a fleet within the error of the cost model; None if the
+        largest fails.
+        """
+        found = advice.range_of(candidate)
+        if found is None:
+            return None
+        least = fleet(candidate, found.least)
+        return {"doubt": candidate.doubt, "least": least, "most": fleet(candidate, found.most)}
+
     winner, held = advice.winner, advice.held
     found: dict[str, Any] = {
         "has_prices": has_prices,
         "winner": fleet(winner, None if winner is None else winner.holding),
+        "winner_range": None if winner is None else sizes(winner),
         "objectives": [],
         "unanswered": [result.num_unfinished for result in held],
         "spare_replicas": 0 if winner is None else winner.spare,
         "headroom": advice.headroom,
         "headroom_is_most_tried": advice.headroom == MOST_LOAD,
         "at_mean_lengths": fleet(advice.at_means, advice.at_means.holding if advice.at_means else None),
-        "tuned": {name: TUNED[name] for name in advice.tuned},
+        "tuned": advice.tuned,
         "autoscaler": None,
         "next_cheaper": None,
         "candidates": [],
@@ -238,6 +289,7 @@ def to_json(advice: "Advice", objectives: "Sequence[Objective]", confidence: flo
                 "is_hopeless": one.is_hopeless,
                 "trials": len(one.tried),
                 "step_doubt": one.doubt,
+                "range": sizes(one),
             }
         )
     return json.dumps(found, indent=1)

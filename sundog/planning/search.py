@@ -1,13 +1,13 @@
-"""The cheapest fleet that holds its objectives: the candidate with the least bound is looked at first.
+"""Search for the cheapest fleet that meets its objectives, in order of their lower bounds on cost.
 
-A candidate is a machine and its settings; what is searched is its number of replicas. More replicas are
-taken never to do worse, so that one that fails is a bound for all smaller ones. Example, at a price of 1 a
-replica: A fails with 4, so it costs 5 at least. B holds with 8 and fails with 7: it costs 8. A is tried with
-7, and when it fails, B has won without a look at what A would need.
+A candidate is a machine and its settings; the search finds its number of replicas. More replicas are assumed
+never to do worse, so that a failing number bounds all smaller ones. Example, at a price of 1 a replica: A
+fails with 4, so it costs 5 at least. B passes with 8 and fails with 7: it costs 8. A is tried with 7, and
+when it fails, B has won without finding A's own number.
 
-A candidate that has failed once is asked whether any number could hold: its requests are played one after
-another on one replica. If they miss an objective there, no fleet of this machine holds it. That is not asked
-where prompts are named, because a larger fleet may keep more of their prefixes.
+After its first failure a candidate is checked for hopelessness: its requests are played one after another on
+one replica. If they miss an objective there, no fleet of this machine meets it. The check is skipped if
+prompts have named contents, because a larger fleet may keep more of their prefixes.
 """
 
 import math
@@ -23,61 +23,61 @@ if TYPE_CHECKING:
     from sundog.sim.figures.sweep.cells import Settings
 
 Results = Callable[[Sequence[FleetTrial]], Iterable[TrialResult]]
-"""Makes trials and gives their results in the same order."""
+"""Function that runs trials and returns their results in the same order."""
 
 
 @dataclass(slots=True)
 class Candidate:
-    """A machine with its settings, and what is known of the number of replicas that it needs.
+    """Machine with its settings, and bounds on the number of replicas that it needs.
 
-    It fails with `failing` replicas, and holds one draw with `holding`, None while no such number is known.
-    `tried` has the result by replicas and seed.
+    It fails with `failing` replicas, and passes one sample with `holding`, None while unknown. `tried` has
+    the result by replicas and seed.
     """
 
     settings: "Settings"
     price: float
-    """The price of a replica an hour; its GPUs where there are no prices."""
+    """Price of a replica per hour, or its GPUs without prices."""
     num_gpus: int
     most: int
     spare: int = 0
-    """Replicas that are bought beyond those that hold, because as many may be lost."""
+    """Additional replicas, for as many that may fail."""
     failing: int = 0
     holding: int | None = None
     is_found: bool = False
-    """True once the number for one draw was found: from then on one more is looked at each time."""
+    """True once the number for one sample was found; from then on it grows by one at a time."""
     is_verified: bool = False
     is_variant: bool = False
-    """True for a setting that was not asked for, which is tried because it may take fewer replicas."""
+    """True for a setting that was not requested and is tried because it may need fewer replicas."""
     refused: str | None = None
     alone: TrialResult | None = None
-    """The result of requests that have a replica to themselves, if they were tried."""
+    """Result of requests alone on a replica, if tried."""
     tried: dict[tuple[int, int], TrialResult] = field(default_factory=dict)
 
     @property
     def doubt(self) -> float | None:
-        """The largest share by which steps of its trials may take longer or shorter; None without trials."""
+        """Largest relative error of step times in its trials; None without trials."""
         return max((result.doubt for result in self.tried.values()), default=None)
 
     @property
     def is_hopeless(self) -> bool:
-        """True if no number of replicas holds, because requests alone on one do not."""
+        """True if no number of replicas suffices, because requests alone on one miss the objectives."""
         return self.alone is not None and not self.alone.is_held
 
     @property
     def bound(self) -> float:
-        """The least that it can cost; infinite if it cannot be."""
+        """Least possible cost; infinite if it cannot meet the objectives."""
         if self.refused is not None or self.is_hopeless or self.failing >= self.most:
             return math.inf
         return self.price_of(self.failing + 1)
 
     @property
     def bought(self) -> int:
-        """The replicas of the smallest fleet that is known to hold one draw, with the spare ones."""
+        """Replicas of the smallest fleet known to pass one sample, including the spare ones."""
         assert self.holding is not None
         return self.replicas_of(self.holding, self.spare)
 
     def price_of(self, count: int) -> float:
-        """Return the price of a fleet of which `count` replicas are left when the spare ones are lost."""
+        """Return the price of a fleet with `count` replicas left when the spare ones are down."""
         return (count + self.spare) * self.price
 
     def most_below(self, price: float) -> int:
@@ -89,27 +89,27 @@ class Candidate:
         return self.settings
 
     def replicas_of(self, count: int, spare: int) -> int:
-        """Return the replicas of such a fleet, all together."""
+        """Return the total number of replicas, spares included."""
         return count + spare
 
     def gpus_of(self, count: int, spare: int) -> int:
-        """Return the GPUs of such a fleet."""
+        """Return the total number of GPUs, spares included."""
         return (count + spare) * self.num_gpus
 
     def trial(self, count: int, seed: int = 0, **changes: Any) -> FleetTrial:
-        """Return the trial of a fleet of which `count` replicas are left."""
+        """Return the trial of a fleet with `count` replicas left."""
         return FleetTrial(self.settings, count, seed, **changes)
 
     @property
     def cost(self) -> float:
-        """The price of the smallest fleet that is known to hold every draw; infinite if none is."""
+        """Price of the smallest fleet known to pass every sample; infinite without one."""
         return self.price_of(self.holding) if self.is_verified and self.holding else math.inf
 
     def next_replicas(self, below: float) -> int:
-        """The number of replicas to look at: twice as many until one holds, then between the two.
+        """Return the next number of replicas to try: doubled until one passes, then bisected.
 
-        No fleet is looked at that costs as much as `below`: the largest that does not comes first, because if
-        it fails, so do all others.
+        No fleet is tried that costs as much as `below`: the largest below that comes first, because if it
+        fails, so do all others.
         """
         largest = self.most if below == math.inf else self.most_below(below)
         if self.is_found:
@@ -121,7 +121,7 @@ class Candidate:
         return min(count, largest)
 
     def tell(self, num_replicas: int, seed: int, result: TrialResult) -> None:
-        """Take note of a trial."""
+        """Record the result of a trial."""
         self.tried[num_replicas, seed] = result
         if result.refused is not None:
             self.refused = result.refused
@@ -132,7 +132,7 @@ class Candidate:
         self.is_found = self.is_found or self.holding == self.failing + 1
 
     def fails(self, num_replicas: int) -> None:
-        """Note that this number of replicas is too few."""
+        """Record that this number of replicas is too few."""
         self.failing = max(self.failing, num_replicas)
         if self.holding is not None and self.holding <= self.failing:
             held = [n for (n, seed), result in self.tried.items() if seed == 0 and result.is_held]
@@ -142,7 +142,7 @@ class Candidate:
 def intervals(
     objectives: "Sequence[Objective]", results: Sequence[TrialResult], confidence: float
 ) -> "list[Interval]":
-    """The interval of each objective's metric over draws, in seconds."""
+    """Return the interval of each objective's metric over samples, in seconds."""
     import numpy as np
 
     from sundog.sim.figures.intervals import mean_interval
@@ -155,7 +155,7 @@ def intervals(
 
 @dataclass(slots=True)
 class Search:
-    """A search for the cheapest candidate that holds `objectives` in every draw, as its interval does."""
+    """Search for the cheapest candidate that meets `objectives` in every sample and by its interval."""
 
     objectives: "Sequence[Objective]"
     num_seeds: int
@@ -164,10 +164,10 @@ class Search:
     at_means: bool = False
     num_at_once: int = 1
     on_trials: Callable[[int], None] = lambda expected: None
-    """A function that is told before each round how many trials may follow it, as far as can be seen."""
+    """Function called, before each batch of trials, with the estimated number of trials to follow."""
 
     def cheapest(self, candidates: Sequence[Candidate]) -> Candidate | None:
-        """Search until no candidate can be cheaper than the best that holds; None if none can hold."""
+        """Search until no candidate can be cheaper than the best passing one; return it, or None."""
         while True:
             best = min(candidates, key=lambda each: each.cost, default=None)
             most = math.inf if best is None else best.cost
@@ -210,7 +210,7 @@ class Search:
                 candidate.tell(count, trial.seed, result)
 
     def _verify(self, candidate: Candidate, count: int) -> None:
-        """Check the upper ends of the intervals, after every sample has passed."""
+        """Check that the upper ends of the intervals meet the objectives, after every sample has passed."""
         found = [candidate.tried[count, seed] for seed in range(self.num_seeds)]
         held = zip(self.objectives, intervals(self.objectives, found, self.confidence), strict=True)
         if all(math.isnan(i.half_width) or i.high <= each.below_s for each, i in held):
@@ -221,15 +221,15 @@ class Search:
 
 
 MOST_LOAD = 64.0
-"""The largest factor of load that is tried, and the smallest is one by it."""
+"""Largest factor of load to try; the smallest is its reciprocal."""
 
 
 def capacity_search(precision: float, most: float = MOST_LOAD) -> Generator[float, bool, float]:
-    """Find the largest factor of load that holds: it yields factors, and is sent whether each of them holds.
+    """Find the largest passing factor of load: yields factors, and is sent whether each passes.
 
-    It doubles from 1 while the load holds, or halves until one does, and then halves the distance to the
-    smallest that does not, until that is a share of at most `precision`. It returns 0 if 1 / `most` does not
-    hold, and `most` if that does.
+    It doubles from 1 while the load passes, or halves until one does, and then bisects towards the smallest
+    failing factor, to a relative precision of `precision`. It returns 0 if 1 / `most` fails, and `most` if
+    that passes.
     """
     low, high = 0.0, 1.0
     if (yield 1.0):

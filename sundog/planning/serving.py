@@ -1,8 +1,8 @@
-"""A fleet in the words of its operators: commands, a Kubernetes manifest, values for llm-d's chart."""
+"""Commands that simulate and serve a fleet, and the options of its servers."""
 
 import json
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from sundog.options.row import spelled
@@ -30,24 +30,25 @@ SERVED = (
     "pipeline_parallel_size",
     "data_parallel_size",
 )
-"""Options of an engine that vLLM has by the same names, but for `RENAMED`."""
+"""Options of an engine that vLLM has by the same names, except for those in `RENAMED`."""
 RENAMED = {"--num-gpu-blocks": "--num-gpu-blocks-override"}
 OWN_POLICIES = {"fcfs": (), "priority": ("--scheduling-policy", "priority")}
 
 
 TRANSFER = json.dumps({"kv_connector": "NixlConnector", "kv_role": "kv_both"})
-"""The setting by which vLLM's servers of two pools hand keys and values over."""
+"""vLLM's setting for servers of two pools that transfer keys and values."""
 
 
 class ServerGroup(NamedTuple):
-    """Equal servers of a fleet: `role` is None where they do whole requests."""
+    """Equal servers of a fleet; `role` is None for whole requests."""
 
     role: str | None
     num_servers: int
     machine: Candidate
 
 
-def _groups(winner: Candidate) -> tuple[ServerGroup, ...]:
+def groups_of(winner: Candidate) -> tuple[ServerGroup, ...]:
+    """Return the groups of equal servers: one, or one for each pool."""
     assert winner.holding is not None
     if isinstance(winner, PoolsCandidate):
         numbers = winner.engines(winner.holding, winner.spare)
@@ -56,7 +57,7 @@ def _groups(winner: Candidate) -> tuple[ServerGroup, ...]:
 
 
 def commands(winner: Candidate, plan: "Plan", reading: "ReadingOptions") -> Iterator[str]:
-    """The commands that simulate the fleet, and serve it, with every option that was asked for."""
+    """Yield the commands that simulate the fleet and serve it, with every option that was set."""
     assert winner.holding is not None
     settings = dict(winner.settings_of(winner.holding, winner.spare))
     pools = [word for pool in str(settings.pop("pool", "")).split("+") if pool for word in ("--pool", pool)]
@@ -66,12 +67,16 @@ def commands(winner: Candidate, plan: "Plan", reading: "ReadingOptions") -> Iter
     for record in (plan.target, plan.engine, plan.load, reading, plan.terms):
         words += spelled(record, own)
     yield shlex.join([*words, *_flags(settings), *(pools or ("--replicas", str(winner.bought)))])
-    for group in _groups(winner):
-        words = ["vllm", "serve", plan.target.model, *vllm_options(winner, plan, group)]
+    from sundog.sim.hardware.repositories import repository_of
+
+    repository = repository_of(plan.target.model) or plan.target.model
+    for group in groups_of(winner):
+        words = ["vllm", "serve", repository, *vllm_options(winner, plan, group)]
         times = f"{group.num_servers} times" if group.num_servers > 1 else "once"
         place = "" if group.role is None else f"for {group.role} on {group.machine.settings['gpu']}, "
         is_alone = group.role is None and group.num_servers == 1
-        yield shlex.join(words) + ("" if is_alone else f"  # {times}, {place}behind a router")
+        router = router_of(winner, plan)
+        yield shlex.join(words) + ("" if is_alone else f"  # {times}, {place}behind a router ({router})")
     if (policy := str(settings.get("policy", plan.engine.policy))) not in OWN_POLICIES:
         yield f"# vLLM has no policy {policy}: it serves first come, first served"
 
@@ -88,7 +93,7 @@ def _flags(settings: "Settings") -> list[str]:
 
 
 def vllm_options(winner: Candidate, plan: "Plan", group: ServerGroup) -> list[str]:
-    """The options of `vllm serve` for a replica."""
+    """Return the options of `vllm serve` for a replica."""
     settings = {name: value for name, value in winner.settings.items() if name in SERVED}
     rest = [field for field in type(plan.engine).__dataclass_fields__ if field not in SERVED]
     words = list(spelled(plan.engine, (*rest, *settings)))
@@ -98,74 +103,11 @@ def vllm_options(winner: Candidate, plan: "Plan", group: ServerGroup) -> list[st
     return [RENAMED.get(word, word) for word in words]
 
 
-def deployment(winner: Candidate, plan: "Plan") -> str:
-    """A Kubernetes Deployment for each pool of the winner's; a Service or a router goes in front of them."""
-    return "---\n".join(_deployed(winner, plan, group) for group in _groups(winner))
+def router_of(winner: Candidate, plan: "Plan") -> str:
+    """Return the router with which the fleet was simulated."""
+    return str(winner.settings.get("router", plan.engine.chosen_router))
 
 
-def _deployed(winner: Candidate, plan: "Plan", group: ServerGroup) -> str:
-    name = "vllm" if group.role is None else f"vllm-{group.role}"
-    return f"""apiVersion: apps/v1
-kind: Deployment
-metadata:
-  name: {name}
-spec:
-  replicas: {group.num_servers}
-  selector:
-    matchLabels: {{app: {name}}}
-  template:
-    metadata:
-      labels: {{app: {name}}}
-    spec:
-      containers:
-        - name: vllm
-          image: vllm/vllm-openai
-          command: [vllm, serve]
-          args:
-{_listed([plan.target.model, *vllm_options(winner, plan, group)], 12)}
-          ports: [{{containerPort: 8000}}]
-          resources:
-            limits: {{nvidia.com/gpu: {group.machine.num_gpus}}}  # {group.machine.settings["gpu"]}
-"""
-
-
-def llm_d_values(winner: Candidate, plan: "Plan") -> str:
-    """Values for llm-d's chart `llm-d-modelservice`: two pools, or decode pods that prefill, too.
-
-    The chart writes the model and the ranks of tensor parallelism into vLLM's command itself
-    (llm-d-incubation/llm-d-modelservice, values.yaml).
-    """
-    model = json.dumps(plan.target.model)
-    groups = {group.role or "decode": group for group in _groups(winner)}
-    return f"""modelArtifacts:
-  name: {model}
-  uri: {json.dumps(f"hf://{plan.target.model}")}
-routing:
-  servicePort: 8000
-  proxy:
-    enabled: {"true" if "prefill" in groups else "false"}
-{"".join(_pods(role, groups.get(role), winner, plan) for role in ("decode", "prefill"))}"""
-
-
-def _pods(role: str, group: ServerGroup | None, winner: Candidate, plan: "Plan") -> str:
-    if group is None:
-        return f"{role}:\n  create: false\n"
-    options = vllm_options(winner, plan, group)
-    at = options.index("--tensor-parallel-size")
-    options = options[:at] + options[at + 2 :]
-    return f"""{role}:
-  create: true  # on {group.machine.settings["gpu"]}
-  replicas: {group.num_servers}
-  parallelism:
-    tensor: {group.machine.settings["tensor_parallel_size"]}
-  containers:
-    - name: vllm
-      image: vllm/vllm-openai
-      modelCommand: vllmServe
-      args:{" []" if not options else chr(10) + _listed(options, 8)}
-      mountModelVolume: true
-"""
-
-
-def _listed(words: Sequence[str], indent: int) -> str:
-    return "\n".join(f"{' ' * indent}- {json.dumps(word)}" for word in words)
+def engine_version_of(winner: Candidate, plan: "Plan") -> str:
+    """Return the version of vLLM with which the fleet was simulated."""
+    return str(winner.settings.get("engine_version", plan.engine.engine_version))

@@ -1,1 +1,1 @@
-"""Sweeps: every setting with every seed, in processes, and the folder that is kept of them."""
+"""Sweeps: every setting with every seed, in processes, and the output folder."""

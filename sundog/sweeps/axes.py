@@ -1,4 +1,4 @@
-"""The axes of a sweep: `--vary NAME=VALUE,…`, each value as the option of that name would take it."""
+"""Axes of a sweep: `--vary NAME=VALUE,…`, each value as the option of that name takes it."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -14,13 +14,13 @@ WORKLOAD = "workload."
 VARIED: dict[str, OptionRow] = {
     row.name: row for record in (EngineOptions, TargetOptions, LoadOptions) for row in rows(record)
 }
-"""The options that a sweep may vary."""
+"""Options that a sweep may vary."""
 NAMED = ("policy", "router")
-"""The options whose values have parameters, and may name a file."""
+"""Options whose values have parameters, or name a file."""
 
 
 def axes(texts: Sequence[str]) -> dict[str, Sequence[Any]]:
-    """The values to try, by the option's name or `workload.TABLE.KEY`; raises ConfigError."""
+    """Return the values to try, by the name of the option or by `workload.TABLE.KEY`; raises ConfigError."""
     found: dict[str, Sequence[Any]] = {}
     for text in texts:
         name, equals, values = text.partition("=")
@@ -30,7 +30,9 @@ def axes(texts: Sequence[str]) -> dict[str, Sequence[Any]]:
         if name in found:
             raise ConfigError(f"--vary has {name} twice: give all its values at once")
         if name == "seed":
-            raise ConfigError("--vary has seed, and settings are compared on the same requests: leave it out")
+            raise ConfigError(
+                "--vary cannot have seed, since settings are compared on the same requests: leave it out"
+            )
         found[name] = _values(name, values)
         for value in found[name]:
             if found[name].count(value) > 1:
@@ -54,16 +56,16 @@ def _values(name: str, text: str) -> list[Any]:
 
 
 def one_text(value: object) -> object:
-    """Return the value of a cell as it is shown: the text of several values with a plus between two."""
+    """Return the value of a cell for display: the text of several values with a plus between two."""
     return "+".join(map(str, value)) if isinstance(value, tuple) else value
 
 
 def split_values(text: str) -> list[str]:
-    r"""The values between commas, as they were written.
+    """Split at commas, keeping the values' spelling.
 
-    A comma with a backslash before it separates nothing, nor does one between the parameters of a policy or
-    a router: in `fcfs,vtc:input_weight=1,output_weight=2` there are two values. Between the scalers of the
-    pools of one fleet stands a plus, as between its pools.
+    A comma after a backslash separates nothing, nor does one between the parameters of a policy or a router:
+    `fcfs,vtc:input_weight=1,output_weight=2` has two values. The scalers of one fleet's pools are separated
+    by a plus, as its pools are.
     """
     found = [""]
     for token in re.findall(r"\\.|,|[^,\\]+|\\$", text, re.DOTALL):
@@ -99,7 +101,7 @@ def _plain(text: str) -> int | float | str:
 
 
 def with_fields(workload: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The description of a workload with the cell's `workload.a.b` in it."""
+    """Return the description of a workload with the cell's settings `workload.TABLE.KEY` applied."""
     for name, value in settings.items():
         if name.startswith(WORKLOAD):
             *path, last = name.removeprefix(WORKLOAD).split(".")
@@ -114,7 +116,9 @@ def with_fields(workload: dict[str, Any], settings: Mapping[str, Any]) -> dict[s
 
 
 def _copied(table: Any, part: str, name: str) -> Any:
-    """Put a copy of `part` in its place and return it: a key's value, or the table of this name in a list."""
+    """Replace `part` by a copy in its table and return the copy: the value of a key, or the table of that
+    name in a list.
+    """
     where: dict[str, Any] = table if isinstance(table, dict) else {}
     if isinstance(table, list):
         where = {each["name"]: number for number, each in enumerate(table) if "name" in each}

@@ -1,4 +1,4 @@
-"""A replication of a sweep, in a process of its own: a seed's requests under a cell's settings."""
+"""Replication of a sweep, in a child process: a seed's requests under a cell's settings."""
 
 import gc
 import traceback
@@ -32,7 +32,10 @@ T = TypeVar("T", EngineOptions, TargetOptions, LoadOptions)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The part of a sweep that all cells share; `where` names the workload in errors."""
+    """Part of a sweep that all cells share; `where` names the workload in errors.
+
+    With `judged_s`, trials of a plan judge the settled part of steady traffic (`sundog.planning.settled`).
+    """
 
     workload: dict[str, Any]
     where: str
@@ -43,15 +46,16 @@ class Plan:
     resample: bool = False
     folder: SweepFolder | None = None
     messages: bool = False
+    judged_s: float | None = None
 
     def source(self, settings: "Settings") -> "Source":
-        """The cell's workload; raises ConfigError."""
+        """Return the cell's workload; raises ConfigError."""
         from sundog.sim.workload.read import parse_spec
 
         return parse_spec(with_fields(self.workload, settings), self.where)
 
     def is_fixed(self, settings: "Settings") -> bool:
-        """True if every seed gives the cell the same run: nothing in it is drawn."""
+        """Return whether every seed gives the cell the same run, because nothing is random."""
         load = changed(self.load, settings)
         rate_per_s = None if load.request_rate is None else parse_rate(load.request_rate)
         if changed(self.target, settings).faults not in (None, "none"):
@@ -70,7 +74,7 @@ class Plan:
 
 
 def draws(decider: object) -> bool:
-    """True if a policy or a router names the seed's random numbers in one of its methods."""
+    """Return whether a method of a policy or a router uses random numbers from the seed."""
     own = type(getattr(decider, "inner", decider))
     codes = [getattr(value, "__code__", None) for cls in own.__mro__ for value in vars(cls).values()]
     return any("random" in code.co_names for code in codes if code is not None)
@@ -78,7 +82,7 @@ def draws(decider: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CellRun:
-    """A run with the options that a setting gives it; the engine's seed is its own."""
+    """Run under a setting's options; the engine has a random seed of its own."""
 
     settings: "Settings"
     engine: EngineOptions
@@ -87,9 +91,9 @@ class CellRun:
 
 
 class CellRunner:
-    """Runs jobs, one after another; a copy of it is in every process of a sweep.
+    """Runner of one job after another, copied to every process of a sweep.
 
-    It keeps the requests it made last, which most often are those of the next job, too.
+    It caches the last requests, since the next job usually has the same.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -97,7 +101,7 @@ class CellRunner:
         self._last: tuple[Source, int, list[TraceRequest]] | None = None
 
     def __call__(self, job: "Job") -> "Played | FailedRun":
-        """Return one run, or why there is none: an error crosses processes as text."""
+        """Return one run, or the reason why it failed: an error becomes text, since it crosses processes."""
         from sundog.sim.figures.sweep.cells import FailedRun
 
         try:
@@ -212,7 +216,7 @@ class CellRunner:
 
 
 def changed(record: T, settings: "Settings") -> T:
-    """The record with those settings that are its own."""
+    """Return the record with the settings that are among its fields."""
     own = {f.name: getattr(record, f.name) for f in fields(record)}
     found = {name: value for name, value in settings.items() if name in own}
     several = {name: tuple(value.split("+")) for name, value in found.items() if isinstance(own[name], tuple)}

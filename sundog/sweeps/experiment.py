@@ -1,8 +1,7 @@
-"""A sweep while it runs: its cells' jobs on all processes, in order, each run made once.
+"""Sweep in progress: its cells' jobs on all processes, in order, each run made once.
 
-With `--on ray` the processes are on a cluster. A run there is the run that would be made here, and leaves the
-same bytes in the same folder: every node has the same Sundog, and sees the files of the sweep where this
-machine has them.
+With `--on ray` the processes are on a cluster. A run there equals a local one, and leaves the same bytes in
+the same folder: every node has the same Sundog, and shares the sweep's files with this machine.
 """
 
 import os
@@ -30,7 +29,7 @@ R = TypeVar("R")
 
 
 class RemoteRunner(Generic[J, R]):
-    """Calls `run` in a process elsewhere; `refused` makes a result of why a node cannot."""
+    """Calls `run` in a process elsewhere; `refused` makes a result of a node's error."""
 
     def __init__(self, run: Callable[[J], R], refused: Callable[[str], R], folder: Path | None) -> None:
         self._run, self._refused = run, refused
@@ -38,7 +37,7 @@ class RemoteRunner(Generic[J, R]):
         self._folder = None if folder is None else folder.absolute()
 
     def __call__(self, job: J) -> R:
-        """Return one run, or why there can be none on this node."""
+        """Return one run, or the reason why this node cannot make one."""
         one_thread()
         if (refusal := self._refusal()) is not None:
             return self._refused(f"node {platform.node()} {refusal}")
@@ -49,7 +48,7 @@ class RemoteRunner(Generic[J, R]):
         if ours != self._versions:
             return f"has {ours}, and the command {self._versions}: install one on all"
         if self._folder is not None and not (self._folder / ASKED).exists():
-            return f"does not see {self._folder}: --out is for a folder that all nodes share"
+            return f"cannot read {self._folder}: --out needs a folder that all nodes share"
         return None
 
 
@@ -61,9 +60,9 @@ def on_cluster(
     num_processes: int,
     stack: ExitStack,
 ) -> tuple[Crew[J, R], int]:
-    """A crew on the cluster until `stack` ends, and how many it has: all CPUs if `num_processes` is 0.
+    """Return a crew on the cluster until `stack` ends, and its size: all CPUs if `num_processes` is 0.
 
-    Each node must see `folder`, if there is one.
+    Each node must be able to read `folder`, if there is one.
     """
     from sundog.runtime.ray.cluster import joined
 
@@ -82,11 +81,11 @@ def _versions() -> str:
 
 
 Progress = Callable[[int, int], None]
-"""A function that is told how many runs are done, and how many are asked for so far."""
+"""Function called with the numbers of finished and expected runs."""
 
 
 def remarks_of(plan: Plan, cells: "Sequence[Settings]") -> list[str]:
-    """Return what is not measured of the cells' GPUs and models, each once."""
+    """Return remarks on unmeasured GPUs and models of the cells, each once."""
     from sundog.builds.simulated import priced
 
     found = (priced(changed(plan.engine, each), changed(plan.target, each)) for each in cells)
@@ -94,7 +93,7 @@ def remarks_of(plan: Plan, cells: "Sequence[Settings]") -> list[str]:
 
 
 class Experiment:
-    """Cells to run; `num_done` runs are over."""
+    """Cells to run; `num_done` counts finished runs."""
 
     def __init__(self, plan: Plan, cells: "Sequence[Settings]", on_progress: Progress | None = None) -> None:
         from sundog.sim.figures.sweep.played import Shelf
@@ -103,21 +102,21 @@ class Experiment:
         self._fixed = [plan.is_fixed(settings) for settings in cells]
         self._shelf = Shelf()
         self._kept: dict[int, int | FailedRun] = {}
-        """The results of fixed cells, on the shelf, and of cells that cannot run: the same for every seed."""
+        """Results of fixed cells, on the shelf, and of failed ones: the same for every seed."""
         self._first: dict[int, bytes] = {}
-        """The fates of the first run of each cell that may draw something."""
+        """Digest of the first run of each cell that may be random."""
         self._compared: set[int] = set()
-        """Cells that have more than one run."""
+        """Cells with more than one run."""
         self._varies: set[int] = set()
-        """Cells of which some seed gave another run than the first."""
+        """Cells in which some seed gave another run than the first."""
         self._on_progress = on_progress or (lambda done, all: None)
         self.num_done = self.num_asked = 0
         self.missed_alone: dict[int, MissedAlone] = {}
-        """The prompts that miss a scaler's objective alone, by cell: those of its first such run."""
+        """Prompts that miss a scaler's objective alone, by cell: those of its first such run."""
 
     @property
     def remarks(self) -> list[str]:
-        """What is to be said of cells that have run, such as of prompts that miss an objective alone."""
+        """Remarks on finished cells, such as prompts that miss an objective alone."""
         from sundog.sim.figures.sweep.cells import label
 
         return [f"{label(self._cells[number])}: {text}" for number, text in sorted(self.missed_alone.items())]
@@ -130,7 +129,7 @@ class Experiment:
         num_processes: int,
         on: str | None = None,
     ) -> "list[Cell]":
-        """Run all cells, in as many processes, here or `on` a cluster; there 0 takes all of its CPUs."""
+        """Run all cells in `num_processes` processes, here or `on` a cluster, where 0 means all CPUs."""
         from sundog.sim.figures.sweep.cells import FailedRun, sweep
         from sundog.sim.figures.sweep.played import measured
 

@@ -1,7 +1,7 @@
-"""A folder in which a long command keeps what it has done: it is asked again, and goes on.
+"""Folder in which a long command stores its results, so that it can be resumed.
 
-A file in it says what was asked for. The same command finds it and goes on, another one is refused by name,
-and while one command writes there, others are kept out.
+A file in it has the command's options. The same command resumes, another one is refused by name, and while
+one command writes there, others are locked out.
 """
 
 import fcntl
@@ -17,7 +17,7 @@ from sundog.actors.config import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class KeptFolder:
-    """The folder at `path` of a command, `what` in words, whose question stands in the file `asked`."""
+    """Results folder of a command, `what` in words; its file `asked` has the command's options."""
 
     path: Path
     what: str
@@ -25,7 +25,7 @@ class KeptFolder:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Make the folder, and keep others out of it until the end; raises ConfigError."""
+        """Create the folder, and lock others out until the end; raises ConfigError."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             folder = os.open(self.path, os.O_RDONLY)
@@ -50,7 +50,7 @@ class KeptFolder:
             raise self.trouble(error) from None
 
     def begin(self, asked: Mapping[str, object]) -> None:
-        """Say in the empty folder what is asked for, or go on with the same question; raises ConfigError."""
+        """Write the options into the empty folder, or resume with the same ones; raises ConfigError."""
         text = json.dumps(asked, indent=1, default=str) + "\n"
         file = self.path / self.asked
         try:
@@ -85,9 +85,9 @@ class KeptFolder:
         begun.replace(self.path / name)
 
     def stranger(self) -> ConfigError:
-        """Return the refusal of a folder that holds something else."""
+        """Return the error for a folder with other contents."""
         return ConfigError(f"--out is {self.path}, which is no {self.what}'s folder: give an empty one")
 
     def trouble(self, error: OSError) -> ConfigError:
-        """Return the refusal of a folder that cannot be written."""
+        """Return the error for a folder that cannot be written."""
         return ConfigError(f"cannot write results to {self.path}: {error.strerror or error}")

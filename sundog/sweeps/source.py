@@ -1,4 +1,4 @@
-"""The traffic that a sweep or a plan is for: a trace, or a description in a TOML file."""
+"""Traffic of a sweep or a plan: a trace, or a description in a TOML file."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def workload_of(source: str, reading: ReadingOptions, resample: bool = False) -> dict[str, Any]:
-    """Read the description in a TOML file, or make that of a trace as it was recorded."""
+    """Read the description in a TOML file, or describe a trace as recorded."""
     from sundog.sim.workload.read import read_values
 
     if not source.endswith(".toml"):
@@ -28,12 +28,14 @@ def workload_of(source: str, reading: ReadingOptions, resample: bool = False) ->
     workload = read_values(source)
     refuse((reading,), f"is for a trace, and {source} describes a workload: leave it out")
     if resample and "scaled" not in workload:
-        raise ConfigError(f"--resample is for a recorded trace, and every seed of {source} differs already")
+        raise ConfigError(
+            f"--resample applies only to a recorded trace: every seed of {source} differs already"
+        )
     return workload
 
 
 def check_tenants(plan: Plan, cells: "Sequence[Settings]", metrics: "Sequence[Metric]") -> None:
-    """Refuse a metric or an objective of a tenant that no setting's workload has, and one of programs."""
+    """Raise ConfigError for a metric or an objective of a tenant, or of programs, that the traffic lacks."""
     from sundog.sim.figures.named import PROGRAM
 
     for name in (each.name for each in metrics if each.figure == PROGRAM):
@@ -54,9 +56,9 @@ def check_tenants(plan: Plan, cells: "Sequence[Settings]", metrics: "Sequence[Me
 def identity(
     plan: Plan, reading: ReadingOptions | None, folder: Path, cells: "Sequence[Settings]"
 ) -> dict[str, object]:
-    """Return what the runs of these settings depend on, by the option's name; paths are relative to `folder`.
+    """Return everything that the runs of these settings depend on, by option; paths are relative to `folder`.
 
-    Of files it is the contents that count, also of those that a setting's policy or router names.
+    Files, including those of policies and routers, are represented by their contents.
     """
     from sundog.sim.record.run_directory import content, sundog_version
 
@@ -65,4 +67,5 @@ def identity(
     seen_from = {value: folder for value in options.values() if isinstance(value, str)}
     seen_from |= {str(cell[name]): Path.cwd() for cell in cells for name in NAMED if name in cell}
     files = {name: held for name, seen in seen_from.items() if (held := content(name, seen)) != name}
-    return {**options, "files": files, "sundog": sundog_version()}
+    judged = {} if plan.judged_s is None else {"judged_s": plan.judged_s}
+    return {**options, **judged, "files": files, "sundog": sundog_version()}

@@ -1,9 +1,9 @@
-"""The folder of a sweep: what was asked for, every run by setting and seed, and the table.
+"""Folder of a sweep: its options, every run by setting and seed, and the table.
 
-sweep.json            what was asked for: the same command goes on, another one is refused by name
+sweep.json            options of the sweep: the same command goes on, another one is refused by name
 runs/0-policy=fcfs/seed-0/   a run, as `replay --out` leaves it; whole or absent
-traces/               requests that were drawn, as traces that `replay` reads
-table.json table.csv  written when all is done
+traces/               requests that were sampled, as traces that `replay` reads
+table.json table.csv  written at the end
 """
 
 import csv
@@ -27,14 +27,14 @@ ASKED, TABLE_JSON, TABLE_CSV = "sweep.json", "table.json", "table.csv"
 
 @dataclass(frozen=True, slots=True)
 class SweepFolder:
-    """The folder at `path` of a sweep over these cells; every process has its own."""
+    """Folder at `path` of a sweep over these cells; every process has its own object."""
 
     path: Path
     cells: "tuple[Settings, ...]"
 
     @property
     def kept(self) -> KeptFolder:
-        """The folder, and the question that is asked of it."""
+        """Folder with the sweep's options."""
         return KeptFolder(self.path, "sweep", ASKED)
 
     def run(self, settings: "Settings", seed: int) -> Path:
@@ -42,7 +42,7 @@ class SweepFolder:
         return self.path / "runs" / self._name(settings) / f"seed-{seed}"
 
     def trace(self, settings: "Settings", seed: int, requests: "Sequence[TraceRequest]") -> Path:
-        """The requests as a file, written if it is not there yet."""
+        """Return the file of the requests, written if it does not exist."""
         from sundog.sim.trace.jsonl_rows import write_trace
 
         own = any(name.startswith(WORKLOAD) for name in settings)
@@ -57,7 +57,7 @@ class SweepFolder:
         return place
 
     def write_table(self, text: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """The results: JSON as printed, and a line of CSV for each cell."""
+        """Write the results: JSON as printed, and a line of CSV for each cell."""
         try:
             self.kept.write(TABLE_JSON, text + "\n")
             self.kept.write(TABLE_CSV, _csv(rows))

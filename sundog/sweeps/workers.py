@@ -1,9 +1,9 @@
-"""Processes that run jobs one after another, here or elsewhere, and whose crash is the result of one job.
+"""Processes that run jobs one after another, here or elsewhere; a crash affects one job.
 
-A pool of the standard library is broken as a whole when one of its processes is killed, and does not
-say at which job. Here each process holds one job at a time: if it dies, that job has failed, and another
-process takes its place. Ctrl-C is for the process that started the others: it ends them, and they end
-at once if it is killed.
+A pool of the standard library breaks as a whole when one of its processes is killed, and does not report the
+job. Here each process has one job at a time: if it dies, that job has failed, and another process takes its
+place. Only the parent process handles Ctrl-C, and ends the others; they also exit at once if the parent is
+killed.
 """
 
 import gc
@@ -23,7 +23,9 @@ from typing import Any, Generic, Protocol, TypeVar
 from sundog.actors.core.config import ConfigError
 
 UNGUARDED = 78
-"""The exit code of a process that was to begin processes while it was being begun."""
+"""Exit code of a worker whose script starts workers again while it is imported, because it lacks `if __name__
+== "__main__"`.
+"""
 J = TypeVar("J")
 R = TypeVar("R")
 J_contra = TypeVar("J_contra", contravariant=True)
@@ -31,15 +33,15 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class Died(Exception):
-    """The process of a job has ended; the message says how."""
+    """Error of a job whose process has died; the message describes how."""
 
 
 class Worker(Protocol[J_contra, R_co]):
-    """A process, seen from outside, and its job."""
+    """Worker process with its current job, as the parent sees it."""
 
     @property
     def promise(self) -> object:
-        """The object to wait for until the job is done, or the process has died."""
+        """Object to wait for until the job is done, or the process has died."""
         ...
 
     def begin(self, job: J_contra) -> None: ...
@@ -51,14 +53,14 @@ class Worker(Protocol[J_contra, R_co]):
 
 @dataclass(frozen=True)
 class Crew(Generic[J, R]):
-    """A place to begin processes; `wait` waits for some of their promises, and returns those."""
+    """Functions that `begin` a worker process, and `wait` until some promises are done."""
 
     begin: Callable[[], Worker[J, R]]
     wait: Callable[[list[Any]], Sequence[object]]
 
 
 class Workers(Generic[J, R]):
-    """The workers: at most `num_processes` of the crew; use them in a `with`, which ends them."""
+    """At most `num_processes` workers of a crew, used in a `with` block, which ends them."""
 
     def __init__(self, crew: Crew[J, R], num_processes: int) -> None:
         self._crew, self._most = crew, num_processes
@@ -76,9 +78,9 @@ class Workers(Generic[J, R]):
     def results(
         self, jobs: Sequence[J], shall_skip: Callable[[J], R | None] = lambda job: None
     ) -> Iterator[tuple[int, R | Died]]:
-        """The number of each job and its result, as they come.
+        """Yield the number of each job and its result, in order of completion.
 
-        `shall_skip` is asked before a job is begun, and may know the result.
+        `shall_skip` is called before a job starts; if it returns a result, the job is not run.
         """
         waiting = deque(range(len(jobs)))
         busy: dict[Worker[J, R], int] = {}
@@ -113,9 +115,9 @@ class Workers(Generic[J, R]):
 
 
 def here(run: Callable[[J], R]) -> Crew[J, R]:
-    """Processes of this machine that call `run`.
+    """Return the crew of this machine, whose processes call `run`.
 
-    `run` must be importable, and jobs and results be plain values. What `run` raises ends the worker.
+    `run` must be importable, and jobs and results plain values. An exception of `run` ends the worker.
     """
     return Crew(lambda: _Worker(run), wait)
 
@@ -153,8 +155,8 @@ class _Worker(Generic[J, R]):
             self.promise.close()
             if self._process.exitcode == UNGUARDED:
                 raise ConfigError(
-                    "runs are made by processes that read your script, too, and it would begin them again:"
-                    ' put what it does below `if __name__ == "__main__":`'
+                    "runs start processes that import your script, which would then start the runs again:"
+                    ' put its work below `if __name__ == "__main__":`'
                 ) from None
             return Died(_how(self._process.exitcode))
 

@@ -1,4 +1,4 @@
-"""The actor with which the laws of the kernel are tested."""
+"""Test actor for the laws of the kernel."""
 
 from typing import Any, NamedTuple
 

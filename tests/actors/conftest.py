@@ -1,4 +1,4 @@
-"""The places in which the laws of the kernel hold."""
+"""Fixtures for the places in which the laws of the kernel are tested."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -11,9 +11,10 @@ from sundog.actors.core.batch import Batch, StepResult
 from sundog.actors.core.request import Submit
 from sundog.actors.front.codec import TooManyTokens
 from sundog.actors.kernel.actor import Actor, Reply
-from sundog.actors.kernel.clock import Event, call_at, now_s
+from sundog.actors.kernel.clock import Event, now_s
 from sundog.actors.kernel.stream import Delta
 from sundog.actors.messages import PLAIN_READING, Accepted, Capacity, ChatMessage, Reading, StepOutput
+from tests.timers import call_at
 
 EOS = 0
 STEP_S = 1 / 64

@@ -1,7 +1,7 @@
-"""Where an actor may run, for the laws of the kernel: a test that takes `place` is run in each.
+"""Places where an actor may run, for the laws of the kernel: a test that takes `place` runs in each.
 
-A place has a clock and a way to reach an actor. One that reaches it in another way is one more class with the
-same methods, and one more parameter of the fixture.
+A place has a clock and a way to reach an actor. To add one, write a class with the same methods, and add it
+to the fixture's parameters.
 """
 
 import tempfile

@@ -1,4 +1,4 @@
-"""Every promise of the actor kernel."""
+"""Unit tests of the actor kernel."""
 
 from typing import Any
 

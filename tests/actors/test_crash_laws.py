@@ -1,4 +1,4 @@
-"""Law 7 of `docs/kernel.md` in its corners, and what a stopped timer leaves behind."""
+"""Edge cases of law 7 of `docs/kernel.md` (crashes), and cancelled timers."""
 
 from typing import Any
 
@@ -7,11 +7,12 @@ import trio
 import trio.testing
 
 from sundog.actors.kernel.actor import ActorDied, Ref
-from sundog.actors.kernel.clock import Event, call_at, now_s, sleep_until
+from sundog.actors.kernel.clock import Event, now_s, sleep_until
 from sundog.sim.clock import run_virtual
 from tests.actors.clerk import Clerk, Note, leaves
 from tests.actors.places import Place
 from tests.actors.test_kernel_laws import failing, in_a_cell
+from tests.timers import call_at
 
 
 @pytest.mark.looks_inside

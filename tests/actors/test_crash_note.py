@@ -1,4 +1,4 @@
-"""A crash is told of whatever its message looks like."""
+"""Crash notes for messages of any kind, including those whose `repr` fails."""
 
 from sundog.actors.kernel.actor import explain
 from sundog.actors.kernel.mailbox import MailboxStatistics

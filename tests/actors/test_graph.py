@@ -1,4 +1,4 @@
-"""The composed graph: who starts and ends when, what a crash ends, and what always fits."""
+"""The composed graph: order of start and end, the extent of a crash, and bounded mailboxes."""
 
 from collections.abc import Iterator
 

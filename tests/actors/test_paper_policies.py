@@ -1,4 +1,4 @@
-"""The policies of papers in docs/policies/: short, what each claims, served, and simulated alike any way."""
+"""The policies of papers in docs/policies/: length, claims, serving, and equal results in each world."""
 
 from dataclasses import replace
 

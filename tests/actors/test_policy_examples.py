@@ -1,4 +1,4 @@
-"""The policies of docs/policies.md: each does what it says, and each can be served."""
+"""The example policies of docs/policies.md do what they claim, and can be served."""
 
 from collections.abc import Sequence
 

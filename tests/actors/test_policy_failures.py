@@ -1,4 +1,4 @@
-"""A policy that fails while it runs: a simulation ends with one line, a server goes on with fcfs."""
+"""A policy that fails at run time ends a simulation with one line; a server continues with fcfs."""
 
 import logging
 import sys
@@ -21,6 +21,7 @@ from sundog.sim.trace.jsonl_rows import write_trace
 from tests.actors.fakes import read
 from tests.actors.test_policy_file import written
 from tests.core.traces import num_cases
+from tests.core.work import has_work
 from tests.sim.test_replay import random_trace
 from tests.test_fates import ask, health, served
 
@@ -58,7 +59,7 @@ FAULTS = {
         "does not support item assignment (line 4): view.memory is None until a new_memory() makes it",
     ),
     "raises": (RANK + "1 / 0", "rank", "raised ZeroDivisionError: division by zero (line 4)"),
-    "no-service": (RANK + "view.service(None)", "rank", "no service is counted"),
+    "no-service": (RANK + "view.service(None)", "rank", "service is not counted"),
     "compares": (
         "def rank(self, request, view): return Sly(1)\n\n"
         "class Sly(complex):\n    def __lt__(self, other): return 1 / 0",
@@ -136,7 +137,7 @@ FAULTS = {
     "lists": (
         "def admitted(self, request, view): request.block_ids.clear()",
         "admitted",
-        "a policy is not shown Request.block_ids (docs/policies.md lists",
+        "policies cannot read Request.block_ids (docs/policies.md lists",
     ),
     "time": (
         "def rank(self, request, view): view.now_s = 0.0",
@@ -231,7 +232,7 @@ def test_whatever_fails_the_queue_is_ranked_anew_and_nobody_is_lost(tmp_path: Pa
         state = SchedulerState(config, policy, KVCache(config))
         rows = {row.request_id: row for row in random_trace(seed)}
         arriving, ended = list(rows.values()), 0
-        while arriving or state.has_work:
+        while arriving or has_work(state):
             for row in arriving[:3]:
                 state.arrive(
                     Submit(row.request_id, row.arrival_s, row.num_prompt_tokens, row.num_output_tokens)

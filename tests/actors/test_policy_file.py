@@ -1,4 +1,4 @@
-"""Policies by name, with parameters, and from a user's own file: what is refused before a run."""
+"""Loading of policies by name, with parameters, or from a file, and refusals before a run."""
 
 import dataclasses
 import sys
@@ -113,7 +113,7 @@ def test_a_wrong_policy_is_an_error_that_says_what_is_wrong(text: str, reason: s
             "import actors.core.policies",
             "moved to sundog.actors.core.policies: write `from sundog import Policy`",
         ),
-        ("import threading", "line 1, uses threading: it must answer at once"),
+        ("import threading", "line 1, uses threading: it must return at once"),
         ("import os\ndef f():\n    return os.urandom(1)", "line 3, uses os.urandom"),
         ("def f(r):\n    return hash(r.tenant)", "line 2, uses hash(), which differs from process"),
         ("def f(r):\n    return id(r)", "line 2, uses id(), which differs from process to process"),
@@ -132,9 +132,11 @@ def test_a_wrong_file_is_an_error_that_names_it(tmp_path: Path, source: str, rea
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ("def ranks(self, request, view): return 0", "ranks is nothing a policy is asked. Did you mean rank"),
+        ("def ranks(self, request, view): return 0", "a policy has no ranks. Did you mean rank"),
         ("def victm(self, running, view): return 0", "Did you mean victim?"),
-        ("is_dynamc = True", "is_dynamc is nothing a policy is asked. Did you mean is_dynamic?"),
+        ("def preempted(self, request): pass", "cannot be called as preempted(self, request, view)"),
+        ("def premepted(self, request, view): pass", "Did you mean preempted?"),
+        ("is_dynamc = True", "a policy has no is_dynamc. Did you mean is_dynamic?"),
         ("is_dynamic = 1", "is_dynamic is 1: it must be True or False"),
         ("def rank(self, request): return 0", "rank(self, request) cannot be called as rank(self"),
         ("def rank(self, request, view, now_s): return 0", "cannot be called as rank(self, request, view)"),

@@ -1,4 +1,4 @@
-"""Predictors of one's own, and predictions of a trace, by the doors they come in by."""
+"""User predictors and predictions in a trace, by every entry point."""
 
 import json
 from pathlib import Path
@@ -61,6 +61,13 @@ def test_a_wrong_prediction_ends_a_simulation_with_its_name(tmp_path: Path, answ
     """File, class, method, request and reason, in one line."""
     predictor = find_predictor(own(tmp_path, f"return {answer}"))
     with pytest.raises(PolicyError, match=r"predictor .*mine.py:Mine: predict of r (returned|raised)"):
+        predictor.predict(TraceRequest("r", 0.0, 1, 1))
+
+
+def test_an_error_of_a_predictor_has_the_line_of_its_own_file(tmp_path: Path) -> None:
+    """Not that of the call: the file's line 6 divides by zero."""
+    predictor = find_predictor(own(tmp_path, "return 1 / 0"))
+    with pytest.raises(PolicyError, match=r"ZeroDivisionError: division by zero \(line 6\)$"):
         predictor.predict(TraceRequest("r", 0.0, 1, 1))
 
 

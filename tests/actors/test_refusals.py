@@ -1,4 +1,4 @@
-"""A policy that refuses at admission, by every door: the graph, HTTP, a replay and `sundog schedule`."""
+"""A policy that refuses at admission, by every entry point: graph, HTTP, replay and `sundog schedule`."""
 
 import gzip
 import json
@@ -21,6 +21,7 @@ from tests.actors.test_policy_failures import replayed
 from tests.actors.test_policy_file import written
 from tests.core.policies.world import DOCS, World, policy_trace
 from tests.core.traces import num_cases
+from tests.core.work import has_work
 from tests.live import EMULATED, Stream, live
 from tests.sundog.test_runs import sundog
 from tests.test_fates import ask, health, served
@@ -56,7 +57,7 @@ def test_a_request_that_is_refused_leaves_nothing_behind() -> None:
     batch, _ = plan(state)
     update(state, StepResult(batch.step, (1.0,), None, ()))
     assert state.arrive(Submit("b", 1.0, 4, 1)) is not None
-    assert state.has_work and not state.requests.keys() & {"b"}
+    assert has_work(state) and not state.requests.keys() & {"b"}
     batch, _ = plan(state)
     assert "b" in batch.finished
     state.view.advance(60.0)

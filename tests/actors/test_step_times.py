@@ -1,4 +1,4 @@
-"""What steps would take, as policies are told in every world, by the reason of a refusal."""
+"""Step times as policies see them, in every world, checked through refusals."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The stream to one reader: nothing is lost, and nobody waits but the reader."""
+"""DeltaStream: no delta is lost, and only the reader waits."""
 
 import pytest
 import trio

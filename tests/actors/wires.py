@@ -1,6 +1,6 @@
-"""Wires that a type checker accepts and refuses; `test_wires.py` has mypy read this, nobody runs it.
+"""Typed and mistyped sends, checked by mypy in `test_wires.py` and never run.
 
-Each `type: ignore` names an error that must be there: mypy says so when one is not needed.
+Each `type: ignore` marks a required error: mypy reports those that are unused.
 """
 
 from typing import assert_type

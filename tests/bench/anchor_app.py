@@ -1,4 +1,4 @@
-"""Streams of tokens by a framework alone, with nothing behind it: an anchor of `bench door`.
+"""Streams of tokens by a web framework alone, with no engine behind it: an anchor of `bench door`.
 
     python tests/bench/anchor_app.py quart|fastapi STEP_S
 

@@ -1,4 +1,4 @@
-"""What stands beside the server in `bench door`: another checkout's server, and frameworks alone."""
+"""Servers that `bench door` compares with: that of another checkout, and frameworks alone."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""What a streamed token costs the load client, beside plain httpx: microseconds of its own processor time.
+"""CPU time per streamed token of the load client, beside that of plain httpx.
 
     python -m tests.bench client [--streams 500] [--tokens 100] [--gap 0.05]
 

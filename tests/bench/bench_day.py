@@ -1,4 +1,5 @@
-"""What a day of 345,456 requests costs, as a whole process: docs/plans/day.toml on one H100, and on four.
+"""Cost of simulating a day of 345,456 requests, as a whole process: docs/plans/day.toml on one H100, and on
+four.
 
 Compiled (in a copy, if there is a C compiler) and plain, which print the same bytes. `--compiled` leaves out
 the plain runs, which take minutes.

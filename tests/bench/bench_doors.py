@@ -1,10 +1,12 @@
-"""Whether `--api-processes N` pays: streams and short requests of one emulated server by one door, and by N.
+"""Gain of `--api-processes N`: streams and short requests of one emulated server through one door, and
+through N.
 
     python -m tests.bench doors [--processes 1 2] [--streams 256] [--tokens 60] [--requests 2000] [--times 3]
 
-Steps take a hundredth of an H100's time, so that HTTP is what takes the time. Clients of bare sockets in one
-process read as fast as they can. Servers are asked in turn, and processor seconds are those of all processes
-of a server. Where a machine has no more cores than doors, clients and engine take their part of them.
+Steps take a hundredth of an H100's time and simulated API processes none, so that HTTP is what takes the
+time. Clients of bare sockets in one process read as fast as they can. Servers are asked in turn, and
+processor seconds are those of all processes of a server. Where a machine has no more cores than doors,
+clients and engine take their part of them.
 """
 
 import argparse
@@ -22,7 +24,7 @@ from tests.bench.door_load import cpu_s
 from tests.live import Live, live
 
 SERVER = ("sundog", "emulate", "--port", "0", "--gpu", "h100", "--model", "llama-3.1-8b")
-SHORT_STEPS = ("--step-scale", "0.01")
+SHORT_STEPS = ("--step-scale", "0.01", "--front-cost", "request=0,response=0")
 LIMITS = ("--max-num-seqs", "1024", "--max-model-len", "4096", "--no-log-requests", "--disable-log-stats")
 
 

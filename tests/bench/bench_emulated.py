@@ -1,4 +1,4 @@
-"""An emulated server beside a replay of the same arrivals, over HTTP; and how many tokens it keeps up with.
+"""Accuracy of an emulated server against a replay of the same arrivals, and its highest token rate.
 
     python -m tests.bench emulated [--model llama-3.1-8b] [--seconds 30] [--streams 1000] [--tokens 300]
         [--time-scale 1]

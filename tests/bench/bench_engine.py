@@ -1,4 +1,4 @@
-"""The engine on this machine's CPU over HTTP, beside vLLM's CPU build, llama.cpp and `generate`.
+"""Speed of the engine on this machine's CPU over HTTP, beside vLLM's CPU build, llama.cpp and `generate`.
 
 Two models with random weights in bf16, 128 tokens in and out. All servers of a model are up at once and
 are asked in turn, three rounds of each load, so that another load on the machine meets all of them; the order

@@ -1,4 +1,4 @@
-"""Products of bf16 rows with weights of 16, 8 and 4 bits, by the compiled kernels.
+"""Speed of products of bf16 rows with weights of 16, 8 and 4 bits, by the compiled kernels.
 
 Random weights of the layers of a Qwen3-0.6B, some of them so that weights come from memory, on one thread:
 microseconds of processor time a layer of the model, the best of turns that alternate, so that another load on
@@ -33,7 +33,7 @@ def main() -> None:
         kind = (
             PackedLinear(Packed(linear.weight, None, library))
             if bits == 16
-            else FewBitsLinear(linear, bits, library)
+            else FewBitsLinear.quantised(linear, bits, library)
         )
         return parts.linear(kind, None)
 

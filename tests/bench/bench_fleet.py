@@ -1,4 +1,4 @@
-"""What a request costs in fleets of 1 to 256 engines at 16 requests a second each, as whole processes.
+"""Cost of a request in fleets of 1 to 256 engines at 16 requests a second each, as whole processes.
 
 An engine of every fleet serves equally many requests, one alone more, so that batches are alike. What engines
 cost that serve one request is measured apart, and left out of what a request costs. Then what the choice of

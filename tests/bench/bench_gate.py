@@ -1,4 +1,4 @@
-"""Whether the working tree is slower than a commit: `python -m tests.bench gate BASE`.
+"""Performance gate: `python -m tests.bench gate BASE` fails if the working tree is slower than a commit.
 
 `python -m tests.bench gate [BASE] --dynamo PYTHON` prints other cases beside Dynamo's mocker
 (`beside_dynamo.py`), and decides nothing. Calls of a request are counted by `python -m tests.bench.counts`.

@@ -1,4 +1,4 @@
-"""The engine on a GPU, beside what its memory and its multipliers allow, and beside transformers.
+"""Speed of the engine on a GPU, beside the limits of memory and arithmetic, and beside transformers.
 
 Random weights in bf16: decode steps of 1, 32 and 256 requests with contexts of 1,024 tokens, two steps
 under way as they are served, and prefill. The bandwidth of a large copy and the rate of a large product are

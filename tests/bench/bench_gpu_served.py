@@ -1,4 +1,4 @@
-"""A server on a GPU beside its own simulation: calibrate, then a load that nothing was fitted to.
+"""Server on a GPU beside its simulation: calibrated, then compared under a load that was not fitted.
 
 A model of random weights is made, `sundog calibrate` measures its engine and its server on the device, and
 `sundog bench --simulate` puts a recorded load of chats on `sundog serve` and predicts it from the file that

@@ -1,4 +1,4 @@
-"""What thousands of small requests leave in the memory of the torch engine.
+"""Memory that the torch engine keeps after thousands of small requests.
 
 The scheduler and the embedded model, without HTTP: up to 32 requests at once, of 1 to 60 tokens in
 and 1 to 24 out, under the rows of each step as they come and padded to the ladder. Prints resident

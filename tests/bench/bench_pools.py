@@ -1,4 +1,4 @@
-"""TTFT and TPOT of served pools, predicted by an engine that was measured by itself, beside what clients saw.
+"""TTFT and TPOT of served pools: predicted from the measurement of a single engine, and seen by clients.
 
     python -m tests.bench pools [--cost PROFILE.toml] [--rates R,R] [--seconds X]
 
@@ -13,9 +13,9 @@ from pathlib import Path
 
 from sundog.builds.measuring import ClientLoad, Cores, as_answered, find, predict
 from sundog.builds.simulated import deploy
+from sundog.calibration.engine import from_engine
+from sundog.calibration.served import seen
 from sundog.child import counters
-from sundog.commands.calibrate.engine import from_engine
-from sundog.commands.calibrate.served import seen
 from sundog.options.engine import EngineOptions, MeasuringOptions
 from sundog.options.simulation import TargetOptions, TermsOptions
 from sundog.sim.figures.metrics import Summary

@@ -1,4 +1,4 @@
-"""Products of one layer's linear parts, GFLOP a second of processor time, beside torch's own in float32.
+"""Speed of the matrix products of one layer, in GFLOP per second of CPU time, beside torch's own in float32.
 
 The shapes are those of Qwen3-0.6B, on one thread. The ways take turns, and the quickest round of each counts:
 `python -m tests.bench products`. One row also says how many bytes of weights it reads a second, beside what

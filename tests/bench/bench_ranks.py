@@ -1,4 +1,4 @@
-"""Two ranks that share a model beside one process that has it whole: what a step's hops between them cost.
+"""Two ranks that share a model against one process that has all of it: the cost of communication in a step.
 
     python -m tests.bench ranks [--rounds N] [--model DIR]
 

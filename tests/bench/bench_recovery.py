@@ -1,4 +1,4 @@
-"""Recovery after kill -9, predicted and measured: one file of faults, a real server and its simulation.
+"""Recovery after kill -9, predicted and measured: the same faults on a real server and in its simulation.
 
     python -m tests.bench recovery [--cost PROFILE.toml] [--kills N] [--rate R] [--seed N]
 
@@ -26,7 +26,7 @@ import numpy as np
 from sundog.builds.measuring import ClientLoad, Cores, as_answered, find, measure
 from sundog.builds.replayed import play
 from sundog.builds.simulated import deploy
-from sundog.commands.calibrate.engine import from_engine
+from sundog.calibration.engine import from_engine
 from sundog.options.engine import EngineOptions, MeasuringOptions
 from sundog.options.simulation import LoadOptions, TargetOptions
 from sundog.sim.record.client_record import ClientRecord

@@ -1,4 +1,5 @@
-"""What replaying a trace costs, as a whole process: CPU and wall seconds, peak memory, and the same bytes.
+"""Cost of replaying a trace, as a whole process: CPU and wall seconds, peak memory, and equality of the
+bytes.
 
 Llama-2-7B on an A100 with 7,000 blocks of 16, 128 sequences, 2,048 tokens a step and a context of
 4,096; the reasoning trace on eight H100 of Llama-3.1-8B. The Poisson traces are generated; public

@@ -1,4 +1,4 @@
-"""What choosing 32 tokens from 151,936 costs, by what their requests ask for.
+"""Cost of choosing 32 tokens from 151,936, by sampling parameters.
 
 Random float32 logits, prompts of 1,000 tokens, one thread: milliseconds of processor time, the best of eight
 turns that alternate, and their ratio to plain greedy requests.

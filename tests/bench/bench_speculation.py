@@ -1,4 +1,4 @@
-"""Predicted against measured speed-up of n-gram drafts: the embedded model on repetitive prompts.
+"""Speed-up by n-gram drafts, predicted and measured: the embedded model on repetitive prompts.
 
 The same requests, all at once, are computed by torch on one thread without drafts and with them. One cost
 of steps is fitted to the processor time of the steps of both runs, and what each request accepts is read from

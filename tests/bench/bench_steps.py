@@ -1,4 +1,4 @@
-"""What one step of scheduling costs, plan and update together, in steady decode.
+"""Cost of one step of scheduling, plan and update together, in steady decode.
 
 `counted` is the simulator's world (no tokens), `tokens` the engine's (every token appended and
 checked), `plain` the same with every request touched in every step. vLLM's column is vLLM 0.32's

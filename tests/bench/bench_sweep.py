@@ -1,4 +1,4 @@
-"""What a run costs inside a sweep, where a process starts once for many: 48 settings of one Poisson trace."""
+"""Cost of a run inside a sweep, whose processes serve many runs: 48 settings of one Poisson trace."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""A decode step as one compiled call, and layer by layer in torch, of mixtures of experts.
+"""Decode step as one compiled call against layer by layer in torch, for mixtures of experts.
 
 Random bf16 weights, one thread, contexts of some twenty tokens: milliseconds of processor time a step, the
 best of turns that alternate, so that another load on the machine meets both.

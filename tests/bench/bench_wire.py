@@ -1,4 +1,4 @@
-"""What a hop between processes costs: asks and tells of a child, and a step of 256 decoding requests.
+"""Cost of a hop between processes: asks and tells to a child process, and a step of 256 decoding requests.
 
     python -m tests.bench wire [--tcp]
 

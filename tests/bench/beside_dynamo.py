@@ -1,4 +1,4 @@
-"""The replay of Dynamo's mocker beside ours: `python -m tests.bench gate [BASE] --dynamo PYTHON`.
+"""Replay beside that of Dynamo's mocker: `python -m tests.bench gate [BASE] --dynamo PYTHON`.
 
 PYTHON is that of an environment with Dynamo's wheel, which needs nothing else:
 

@@ -1,4 +1,4 @@
-"""What a request of a replay costs in calls, by cProfile: a count that does not depend on the machine.
+"""Number of calls per request of a replay, by cProfile: a count that does not depend on the machine.
 
     python -m tests.bench.counts            # the six cases against tests/bench/budget.toml
     python -m tests.bench.counts --write    # the counts as they are, to be argued for in the commit

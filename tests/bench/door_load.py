@@ -1,4 +1,4 @@
-"""The load of `bench door`: streams that are asked for at once, and what they take of their server."""
+"""Load of `bench door`: simultaneous streams, and their cost to the server."""
 
 import statistics
 from collections.abc import Sequence

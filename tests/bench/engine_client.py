@@ -1,4 +1,4 @@
-"""Clients that ask while there are prompts, over HTTP/1.1 with as little work of their own as can be.
+"""HTTP/1.1 clients of the engine's benchmark that use little CPU themselves.
 
 Server and clients share this machine's cores, so nothing is parsed but where an event begins; the last
 event's usage says how many tokens came.

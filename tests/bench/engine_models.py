@@ -1,4 +1,4 @@
-"""The two models of the engine's benchmark, and how fast this machine could decode them at best."""
+"""Models of the engine's benchmark, and the highest speed at which this machine could decode them."""
 
 import ctypes
 import json

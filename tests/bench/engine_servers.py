@@ -1,4 +1,4 @@
-"""The servers that the engine's benchmark compares, each started as its own documentation recommends."""
+"""Servers compared by the engine's benchmark, each started as its own documentation recommends."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A model folder of the engine's benchmark as the GGUF file that llama.cpp reads.
+"""Conversion of a model folder of the engine's benchmark to a GGUF file for llama.cpp.
 
     PYTHONPATH=LLAMA_CPP/gguf-py python -m tests.bench.gguf_model FOLDER FILE
 

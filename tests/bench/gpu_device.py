@@ -1,4 +1,4 @@
-"""What a device can do at best, measured: how fast it moves memory, and how fast it multiplies."""
+"""Measured limits of a device: memory bandwidth, and the rate of multiplication."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What is measured on a GPU, each part in a process of its own: `python -m tests.bench gpu` runs them.
+"""Parts of the GPU benchmark, each in a process of its own: `python -m tests.bench gpu` runs them.
 
 A part yields rows, each as soon as it is there. What cannot be measured is a row with its reason, and the
 part goes on with the next.

@@ -1,4 +1,4 @@
-"""The graph of `sundog emulate` without HTTP: what the same requests cost where nobody speaks it.
+"""Graph of `sundog emulate` without HTTP: the cost of the same requests without a door.
 
     python -m tests.bench.graph_alone STREAMS TOKENS STEP_SCALE
 
@@ -74,7 +74,7 @@ class Inside:
 
 def main(num_streams: int, num_tokens: int, step_scale: float) -> None:
     engine = EngineOptions(max_num_seqs=1024, max_model_len=4096)
-    costs = CostOptions(step_scale=step_scale)
+    costs = CostOptions(step_scale=step_scale, front_cost="request=0,response=0")
     served = emulated("llama-3.1-8b", EmulatedServing(), engine, costs)
     options = ServerOptions(log_requests=False, log_stats=False)
     trio.run(

@@ -1,4 +1,4 @@
-"""The replays by which the simulator is judged: counted by themselves, and timed beside Dynamo's mocker."""
+"""Replays by which the simulator is judged: counted, and timed beside Dynamo's mocker."""
 
 import json
 from collections.abc import Callable

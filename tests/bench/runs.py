@@ -1,4 +1,6 @@
-"""What the benchmarks of replays share: traces, copies of the source, and what a command takes as a whole."""
+"""Common parts of the benchmarks of replays: traces, copies of the source, and the cost of a whole
+command.
+"""
 
 import compileall
 import json

@@ -1,4 +1,4 @@
-"""`make test-clients`: clients that pin another openai than the suite does, in an environment of their own.
+"""`make test-clients`: clients that need another version of openai, in an environment of their own.
 
 It is made beside the suite's at the first call. Where it cannot be made, one line says why, and that is no
 failure: it takes packages that nothing else here needs.

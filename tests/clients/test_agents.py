@@ -1,4 +1,4 @@
-"""Coding agents from npm, as people start them: each is asked for something, calls two tools, and ends.
+"""Coding agents from npm, started as people start them: each gets a task, calls two tools, and ends.
 
 They talk to an emulated server whose answers are lines of a file, and two of them to a real engine, whose
 model says the same token by token; no option of the server is for them.

@@ -1,4 +1,4 @@
-"""LiteLLM takes the server for vLLM: its provider `hosted_vllm`, and the one for OpenAI's API."""
+"""LiteLLM treats the server as vLLM: its provider `hosted_vllm`, and the one for OpenAI's API."""
 
 import asyncio
 import json

@@ -1,7 +1,6 @@
-"""Drive the Scheduler with a reference runner below it, in a world of tokens or of counts.
+"""Driver of the Scheduler with a reference runner, with tokens or with counts only.
 
-The driver is that of `sundog schedule`; what is kept is the batches themselves, and the state of the
-pool after each update.
+Uses the driver of `sundog schedule`; records the batches, and the pool's state after each update.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
-"""A reference runner: folds batches exactly as `core/batch.py` says, and believes nothing.
+"""Reference runner: applies batches exactly as `core/batch.py` specifies, and checks each one.
 
-It keeps what every slot of the KV cache holds. What a slot must hold is the whole prefix up to its
-token, for that is what a key and a value depend on.
+It models every slot of the KV cache as the whole token prefix up to that slot, which is what its key and
+value depend on.
 """
 
 from collections.abc import Callable

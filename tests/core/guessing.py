@@ -1,4 +1,4 @@
-"""A reference runner with drafts: some of its guesses are right, and wrong ones are written all the same."""
+"""Reference runner with drafts; some are right, and wrong ones are written to the cache as well."""
 
 from collections.abc import Callable
 from dataclasses import replace

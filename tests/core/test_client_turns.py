@@ -1,4 +1,4 @@
-"""Turns of clients at one worker, beside the rule in one line."""
+"""Turns of clients at one worker, against a one-line reference."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""A setting that cannot work is an error that names the field."""
+"""Settings that cannot work raise an error that names the field."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The decisions are vLLM's: every golden trace gives its golden log, byte for byte."""
+"""Decisions equal vLLM's: every golden trace reproduces its golden log, byte for byte."""
 
 import gzip
 import hashlib

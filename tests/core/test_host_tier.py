@@ -1,4 +1,4 @@
-"""The host's memory as a tier of KV blocks: what is kept there, for how long, and when it is of use."""
+"""Host memory as a tier of KV blocks: what is kept, for how long, and when it is loaded."""
 
 import random
 from collections import OrderedDict

@@ -1,4 +1,4 @@
-"""KV space: what a prefix hit saves, what it costs, and who is let in."""
+"""KV cache: savings and costs of prefix hits, and admission."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The news of a prefix cache, and the runs of blocks that it is made of."""
+"""KV events of a prefix cache, and its runs of blocks."""
 
 import pytest
 

@@ -1,6 +1,6 @@
-"""Lockstep and decode runs are optimisations: what they leave untouched comes out the same.
+"""Lockstep and decode runs are optimisations: decisions equal those without them.
 
-So do both worlds: told only how many tokens there are, the scheduler decides as if it saw them.
+The same holds when the scheduler gets only the numbers of tokens.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""`prefill_schedule_interval`: prompts in one of N steps while requests decode, worked out from vLLM 0.33.
+"""`prefill_schedule_interval`: prompts in one of N steps while requests decode, by hand from vLLM 0.33.
 
-What vLLM itself decides on random traces with it lies in `tests/golden/interval/`.
+vLLM's own decisions with it, on random traces, are in `tests/golden/interval/`.
 """
 
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Every request ends, or it is said which cannot: nothing goes round for ever, whatever the options."""
+"""Every request ends, or is reported as one that cannot; no option leads to an endless loop."""
 
 import json
 import random

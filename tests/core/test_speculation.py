@@ -1,4 +1,4 @@
-"""Speculative decoding in the scheduler: other steps, the same requests."""
+"""Speculative decoding in the scheduler: different steps, same results of requests."""
 
 import random
 from dataclasses import replace

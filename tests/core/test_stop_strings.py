@@ -1,4 +1,4 @@
-"""Stop strings are found wherever they are split, and never shown."""
+"""Stop strings are found however they are split, and never sent to the client."""
 
 import random
 

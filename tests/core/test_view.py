@@ -1,4 +1,4 @@
-"""What a policy is told of the present, at the edges where it turns."""
+"""A policy's view of the present, at its boundary cases."""
 
 from math import inf
 

@@ -1,8 +1,8 @@
-"""Random traces in the golden format, small and mean: every seed is one trace, for ever the same.
+"""Random traces in the golden format, with tight limits; each seed always gives the same trace.
 
-Pools barely hold one request of the full length, so that preemption is common; prompts share
-prefixes over a tiny vocabulary, so that prefix hits are too; a few pools cannot hold their
-requests at all, so that runs stall.
+Pools barely hold one request of the full length, so that preemption is common; prompts share prefixes over a
+tiny vocabulary, so that prefix hits are too; a few pools cannot hold their requests at all, so that runs
+stall.
 """
 
 import os

@@ -1,4 +1,5 @@
-"""`python -m tests.fuzz`: random configurations against every law, and each that breaks one made smaller.
+"""`python -m tests.fuzz`: random configurations against every law; each one that breaks a law is made
+smaller.
 
 python -m tests.fuzz --configurations 3000 --seed 7
 python -m tests.fuzz --configurations 200 --digests    # to compare with the same of a compiled simulator

@@ -1,4 +1,4 @@
-"""Policies, routers and scalers of one's own for random configurations: each does what few others do."""
+"""Unusual user policies, routers and scalers for random configurations."""
 
 from dataclasses import dataclass
 from typing import ClassVar

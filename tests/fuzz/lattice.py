@@ -1,4 +1,6 @@
-"""Random configurations over every option that changes decisions, each with a trace that crowds it."""
+"""Random configurations over every option that changes decisions, each with a trace that causes
+contention.
+"""
 
 import json
 import random
@@ -146,6 +148,15 @@ def _shape(rng: random.Random, shape: str, options: dict[str, Any]) -> None:
         options["hop_cost"] = rng.choice(
             ["submit=0.004", "submit=0.001,token=1e-5,output=0.003", "output=0.05"]
         )
+    if rng.random() < 0.3:
+        options["front_cost"] = rng.choice(
+            [
+                "request=0.02",
+                "request=0.3,processes=3",
+                "response=0.05,prompt_token=1e-4",
+                "output_token=1e-3",
+            ]
+        )
 
 
 def _moves(router: str) -> bool:
@@ -170,6 +181,7 @@ def _limits(rng: random.Random, options: dict[str, Any]) -> None:
         ("block_size", 0.2, [4, 8]),
         ("step_scale", 0.1, [0.05, 8.0]),
         ("host_overhead", 0.1, [False]),
+        ("enforce_eager", 0.1, [True]),
     ):
         if rng.random() < share:
             options[name] = rng.choice(values)

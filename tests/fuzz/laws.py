@@ -1,4 +1,4 @@
-"""The laws that every configuration keeps, and one run of it that is held against them."""
+"""Invariants of every configuration, and a run that is checked against them."""
 
 import hashlib
 import io

@@ -1,4 +1,5 @@
-"""`make gpu`: every test on the GPU, then the benchmark, in at most eight minutes, on a machine that is bare.
+"""`make gpu`: all tests on the GPU, then the benchmark, in at most eight minutes, without installing
+anything.
 
 Torch, transformers and pytest are all it takes; pytest-xdist and pytest-timeout are used where they are. What
 comes of it is one JSON, written anew with every figure, which says of everything that failed why. Exits 2 in

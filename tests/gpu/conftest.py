@@ -1,4 +1,4 @@
-"""What tests of a GPU share, pretended or real."""
+"""Fixtures of the GPU tests, on a real or a pretended device."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""What became of each test, a line of JSON as soon as it is known: also if the run is ended before its time.
+"""Outcome of each test as a line of JSON, written at once so that it survives the end of the run.
 
-A plugin of pytest, `-p tests.gpu.outcomes`, that writes to the file which SUNDOG_OUTCOMES names.
+A pytest plugin, `-p tests.gpu.outcomes`; SUNDOG_OUTCOMES names the file.
 """
 
 import json

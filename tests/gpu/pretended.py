@@ -1,4 +1,4 @@
-"""A CUDA device that a CPU pretends to be: what the engine does on a GPU, where there is none.
+"""CUDA device simulated on a CPU, to run what the engine does on a GPU without having one.
 
 Its tensors say that they are on `cuda:0` and keep their numbers on the host. What a GPU would refuse is
 refused: an operation that mixes both devices, a look at a number while a step must not wait, or while a

@@ -1,4 +1,4 @@
-"""The engine on a GPU answers as the same engine on the CPU and as the library. Skipped where there is none.
+"""The engine on a GPU gives the same answers as on the CPU, and as the library. Skipped without a GPU.
 
 Nothing but torch, transformers and pytest is needed: `make gpu`.
 """

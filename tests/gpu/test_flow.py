@@ -1,4 +1,4 @@
-"""What `make gpu` does, as far as a machine without a GPU can do it."""
+"""The parts of `make gpu` that a machine without a GPU can run."""
 
 import json
 import subprocess

@@ -1,4 +1,6 @@
-"""Requests and models of every kind on a GPU, against the same on the CPU; pretended where there is none."""
+"""Requests and models of every kind on a GPU give the results of the CPU; on a simulated GPU if there is
+none.
+"""
 
 import json
 from collections.abc import Callable, Iterator

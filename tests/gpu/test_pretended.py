@@ -1,4 +1,4 @@
-"""The engine on a CUDA device that the CPU pretends to be; `make gpu` asks the same of a real one."""
+"""The engine on a simulated CUDA device; `make gpu` tests the same on a real one."""
 
 import itertools
 from collections.abc import Callable, Iterator

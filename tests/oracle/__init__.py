@@ -1,1 +1,1 @@
-"""Decisions on fresh random traces, ours beside those of vLLM's own scheduler."""
+"""Comparison with vLLM's own scheduler on fresh random traces."""

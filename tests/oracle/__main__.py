@@ -1,4 +1,4 @@
-"""`python -m tests.oracle`: random traces, decided here and by vLLM's own scheduler.
+"""`python -m tests.oracle`: compare decisions on random traces with those of vLLM's own scheduler.
 
 The goldens hold what vLLM decided on traces that are known. This makes new ones, as many as one likes:
 

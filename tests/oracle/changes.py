@@ -1,4 +1,5 @@
-"""`python -m tests.oracle.changes OLD NEW`: what a version of vLLM changes in the parts that Sundog follows.
+"""`python -m tests.oracle.changes OLD NEW`: list what a version of vLLM changes in the parts that Sundog
+follows.
 
     python -m tests.oracle.changes 0.32.0 0.33.0
     python -m tests.oracle.changes 0.33.0 0.34.0 --diff | less
@@ -40,7 +41,7 @@ FOLLOWED: Final[Mapping[str, tuple[str, ...]]] = {
     "vllm/config/cache.py": ("actors/core/config.py", "sundog/options/engine.py"),
     "vllm/config/speculative.py": ("actors/config/speculative.py",),
     "vllm/v1/spec_decode/": ("actors/core/step/update.py", "runtime/engine/speculator.py"),
-    "vllm/v1/kv_offload/": (f"{BLOCKS}host_tier.py", f"{STEP}loads.py"),
+    "vllm/v1/kv_offload/": (f"{BLOCKS}host_tier.py", f"{STEP}demand.py"),
 }
 """Our files that decide what a file of vLLM's does, or those in a folder; the first match counts."""
 FUNCTIONS: Final[Mapping[str, str]] = {

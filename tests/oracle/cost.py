@@ -1,4 +1,4 @@
-"""Run by a Python that has vLLM: CPU time of a step of its scheduler, without and with exported policies.
+"""CPU time of a step of vLLM's scheduler, with and without exported policies; run by a Python that has vLLM.
 
     PYTHONPATH=FOLDER:SUNDOG python tests/oracle/cost.py MODEL_FOLDER MODULE...
 

@@ -1,4 +1,4 @@
-"""The environments in which vLLM's scheduler decides: built on demand, and kept outside the repository.
+"""Environments with vLLM's scheduler: built on demand, and kept outside the repository.
 
 PyPI has a CPU build of few versions. It is installed once, in an environment of its own. The scheduler and
 the KV cache manager are pure Python: of any other version the `*.py` of its GPU build lie in a folder that

@@ -1,4 +1,5 @@
-"""Run by a Python that has vLLM: what its scheduler and KV cache manager decide on traces, as golden logs.
+"""Recorder of the decisions of vLLM's scheduler and KV cache manager as golden logs; run by a Python that has
+vLLM.
 
     python recorder.py MODEL_FOLDER TRACES.jsonl LOGS.jsonl
 

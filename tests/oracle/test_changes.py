@@ -1,4 +1,4 @@
-"""The list of what a version of vLLM changes, on two small trees of sources."""
+"""The list of changes between versions of vLLM, on two small source trees."""
 
 from pathlib import Path
 from zipfile import ZipFile

@@ -1,4 +1,4 @@
-"""Batches by hand: a minimal scheduler with its own shuffled blocks, told when to do what."""
+"""Driver of hand-written batches: a minimal scheduler with its own shuffled blocks."""
 
 import itertools
 import random

@@ -1,4 +1,4 @@
-"""Small random models that make vectors, as sentence-transformers and transformers save them."""
+"""Small random embedding models, in the formats of sentence-transformers and transformers."""
 
 import json
 from pathlib import Path

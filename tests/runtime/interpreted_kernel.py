@@ -1,4 +1,4 @@
-"""The decode kernel against the gathered formula; run as a process with TRITON_INTERPRET=1 from the start."""
+"""The decode kernel against the plain formula; runs in a process with TRITON_INTERPRET=1."""
 
 import itertools
 

@@ -362,31 +362,41 @@ template <class T> void linear_layers_are_the_plain_formula(bool is_packed) {
 }
 
 // Whole numbers of 8 or 4 bits: to the bit what few_bits.h says in words, on any CPU.
-template <class T> void products_of_few_bits_are_those_of_any_cpu(int bits) {
+template <class T> void products_of_few_bits_are_those_of_any_cpu(int bits, int group = GROUP, bool has_halves = false, bool has_least = false) {
     for (const int64_t num_in : {128, 384})
         for (const int64_t num_out : {64, 200})
             for (const int64_t rows : {1, 2, 5, 6, 7, 40}) {
-                const int64_t groups = num_in / GROUP, blocks = (num_out + BLOCK - 1) / BLOCK;
+                const int64_t groups = num_in / group, unit = group == GROUP ? GROUP : FINE, blocks = (num_out + BLOCK - 1) / BLOCK;
                 const int most = (1 << (bits - 1)) - 1;
                 std::vector<int> number(size_t(blocks * BLOCK * num_in));
-                for (int& n : number) n = int(random_below(2 * most + 1)) - most;
-                for (int64_t i = 0; i < num_in; i++) number[size_t(i)] = i % 3 ? most : -most;
+                const int offset = has_least ? 0 : 1 << (bits - 1);
+                for (int& n : number) n = has_least ? int(random_below(2 * most + 2)) : int(random_below(2 * most + 1)) - most;
+                for (int64_t i = 0; i < num_in; i++) number[size_t(i)] = i % 3 ? most : has_least ? 0 : -most;
                 std::vector<uint8_t> bytes(number.size() * size_t(bits) / 8);
                 for (int64_t o = 0; o < blocks * BLOCK; o++)
                     for (int64_t i = 0; i < num_in; i++) {
-                        const auto n = uint8_t(number[size_t(o * num_in + i)] + (1 << (bits - 1)));
+                        const auto n = uint8_t(number[size_t(o * num_in + i)] + offset);
                         const int64_t block = o / BLOCK, c = o % BLOCK;
                         if (bits == 8) bytes[size_t(((block * num_in / 4 + i / 4) * BLOCK + c) * 4 + i % 4)] = n;
                         else bytes[size_t(((block * num_in / 8 + i / 8) * BLOCK + c) * 4 + i % 4)] |= uint8_t(i % 8 < 4 ? n : n << 4);
                     }
                 std::vector<float> scale(size_t(blocks * groups * BLOCK));
                 for (float& s : scale) s = float(0.01 * std::abs(normal()) + 1e-4);
+                std::vector<float> least(scale.size());
+                for (float& m : least) m = float(0.1 * normal());
+                std::vector<f16> halves, least_halves;
+                for (size_t i = 0; has_halves && i < scale.size(); i++) {
+                    halves.push_back(Numbers<f16>::from(scale[i])), least_halves.push_back(Numbers<f16>::from(least[i]));
+                    scale[i] = float(Numbers<f16>::value(halves[i])), least[i] = float(Numbers<f16>::value(least_halves[i]));
+                }
                 const auto bias = normals<T>(size_t(num_out));
                 auto x = normals<T>(size_t(rows * num_in));
                 for (int64_t i = 0; rows > 1 && i < num_in; i++) x[size_t(num_in + i)] = Numbers<T>::from(i % 2 ? 5 : -5);
                 if (rows > 5) x[size_t(5 * num_in + 3)] = Numbers<T>::from(NONE), x[size_t(4 * num_in + 3)] = Numbers<T>::from(NEVER);
                 if (rows > 2) std::fill_n(x.begin() + 2 * num_in, num_in, Numbers<T>::from(0));
-                const Linear l{bytes.data(), num_out > 64 ? bias.data() : nullptr, num_in, num_out, BLOCK, bits, scale.data()};
+                const Linear l{bytes.data(), num_out > 64 ? bias.data() : nullptr, num_in, num_out, BLOCK, bits,
+                               has_halves ? (const void*)halves.data() : scale.data(),
+                               !has_least ? nullptr : has_halves ? (const void*)least_halves.data() : least.data(), group, has_halves};
                 std::vector<T> wanted;
                 for (int64_t r = 0; r < rows; r++)
                     for (int64_t o = 0; o < num_out; o++) {
@@ -394,16 +404,20 @@ template <class T> void products_of_few_bits_are_those_of_any_cpu(int bits) {
                         for (int64_t g = 0; g < groups; g++) {
                             float largest = 0;
                             bool is_none = false;
-                            for (int64_t i = g * GROUP; i < (g + 1) * GROUP; i++) {
+                            for (int64_t i = g * group / unit * unit; i < g * group / unit * unit + unit; i++) {
                                 const auto a = float(Numbers<T>::value(x[size_t(r * num_in + i)]));
                                 largest = std::max(largest, std::abs(a)), is_none |= !std::isfinite(a);
                             }
                             const float to_units = largest > 1e-30f ? 127 / largest : 0;
-                            long whole = 0;
-                            for (int64_t i = g * GROUP; !is_none && i < (g + 1) * GROUP; i++)
-                                whole += std::lrintf(float(Numbers<T>::value(x[size_t(r * num_in + i)])) * to_units) * number[size_t(o * num_in + i)];
+                            long whole = 0, total = 0;
+                            for (int64_t i = g * group; !is_none && i < (g + 1) * group; i++) {
+                                const long input = std::lrintf(float(Numbers<T>::value(x[size_t(r * num_in + i)])) * to_units);
+                                whole += input * number[size_t(o * num_in + i)], total += input;
+                            }
                             const float size = is_none ? NONE : largest / 127;
-                            sum = std::fmaf(float(whole), size * scale[size_t((o / BLOCK * groups + g) * BLOCK + o % BLOCK)], sum);
+                            const auto column = size_t((o / BLOCK * groups + g) * BLOCK + o % BLOCK);
+                            sum = std::fmaf(float(whole), size * scale[column], sum);
+                            if (has_least) sum = std::fmaf(size * float(total), least[column], sum);
                         }
                         if (l.bias) sum += float(Numbers<T>::value(bias[size_t(o)]));
                         wanted.push_back(Numbers<T>::from(sum));
@@ -753,6 +767,13 @@ template <class T> void test_format() {
     test("packed layers are the plain formula, a row's bits those among many" + name, [] { linear_layers_are_the_plain_formula<T>(true); });
     test("products of 8 bits are those of any CPU" + name, [] { products_of_few_bits_are_those_of_any_cpu<T>(8); });
     test("products of 4 bits are those of any CPU" + name, [] { products_of_few_bits_are_those_of_any_cpu<T>(4); });
+    test("products of small groups of few bits are those of any CPU" + name, [] {
+        for (const int bits : {8, 4})
+            for (const int group : {FINE, PART})
+                for (const bool has_halves : {false, true})
+                    for (const bool has_least : {false, true})
+                        products_of_few_bits_are_those_of_any_cpu<T>(bits, group, has_halves, has_least);
+    });
     test("attention is the plain formula, alone and among others" + name, attention_is_the_plain_formula<T>);
     test("a step is the model of its formula" + name, a_step_is_the_model_of_its_formula<T>);
 }

@@ -1,4 +1,4 @@
-"""A model that says what it was built to say: its token depends on the position alone."""
+"""Model that says a given text: its token depends on the position alone."""
 
 import json
 import sys

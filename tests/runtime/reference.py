@@ -1,4 +1,4 @@
-"""One request alone, decoded by the library's own forward pass and its own logits processors.
+"""Reference of one request alone, decoded by the library's own forward pass and logits processors.
 
 The order is vLLM V1's. Only the penalties for presence and frequency, which the library does not have, are
 formulas here (OpenAI's API reference: logit − count · frequency − [count > 0] · presence).

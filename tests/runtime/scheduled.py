@@ -1,4 +1,4 @@
-"""An engine under the scheduler's own decisions, without actors, clock or threads: torch is all it takes."""
+"""Engine under the scheduler's own decisions, without actors, clock or threads; needs only torch."""
 
 import time
 from collections import deque
@@ -20,6 +20,7 @@ from sundog.actors.core.step.state import SchedulerState
 from sundog.actors.core.step.update import cut, update
 from sundog.runtime.engine.engine import Engine, Flight
 from tests.core.requests import hash_by_value
+from tests.core.work import has_work
 
 GREEDY = Sampling(temperature=0.0)
 
@@ -88,7 +89,7 @@ def answers(engine: Engine | Timed, requests: Mapping[str, Asked], config: Sched
     depth = 2 if config.async_scheduling else 1
     said, flights, step = Said(), deque[Flight](), 0
     added: dict[str, Request] = {}
-    while step == 0 or state.has_work or any(asked.arrives >= step for asked in requests.values()):
+    while step == 0 or has_work(state) or any(asked.arrives >= step for asked in requests.values()):
         for name, asked in requests.items():
             if asked.arrives == step:
                 keys = chain(asked.prompt, config.block_size)
@@ -107,13 +108,13 @@ def answers(engine: Engine | Timed, requests: Mapping[str, Asked], config: Sched
             if asked.aborted == step and name in state.requests:
                 state.finish(state.requests[name])
         step += 1
-        if state.has_work:
+        if has_work(state):
             batch, _ = plan(state)
             said.num_preempted += len(batch.preempted)
             said.num_hits += sum(a.num_computed_tokens > 0 and not a.resumed for a in batch.admitted)
             flights.append(engine.launch(batch))
             said.most_under_way = max(said.most_under_way, len(flights))
-        while flights and (len(flights) >= depth or not state.has_work):
+        while flights and (len(flights) >= depth or not has_work(state)):
             _end(engine, state, flights.popleft(), said)
     for flight in flights:
         _end(engine, state, flight, said)

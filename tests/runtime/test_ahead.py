@@ -1,6 +1,6 @@
-"""Steps launched before the last has come back, on recordings, answer as one step at a time does.
+"""Steps launched before the previous result is back, by recorded graphs, give the same answers.
 
-What a GPU does is done here on the CPU: tokens fed back, padded decodes, one upload, no look at a number.
+The GPU's way is run on the CPU: tokens fed back, padded decodes, one upload, no synchronisation.
 """
 
 import gc

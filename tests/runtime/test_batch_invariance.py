@@ -1,4 +1,4 @@
-"""An answer does not depend on what else is in the batch: to the last bit, where our kernels compute it.
+"""Batch invariance: with our kernels an answer is bit-equal whatever else is in the batch.
 
 The law of `docs/served.md`. A request's logits at each of its tokens are compared with those that it gets
 alone: among others that decode and prompts of any lengths, with its prompt in chunks of any size, preempted

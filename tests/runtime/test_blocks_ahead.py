@@ -1,4 +1,4 @@
-"""The next blocks of a cache have memory before they are written, and no others."""
+"""Only the next blocks of a cache get memory before they are written."""
 
 import sys
 

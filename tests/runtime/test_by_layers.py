@@ -1,4 +1,4 @@
-"""A model that the kernels for whole decoders do not compute: `sundog serve` says so once, and why."""
+"""A model that the whole-decoder kernels do not support: `sundog serve` logs the reason once."""
 
 import shutil
 from pathlib import Path

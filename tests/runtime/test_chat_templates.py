@@ -1,4 +1,4 @@
-"""The templates of a tokenizer folder: for tools, of files, and one that takes their place."""
+"""Chat templates: for tools, in files of their own, and given by option."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Vectors are those of transformers' own forward, whatever is computed beside them."""
+"""Embedding vectors equal those of transformers' forward pass, in any batch."""
 
 from collections.abc import Callable
 from pathlib import Path

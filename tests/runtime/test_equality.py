@@ -1,4 +1,4 @@
-"""Greedy answers on the paged cache are those of the library's own loop, token for token."""
+"""Greedy answers on the paged cache equal those of the library's own loop, token for token."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Every model type of the library answers as `generate` does, or is refused as docs/served.md says."""
+"""Every model type of the library gives the answers of `generate`, or is refused as docs/served.md says."""
 
 import re
 from functools import cache

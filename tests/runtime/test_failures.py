@@ -1,4 +1,4 @@
-"""A request that fails in the model or in sampling ends alone, and leaves nothing behind."""
+"""A request that fails in the model or in sampling ends alone, and all its state is freed."""
 
 from collections.abc import Iterator
 from pathlib import Path

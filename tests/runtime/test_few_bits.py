@@ -1,4 +1,4 @@
-"""Weights of 8 and 4 bits: the kernels compute what the numbers multiplied out do, a layer or all at once."""
+"""Weights of 8 and 4 bits: kernels equal the dequantised computation, for a layer and a whole model."""
 
 import copy
 from pathlib import Path
@@ -61,7 +61,9 @@ def test_a_layer_multiplies_whole_numbers_exactly(
     linear = nn.Linear(num_in, num_out, bias=rows > 1).bfloat16().requires_grad_(False)
     linear.weight[1] = 0  # a group without a scale
     x = torch.randn(rows, num_in).bfloat16()
-    assert torch.equal(FewBitsLinear(linear, bits, open_library(variant))(x), product(linear, bits, x))
+    assert torch.equal(
+        FewBitsLinear.quantised(linear, bits, open_library(variant))(x), product(linear, bits, x)
+    )
 
 
 @needs_kernels
@@ -74,7 +76,7 @@ def test_the_largest_numbers_of_either_sign_saturate_nothing(variant: str, bits:
     x = torch.ones(7, 128).bfloat16()
     x[1::2] = -1
     x[-1, ::2] = -1
-    found = FewBitsLinear(linear, bits, open_library(variant))(x)
+    found = FewBitsLinear.quantised(linear, bits, open_library(variant))(x)
     assert torch.equal(found, x @ linear.weight.T)
 
 
@@ -85,7 +87,7 @@ def test_eight_bits_of_rows_add_little_to_what_bits_of_weights_cost(bits: int, m
     linear = nn.Linear(1024, 512, bias=False).bfloat16().requires_grad_(False)
     x = torch.randn(32, 1024).bfloat16()
     exact = x.float() @ linear.weight.float().T
-    off = FewBitsLinear(linear, bits, open_library(RUNNABLE[0]))(x).float() - exact
+    off = FewBitsLinear.quantised(linear, bits, open_library(RUNNABLE[0]))(x).float() - exact
     assert off.norm() < most * exact.norm()
 
 
@@ -96,7 +98,7 @@ def test_a_row_is_the_same_to_the_bit_beside_any_others_and_on_any_cpu(bits: int
     linear = nn.Linear(384, 200, bias=False).bfloat16().requires_grad_(False)
     x = (torch.randn(530, 384) * torch.logspace(-20, 20, 530)[:, None]).bfloat16()
     x[5] = 0
-    found = [FewBitsLinear(linear, bits, open_library(variant)) for variant in RUNNABLE]
+    found = [FewBitsLinear.quantised(linear, bits, open_library(variant)) for variant in RUNNABLE]
     expected = found[0](x)
     for layer in found:
         for first, end in ((0, 1), (3, 5), (5, 9), (0, 17), (40, 73), (0, 530)):
@@ -111,7 +113,7 @@ def test_what_is_no_number_stays_none_and_in_its_row(variant: str, rows: int, od
     linear = nn.Linear(256, 64, bias=False).bfloat16().requires_grad_(False)
     x = torch.ones(rows, 256).bfloat16()
     x[-1, 130] = odd
-    found = FewBitsLinear(linear, 8, open_library(variant))(x)
+    found = FewBitsLinear.quantised(linear, 8, open_library(variant))(x)
     assert found[-1].isnan().all() and found[:-1].isfinite().all()
 
 

@@ -1,4 +1,4 @@
-"""The fields of JSON files: what is taken, and what is refused in the words of JSON."""
+"""Fields of JSON files: accepted values, and errors in JSON's terms."""
 
 from dataclasses import dataclass
 

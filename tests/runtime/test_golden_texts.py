@@ -1,4 +1,4 @@
-"""Sampling fields do to the embedded model's texts what they do in vLLM 0.32: its answers are recorded."""
+"""Sampling fields change the embedded model's texts as recorded with vLLM 0.32."""
 
 import gzip
 import json

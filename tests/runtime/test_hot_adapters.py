@@ -1,8 +1,9 @@
-"""Adapters that a real engine loads and lets go while it runs, as vLLM does."""
+"""Adapters that a real engine loads and unloads while it runs, as vLLM does."""
 
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +36,10 @@ def load(server: Live, name: str, folder: Path, **body: object) -> httpx.Respons
     return post(server, "load_lora_adapter", lora_name=name, lora_path=str(folder), **body)
 
 
+def unload(server: Live, name: str) -> httpx.Response:
+    return post(server, "unload_lora_adapter", lora_name=name)
+
+
 @dataclass
 class Hot:
     server: Live
@@ -42,6 +47,16 @@ class Hot:
     folder: Path
     expected: dict[str, str]
     """What a server says that had the adapters from its start."""
+
+    @contextmanager
+    def loaded(self, **names: str) -> Iterator[None]:
+        """Load adapters of these folders under these names for one test; it may unload them itself."""
+        for name, folder in names.items():
+            assert self.server.complete(model=name).status_code == 404
+            assert load(self.server, name, self.folder / folder).status_code == 200
+        yield
+        for name in names:
+            assert unload(self.server, name).status_code in (200, 404)
 
 
 @pytest.fixture(scope="module")
@@ -66,34 +81,34 @@ def hot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hot]:
 def test_an_adapter_that_comes_later_answers_as_one_given_at_the_start(hot: Hot) -> None:
     """On each replica, token for token, twice: then from blocks of its own; and the model stays as it was."""
     assert said(hot.server, "sundog-tiny") == hot.expected["sundog-tiny"]
-    for name in "ab":
-        assert hot.server.complete(model=name).status_code == 404
-        assert load(hot.server, name, hot.folder / name).status_code == 200
     assert len(set(hot.expected.values())) == 3
-    for _ in range(4):
-        assert {name: said(hot.server, name) for name in hot.expected} == hot.expected
+    with hot.loaded(a="a", b="b"):
+        for _ in range(4):
+            assert {name: said(hot.server, name) for name in hot.expected} == hot.expected
 
 
 def test_an_adapter_is_there_again_after_its_engine_was_killed(hot: Hot) -> None:
     """Whichever engine answers."""
-    for engine in hot.server.below("sundog engine "):
-        engine.kill()
-    hot.server.until_health(503)
-    hot.server.until_health(200)
-    for _ in range(4):
-        assert said(hot.server, "a") == hot.expected["a"]
+    with hot.loaded(a="a"):
+        engines = hot.server.below("sundog engine ")
+        for engine in engines:
+            engine.kill()
+        hot.server.until_replaced(engines)
+        for _ in range(4):
+            assert said(hot.server, "a") == hot.expected["a"]
 
 
 def test_what_runs_when_its_adapter_is_unloaded_is_finished(hot: Hot) -> None:
     """With the adapter's own tokens, also while others come and go; the name is free at once."""
-    whole = Stream(hot.server, prompt=PROMPT, model="b", max_tokens=200, ignore_eos=True).text
-    stream = Stream(hot.server, prompt=PROMPT, model="b", max_tokens=200, ignore_eos=True)
-    stream.begun.wait()
-    assert post(hot.server, "unload_lora_adapter", lora_name="b").status_code == 200
-    assert hot.server.complete(model="b").status_code == 404
-    assert load(hot.server, "c", hot.folder / "a").status_code == 200
-    assert said(hot.server, "c") == hot.expected["a"]
-    assert stream.text == whole
+    with hot.loaded(b="b"):
+        whole = Stream(hot.server, prompt=PROMPT, model="b", max_tokens=200, ignore_eos=True).text
+        stream = Stream(hot.server, prompt=PROMPT, model="b", max_tokens=200, ignore_eos=True)
+        stream.begun.wait()
+        assert unload(hot.server, "b").status_code == 200
+        assert hot.server.complete(model="b").status_code == 404
+        with hot.loaded(c="a"):
+            assert said(hot.server, "c") == hot.expected["a"]
+            assert stream.text == whole
 
 
 def test_an_adapter_that_is_replaced_in_place_answers_anew(hot: Hot, tmp_path: Path) -> None:
@@ -136,5 +151,6 @@ def test_a_folder_that_cannot_be_served_is_one_400(hot: Hot, tmp_path: Path) -> 
         refused = load(hot.server, "bad", folder)
         assert refused.status_code == 400 and reason in refused.json()["error"]["message"], refused.text
         assert hot.server.complete(model="bad").status_code == 404
-    assert load(hot.server, "a", wide, load_inplace=True).status_code == 400
-    assert said(hot.server, "a") == hot.expected["a"]
+    with hot.loaded(a="a"):
+        assert load(hot.server, "a", wide, load_inplace=True).status_code == 400
+        assert said(hot.server, "a") == hot.expected["a"]

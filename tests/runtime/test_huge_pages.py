@@ -1,4 +1,4 @@
-"""Weights move to huge pages behind the server's back, and stay the same."""
+"""Weights move to huge pages in the background, unchanged."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""Imports without looking for garbage: only while they last, however they end."""
+"""Garbage collection is off during imports, and on again however they end."""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""Rows are padded to few sizes, and padding leaves no trace."""
+"""Rows are padded to few sizes, without effect on results."""
 
 import random
 from pathlib import Path

@@ -41,7 +41,7 @@ def test_a_load_error_is_a_config_error() -> None:
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(LoadError, match=r"nowhere does not exist; --model takes a local folder"):
+    with pytest.raises(LoadError, match=r"nowhere does not exist; give a folder, or OWNER/NAME"):
         read_facts(tmp_path / "nowhere")
 
 

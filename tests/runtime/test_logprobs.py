@@ -1,4 +1,4 @@
-"""Log probabilities are those of the model itself, whatever its requests do to its logits."""
+"""Log probabilities are those of the unmodified model, whatever sampling parameters edit its logits."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Long texts are tokenised in a process of their own: as in place, within bounds, until the server ends."""
+"""Long texts are tokenized in a separate process: same result, within limits, ended with the server."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""A request with an adapter is answered as by the model that it is merged into, whatever runs beside it."""
+"""A request with an adapter gets the answer of the merged model, whatever runs beside it."""
 
 import json
 from collections.abc import Callable

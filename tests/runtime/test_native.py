@@ -1,4 +1,4 @@
-"""The compiled kernels: their answers, their variants, and what happens without them."""
+"""The compiled kernels: results, variants, and the fallback without them."""
 
 import itertools
 import random

@@ -1,4 +1,4 @@
-"""Building the kernels: once for all processes, and what happens where they cannot be built."""
+"""Building the kernels: once for all processes, and failures to build."""
 
 import logging
 import shlex

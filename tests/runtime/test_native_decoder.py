@@ -1,4 +1,4 @@
-"""Decoders computed as a whole: which, and that they answer as the library's modules do."""
+"""Decoders computed as a whole: which models, and equality with the library's modules."""
 
 import ctypes
 from collections.abc import Iterator

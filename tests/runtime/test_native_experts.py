@@ -1,4 +1,4 @@
-"""Mixtures of experts computed as a whole: that they answer as the library's modules do."""
+"""Mixtures of experts computed as a whole: equality with the library's modules."""
 
 from pathlib import Path
 

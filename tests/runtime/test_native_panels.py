@@ -1,4 +1,4 @@
-"""Products of many rows: each row's bits are those it has among a few."""
+"""Products of many rows: each row is bit-equal to the same row among few."""
 
 import itertools
 from ctypes import CDLL, byref

@@ -1,4 +1,4 @@
-"""The kernels read and write only their own memory, and do nothing that C++ leaves undefined.
+"""The kernels access only their own memory, and have no undefined behaviour.
 
 The kernels' own tests run once more in a Python of their own, on kernels that are compiled with checks of
 every address and of undefined behaviour. GCC's checks end the process at the first fault, with its line.

@@ -1,4 +1,4 @@
-"""Norms in one call, where that gives the library's own answer."""
+"""Norms in one call, used where they equal the library's result."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The paged cache: what it costs, how many blocks are made, and where tokens are kept."""
+"""The paged cache: memory, number of blocks, and places of tokens."""
 
 import re
 import subprocess

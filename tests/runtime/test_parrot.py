@@ -1,4 +1,4 @@
-"""What a real engine says, it says whole as it does streamed, through all three APIs: scripts of our own.
+"""Whole and streamed answers of a real engine are equal, through all three APIs, for scripted texts.
 
 Random scripts, thousands of them, are said in `tests/actors/api/test_parrot.py` without an engine.
 """

@@ -1,4 +1,4 @@
-"""What a load says of itself on the way."""
+"""Progress reports of a running load."""
 
 import logging
 import threading

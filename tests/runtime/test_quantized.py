@@ -1,4 +1,4 @@
-"""Quantised checkpoints are the models that their numbers and scales multiply out to.
+"""Quantised checkpoints equal the models that their numbers and scales multiply out to.
 
 Each layout is packed here as its publisher packs it (AutoAWQ, GPTQ, DeepSeek, llm-compressor), from numbers
 that are known before they are packed.

@@ -1,4 +1,4 @@
-"""The backend's books: batches are folded by the rules of the protocol, violations raise."""
+"""The backend's state of requests: batches are applied by the protocol, violations raise."""
 
 import numpy as np
 import pytest

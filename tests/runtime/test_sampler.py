@@ -1,4 +1,4 @@
-"""Sampling: what each parameter allows, and what a seed fixes."""
+"""Sampling: which tokens each parameter allows, and reproducibility by seed."""
 
 import math
 from dataclasses import replace

@@ -1,6 +1,6 @@
-"""What requests ask of sampling gives what the library's processors give one request alone.
+"""Sampling parameters give the same tokens as the library's processors give one request alone.
 
-Whatever is in the batch around them, and however their prompts are computed.
+In any batch, and however prompts are computed.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""The real server, in a process of its own, as its clients and its operator meet it."""
+"""`sundog serve` in a process of its own, used by clients and operators."""
 
 import signal
 import socket

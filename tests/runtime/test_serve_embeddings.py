@@ -156,7 +156,7 @@ def test_vectors_are_refused_by_a_model_of_text_and_a_simulated_one() -> None:
     ("arguments", "reason"),
     [
         (("--pooler-config", '{"pooling_type": "MEAN"}'), "--pooler-config is for models that make vectors"),
-        (("--runner", "pooling", "--enable-lora"), "--enable-lora is for models that generate text"),
+        (("--runner", "pooling", "--enable-lora"), "--enable-lora applies only to models that generate text"),
         (("MASKED",), "for its vectors, add --runner pooling"),
     ],
 )
@@ -180,6 +180,6 @@ def test_what_measures_generation_refuses_vectors(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sundog", "calibrate", str(folder), "-o", "x.toml"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=START_S)
     assert done.returncode == 2
-    assert done.stderr.startswith("sundog: small-bert makes vectors: ")
+    assert done.stderr.startswith("sundog: small-bert is an embedding model: ")
     assert len(done.stderr.strip().splitlines()) == 1 and "generate text" in done.stderr
     assert not Path("x.toml").exists()

@@ -1,4 +1,4 @@
-"""`sundog serve --quantization`, as its operator and its clients meet it."""
+"""`sundog serve --quantization` for operators and clients."""
 
 import pytest
 

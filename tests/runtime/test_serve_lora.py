@@ -1,6 +1,6 @@
-"""Adapters through the server's door: named by `model`, listed beside it, and never in each other's way."""
+"""LoRA adapters on a live server: named by `model`, listed beside it, independent of each other."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import openai
@@ -25,15 +25,15 @@ class Adapted:
     model: PreTrainedModel
     changes: dict[str, Changes]
 
-    def ask(self, name: str, num_tokens: int = NUM_TOKENS) -> str:
+    def ask(self, name: str, num_tokens: int = NUM_TOKENS, prompt: Sequence[int] = PROMPT) -> str:
         completion = self.server.client.completions.create(
-            model=name, prompt=PROMPT, max_tokens=num_tokens, temperature=0, extra_body={"ignore_eos": True}
+            model=name, prompt=prompt, max_tokens=num_tokens, temperature=0, extra_body={"ignore_eos": True}
         )
         assert completion.model == name
         return completion.choices[0].text
 
-    def cached(self, name: str) -> int:
-        completion = self.server.client.completions.create(model=name, prompt=PROMPT, max_tokens=1)
+    def cached(self, name: str, prompt: Sequence[int]) -> int:
+        completion = self.server.client.completions.create(model=name, prompt=prompt, max_tokens=1)
         assert completion.usage is not None and completion.usage.prompt_tokens_details is not None
         return completion.usage.prompt_tokens_details.cached_tokens or 0
 
@@ -55,13 +55,14 @@ def test_model_names_the_adapter_and_answers_as_the_merged_model(adapted: Adapte
     """Each twice: the second time on blocks of the prefix cache, which are the adapter's own."""
     tokenizer = Tokenizer.from_file(str(EMBEDDED_MODEL / "tokenizer.json"))
     answers: dict[str, str] = {}
+    prompt = [1, *range(120, 160)]  # of no other test
     for name, changes in adapted.changes.items():
-        assert adapted.cached(name) == 0
-        answers[name] = adapted.ask(name)
-        assert adapted.cached(name) > 0
-        assert adapted.ask(name) == answers[name]
+        assert adapted.cached(name, prompt) == 0
+        answers[name] = adapted.ask(name, prompt=prompt)
+        assert adapted.cached(name, prompt) > 0
+        assert adapted.ask(name, prompt=prompt) == answers[name]
         merge(adapted.model, changes)
-        tokens = generate(adapted.model, PROMPT, NUM_TOKENS)
+        tokens = generate(adapted.model, prompt, NUM_TOKENS)
         merge(adapted.model, changes, -1)
         assert answers[name].strip() == tokenizer.decode(tokens).strip()
     assert len(set(answers.values())) == 3

@@ -97,7 +97,12 @@ RERANKED: dict[str, Any] = {"query": "w1", "documents": ["w2"]}
     [
         ("/score", {}, "text_1", "two sides"),
         ("/score", {"text_1": "w1", "documents": "w1"}, "text_1", "two sides"),
-        ("/score", {"text_1": ["w1", "w2"], "text_2": ["w1"] * 3}, "text_1", "give one, or as many"),
+        (
+            "/score",
+            {"text_1": ["w1", "w2"], "text_2": ["w1"] * 3},
+            "text_1",
+            "give one text, or the same number",
+        ),
         ("/score", {"text_1": "w1", "text_2": []}, "text_2", "not empty"),
         ("/score", {"text_1": [1, 2], "text_2": "w1"}, "text_1", "list of strings"),
         ("/score", SIDES | {"data_1": "w3", "data_2": "w3"}, "text_1", "leave out text_1"),

@@ -1,4 +1,4 @@
-"""Drafts change how many steps an answer takes, and nothing of the answer: through scheduler and torch."""
+"""Drafts change the number of steps but not the answer, with scheduler and torch."""
 
 import random
 from collections import Counter

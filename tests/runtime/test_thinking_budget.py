@@ -1,4 +1,4 @@
-"""How many tokens a request may spend on reasoning, token by token and beside other parameters."""
+"""Limits of reasoning tokens, token by token and combined with other parameters."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""How many threads an engine computes with: all cores, one fewer for a small model, or what was asked for."""
+"""Number of threads that an engine computes with: all cores, one fewer for a small model, or as requested."""
 
 from pathlib import Path
 

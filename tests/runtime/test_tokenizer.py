@@ -1,4 +1,4 @@
-"""Text, tokens and conversations: the same as transformers makes of the same folder."""
+"""Text, tokens and conversations equal those that transformers makes from the same folder."""
 
 import json
 import random

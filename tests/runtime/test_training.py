@@ -1,4 +1,4 @@
-"""The grammar is a function of its seed, and the embedded model is small, loads and answers."""
+"""The synthetic grammar is determined by its seed, and the embedded model is small, loads and answers."""
 
 import hashlib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A zoo of tokenizer folders: templates of the kinds that models bring, each asked through all three APIs.
+"""Tokenizer folders with chat templates of the kinds that models have, used through all three APIs.
 
 The templates are our own words, with the habits of the kinds that they are called after. The graph behind the
 app is real and its tokenizer the folder's; a fake backend keeps each prompt and says a scripted answer.

@@ -1,4 +1,4 @@
-"""What is forecast is what the simulator itself would have done."""
+"""Forecasts equal what the simulator itself would have done."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Clients that wait: sessions, and a cap on how many requests are unfinished."""
+"""Clients in sessions, and a limit on unfinished requests."""
 
 import math
 

@@ -7,8 +7,9 @@ from functools import partial
 import pytest
 import trio
 
-from sundog.actors.kernel.clock import Event, call_at, now_s, run_blocking, sleep_until
+from sundog.actors.kernel.clock import Event, now_s, run_blocking, sleep_until
 from sundog.sim.clock import Deadlock, VirtualClock, run_virtual
+from tests.timers import call_at
 
 Log = list[tuple[float, str]]
 

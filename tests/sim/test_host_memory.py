@@ -1,4 +1,4 @@
-"""KV blocks in the host's memory: closed forms, and what holds with tiny tiers and tiny pools."""
+"""KV blocks in host memory: closed forms, and invariants with tiny tiers and pools."""
 
 import random
 from dataclasses import replace
@@ -171,5 +171,5 @@ def test_pools_that_prefill_and_decode_keep_blocks_on_their_hosts() -> None:
 
 
 def test_a_tier_without_a_prefix_cache_is_refused() -> None:
-    with pytest.raises(ValueError, match="leave prefix caching on"):
+    with pytest.raises(ValueError, match="needs prefix caching"):
         SchedulerConfig(host_memory=HOST, enable_prefix_caching=False)

@@ -1,4 +1,4 @@
-"""Policies in the simulated world: what a trace says for them, predictions, refusals."""
+"""Policies in simulation: fields of a trace, predictions, refusals."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Routers in simulations: the same bytes however steps are grouped, and hits where prompts begin alike."""
+"""Routers in simulation: same bytes however steps are grouped, and hits on shared prefixes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Simulated drafts: as many are accepted as was said, and the scheduler is the engine's own."""
+"""Simulated drafts: accepted at the given rates, with the engine's own scheduler."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -43,7 +43,7 @@ def summary(*options: str) -> dict[str, object]:
 
 def test_what_drafts_switch_off_is_said_in_one_line() -> None:
     """Beside a draft model, too; not where it was asked for."""
-    said = "async scheduling is off beside drafts of n-grams, as in vLLM\n"
+    said = "async scheduling is off with n-gram drafts, as in vLLM\n"
     run = (*REPLAY, "--limit", "3", "--speculative-config", GIVEN)
     assert said in sundog(*run).stderr
     assert said not in sundog(*run, "--no-async-scheduling").stderr

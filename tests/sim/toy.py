@@ -1,4 +1,4 @@
-"""A toy scheduler for backend tests: random but valid batches, and the plain truth about them.
+"""Toy scheduler for tests of backends: random but valid batches, and the exact facts about them.
 
 What happens is drawn per step number before the run, so that a run that groups steps and one that
 does not meet the same arrivals, preemptions and idle steps at the same steps.

@@ -1,1 +1,1 @@
-"""Endurance: many requests, kind and unkind, after which a server must be as it was."""
+"""Endurance tests: after many requests, valid and hostile, a server must be as before."""

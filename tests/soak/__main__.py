@@ -1,4 +1,4 @@
-"""`make soak`: 50,000 requests of all manners to the embedded model, a day of an emulated server's, signals.
+"""`make soak`: 50,000 requests of all kinds to the embedded model, a day of an emulated server, and signals.
 
     python -m tests.soak [--requests 50000] [--hours 24] [--time-scale 96] [--signals 600] [--scale 1]
 
@@ -6,9 +6,13 @@ Memory, of a server and its engine processes, and its descriptors are printed as
 memory grew and how long a health probe waited. It fails if memory grows by more than GROWTH_MB once warm, if
 a request is answered with 5xx or breaks off, and if a request, a block or a connection is held at the end.
 `--scale 0.1` is a tenth of all of it.
+
+    python -m tests.soak --rate 1000 --minutes 10     an emulated server, open load (tests/soak/steady.py)
+    python -m tests.soak --clients 64 --minutes 60    the embedded model under so many clients at once
 """
 
 import argparse
+import math
 import random
 import statistics
 import sys
@@ -24,6 +28,7 @@ import trio
 from tests.live import EMULATED, Live, live
 from tests.soak.manners import MANNERS, Manner, ServerError, left_over
 from tests.soak.signals import RANKS, REPLICAS, hurt_for
+from tests.soak.steady import Broken, Seen, offered, told
 
 GROWTH_MB = 32
 """0.7 kB for each of 50,000 requests would be more."""
@@ -32,11 +37,14 @@ WARM = 3000
 CLIENTS = 24
 AN_HOUR = 360
 """Requests to the emulated server in an hour of its clock."""
-KEEP_ALIVE_S = 5
-"""Hypercorn holds an idle connection for this long after its client has closed it (docs/api.md)."""
-QUIET = ("--no-log-requests", "--disable-log-stats", "--timeout-keep-alive", str(KEEP_ALIVE_S))
+QUIET = ("--no-log-requests", "--disable-log-stats")
 TORCH = ("sundog", "serve", "--port", "0", "--debug", "--num-gpu-blocks", "512")
 """Few blocks: all are written to before memory counts, and requests are preempted."""
+STEADY = (
+    *("--replicas", "4", "--api-processes", "2", "--max-model-len", "2048", "--num-gpu-blocks", "1024"),
+    *("--front-cost", "request=0,response=0"),
+)
+"""Our own doors are the limit, not the API processes that a server of such a GPU would have."""
 SETTLE_S = 30.0
 MORE_FDS = 2
 """Of a connection kept alive by whoever asks here, and a file just open."""
@@ -101,19 +109,37 @@ class Soak:
         if self._base_mb is not None and now_mb - self._base_mb > GROWTH_MB:
             raise Failed(f"memory has grown by more than {GROWTH_MB} MB")
 
-    async def closed(self) -> None:
-        """CLIENTS at a time, until all requests have been made."""
-        num_begun = 0
+    async def closed(self, num_clients: int = CLIENTS, seconds: float = math.inf) -> None:
+        """So many clients at a time, until all requests have been made or the time is over."""
+        num_begun, end_s = 0, trio.current_time() + seconds
 
         async def client() -> None:
             nonlocal num_begun
-            while num_begun < self._num_requests:
+            while num_begun < self._num_requests and trio.current_time() < end_s:
                 num_begun += 1
                 await self.one()
 
         async with self._probed(), trio.open_nursery() as nursery:
-            for _ in range(CLIENTS):
+            for _ in range(num_clients):
                 nursery.start_soon(client)
+
+    async def steady(self, rate_per_s: float, seconds: float) -> None:
+        """Evenly spaced requests to an emulated server, whether or not it keeps up."""
+        seen = Seen(self.statuses)
+        start_s = trio.current_time()
+
+        async def watch() -> None:
+            while True:
+                await trio.sleep(EVERY_S)
+                if self._base_mb is None and self.num_done >= WARM:
+                    self._base_mb = sum(megabytes(self._server))
+                self.check()
+
+        async with self._probed(), trio.open_nursery() as nursery:
+            nursery.start_soon(watch)
+            await offered(self._server.port, rate_per_s, seconds, seen)
+            nursery.cancel_scope.cancel()
+        print(told(seen, trio.current_time() - start_s), flush=True)
 
     async def paced(self, seconds: float) -> None:
         """All requests within this time, by a Poisson process."""
@@ -183,6 +209,9 @@ def main() -> None:
     parser.add_argument(
         "--signals", type=float, default=600.0, help="seconds of killing and stopping processes"
     )
+    parser.add_argument("--rate", type=float, help="requests/s offered to an emulated server, and no more")
+    parser.add_argument("--clients", type=int, help="clients of the embedded model at once, and no more")
+    parser.add_argument("--minutes", type=float, default=10.0, help="how long --rate or --clients lasts")
     parser.add_argument("--scale", type=float, default=1.0, help="the part of all of it that is done")
     options = parser.parse_args()
     options.requests = round(options.requests * options.scale)
@@ -190,13 +219,36 @@ def main() -> None:
     options.signals *= options.scale
 
     try:
+        if options.rate or options.clients:
+            soak_minutes(options)
+            return
         soak_both(options)
         if options.signals:
             print(f"a process is killed or stopped every {EVERY_S:g} s", flush=True)
             for engines in (REPLICAS, RANKS):
                 print(" ".join(engines), hurt_for(options.signals / 2, EVERY_S, engines), flush=True)
-    except* (Failed, ServerError) as group:
+    except* (Failed, ServerError, Broken) as group:
         sys.exit("\n".join(map(str, group.exceptions)))
+
+
+def soak_minutes(options: argparse.Namespace) -> None:
+    """An open load on an emulated server, or many clients of the embedded model, for minutes."""
+    seconds = options.minutes * 60
+
+    def emulated(server: Live) -> tuple[Soak, Callable[[], object]]:
+        soak = Soak(server, round(options.rate * seconds), 1000)
+        return soak, lambda: trio.run(soak.steady, options.rate, seconds)
+
+    def torch(server: Live) -> tuple[Soak, Callable[[], object]]:
+        soak = Soak(server, sys.maxsize, 1000)
+        return soak, lambda: trio.run(soak.closed, options.clients, seconds)
+
+    if options.rate:
+        print(f"{options.rate:,g} requests/s for {options.minutes:g} minutes, emulated", flush=True)
+        run((*EMULATED, *STEADY), emulated)
+    if options.clients:
+        print(f"{options.clients} clients of the embedded model for {options.minutes:g} minutes", flush=True)
+        run(TORCH, torch)
 
 
 def soak_both(options: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""How clients behave, each over a socket of its own: a manner is one request, or what should be one."""
+"""Kinds of client behaviour, each one request, or an attempt at one, over a socket of its own."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Kill and stop any process of a loaded server again and again: nothing is lost, nothing comes twice.
+"""Kill and stop processes of a loaded server repeatedly: nothing is lost, nothing is sent twice.
 
 `hurt_for` serves the embedded model behind two doors, by two engines or one with two ranks. It sends SIGKILL
 or SIGSTOP to one process of the tree after another, fork servers included and the server itself excepted.

@@ -1,4 +1,4 @@
-"""A loaded server whose processes are killed and stopped one after another, for half a minute."""
+"""Processes of a loaded server are killed and stopped one after another, for half a minute."""
 
 import pytest
 

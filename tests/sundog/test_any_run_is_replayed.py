@@ -1,4 +1,4 @@
-"""`replay DIR` is `replay` of what DIR was made from, to the byte: random files of all formats."""
+"""`replay DIR` equals `replay` of the trace of DIR, byte for byte: random files of all formats."""
 
 import csv
 import gzip

@@ -1,4 +1,4 @@
-"""`sundog bench`: a load on a live server leaves a run that every reader of runs reads."""
+"""`sundog bench`: a load on a live server leaves a run that all commands for runs accept."""
 
 import json
 import os
@@ -119,7 +119,7 @@ def test_every_reader_of_runs_reads_it(run: Path, tmp_path: Path) -> None:
     ):
         assert words in inside(*command)
     text = page.read_text()
-    assert "know nothing of queues" in text and "Longest waits for a first token" in text
+    assert "without data on queues" in text and "Longest waits for a first token" in text
     refused(sundog("explain", run), "has no journal.jsonl.gz", "known to the server alone")
 
 
@@ -196,9 +196,9 @@ def test_a_server_that_dies_midway_is_errors_by_kind(work: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--max-num-seqs", 4), "--max-num-seqs says what is simulated"),
-        (("--rate", 3, "--clients", 2), "--rate says when requests arrive"),
-        (("--clients", 3, "--scale", 2), "--clients says when requests arrive"),
+        (("--max-num-seqs", 4), "--max-num-seqs applies only with --simulate GPU"),
+        (("--rate", 3, "--clients", 2), "--rate cannot be combined with --clients"),
+        (("--clients", 3, "--scale", 2), "--clients cannot be combined with --scale"),
         (("--timeout", "nan"), "--timeout is nan"),
         (("--tokenizer", "x"), "--tokenizer is for a trace, and"),
     ],

@@ -227,7 +227,7 @@ def test_a_late_client_says_that_it_may_be_what_was_measured(server: Live, trace
         client.resume()
     _, said = stopped.communicate(timeout=120)
     assert stopped.returncode == 0
-    assert "the client may be what was measured" in said and "other work has its cores" in said
+    assert "the client may have limited this measurement" in said and "other programs use its cores" in said
 
 
 @pytest.mark.parametrize("seed", range(30))

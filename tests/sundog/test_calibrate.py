@@ -1,4 +1,4 @@
-"""`sundog calibrate MODEL` as its users meet it: a file that replays and servers take alone."""
+"""`sundog calibrate MODEL`: the file works for replays and servers without further options."""
 
 import json
 import signal
@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from sundog.actors.config import ConfigError
+from sundog.calibration.engine import Tried, refuse_ruined
+from sundog.calibration.served import LoadClients
 from sundog.child import serving
-from sundog.commands.calibrate.engine import Tried, refuse_ruined
-from sundog.commands.calibrate.served import LoadClients
 from sundog.sim.cost.calibrated import Calibrated, ObservedRange
 from sundog.sim.cost.profile import HostShare, read_profile
 from sundog.sim.figures.fit_engine import EngineFitted, Shape
@@ -41,7 +41,7 @@ STEPS = EngineFitted(
             ("TPOT of requests at random is off by +3,971%", "90% of the cores"),
         ),
         (0.04, {"TPOT": -0.6}, ("TPOT of requests at random is off by -60%",)),
-        (0.8, {}, ("steps of other shapes are off by 80% (median)", "is not written")),
+        (0.8, {}, ("errors for other step shapes: 80% (median)", "is not written")),
     ],
 )
 def test_a_profile_that_its_own_measurements_contradict_is_refused(
@@ -117,7 +117,7 @@ def test_measured_engines_are_put_in_pools(profile: Path, tmp_path: Path) -> Non
     older = tmp_path / "older.toml"
     older.write_text(profile.read_text().replace("kv_token_bytes = 2048\n", ""))
     pools = ("--pool", f"prefill={older}:x1", "--pool", f"decode={older}:x1")
-    refused(sundog("replay", trace, *pools), "older.toml does not say how many bytes", "calibrate again")
+    refused(sundog("replay", trace, *pools), "older.toml lacks the bytes", "calibrate again")
 
 
 @pytest.mark.long(reason="runs commands in processes of their own", moderate=True)
@@ -145,7 +145,7 @@ def test_a_server_answers_at_the_measured_pace(profile: Path) -> None:
         (("sundog-tiny", "-o", "x.toml", "--num-gpu-blocks", 9), ("--num-gpu-blocks 9", "129")),
         (("n" * 300, "-o", "x.toml"), ("is not there", "sundog-tiny")),
         (("traces", "traces", "-o", "x.toml"), ("a folder is given twice",)),
-        (("README.md", "-o", "x.toml", "--dtype", "float16"), ("--dtype", "with a log")),
+        (("README.md", "-o", "x.toml", "--dtype", "float16"), ("--dtype", "a log or a URL")),
     ],
 )
 def test_what_cannot_be_measured_is_refused(arguments: tuple[object, ...], words: tuple[str, ...]) -> None:
@@ -208,7 +208,7 @@ def test_a_server_adds_to_steps_and_requests(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sundog", "calibrate", "sundog-tiny", "-o", path, *options]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0 and "a request's way takes" in done.stderr, done.stderr
-    assert "requests at random, not fitted to, are predicted with TTFT" in done.stderr
+    assert "random requests that were not fitted are predicted with TTFT" in done.stderr
     read = read_profile(path)
     assert read is not None
     host = read.host

@@ -1,4 +1,4 @@
-"""`sundog calibrate URL`: loads on a server that runs, and a file that predicts others of it."""
+"""`sundog calibrate URL`: loads on a running server, and a file that predicts further loads."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sundog.sim.cost.cost_file import read_cost
-from sundog.sim.cost.profile import front_end_s
+from sundog.sim.cost.profile import front_costs
 from tests.live import EMULATED, Live, live
 from tests.sundog.test_runs import TRACE, refused, sundog
 
@@ -54,8 +54,8 @@ def test_one_command_loads_a_server_fits_and_says_what_the_file_is_worth(
     text = file.read_text()
     assert f"sundog calibrate {server.url} --request-rate 5,20" in text and "drift = " in text
     read_cost(file)
-    front_s = front_end_s(file)
-    assert front_s is not None and front_s > 0
+    front = front_costs(file)
+    assert front is not None and front.request > 0
     again = sundog("replay", TRACE, "--limit", 20, "--cost", file, "--num-gpu-blocks", 9000, "--ranges")
     assert again.returncode == 0 and "milliseconds may be" in again.stdout, again.stderr
 

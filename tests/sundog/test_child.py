@@ -1,4 +1,4 @@
-"""The server that is measured: it ends with whoever measures it."""
+"""A measured server in a child process ends with its parent."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Records with constructors written out are the same to everyone but the clock."""
+"""Records with written-out constructors behave like plain dataclasses."""
 
 import copy
 import dataclasses
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sundog.compiled_records import bases_in, stage, with_constructors
+from sundog.compiled_records import bases_in, plain_names, stage, with_constructors, with_isinstance
 from sundog.fast import MODULES, ROOT
 
 SOURCE = '''
@@ -117,6 +117,22 @@ def test_a_wrong_call_is_refused_as_before(both: tuple[Any, Any]) -> None:
                 wrong(module)
 
 
+def test_records_of_plain_values_are_known_by_their_types() -> None:
+    """Across files, through names of types and quoted ones; not what may lead back to the record."""
+    sources = [
+        "import enum\nWords = Literal['a', 'Actor'] | tuple[str, ...]\nclass Kind(enum.Enum):\n    A = 1\n",
+        "class Pair(NamedTuple):\n    left: int\n    right: 'Words'\n",
+        "@dataclass\nclass Plain:\n    pair: Pair | None\n    kind: Kind\n    more: list['Plain']\n",
+        "@dataclass\nclass Waits:\n    reply: Reply[int]\n",
+        "@dataclass\nclass Inside:\n    waits: tuple[Waits, ...]\n",
+        "class Own:\n    x: int\n",
+        "@dataclass\nclass Owns:\n    own: Own\n",
+        "@dataclass\nclass Calls:\n    call: Callable[[int], None]\n",
+    ]
+    assert plain_names(sources) == {"Words", "Kind", "Pair", "Plain"}
+    assert "Plain" not in plain_names([*sources, "@dataclass\nclass Plain:\n    x: object\n"])
+
+
 @pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
 def test_every_compiled_record_can_be_staged(tmp_path: Path) -> None:
     """The staged tree parses, and holds the source of every module, changed in compiled ones alone.
@@ -144,15 +160,22 @@ def test_a_compiled_record_is_made_by_c_and_stays_frozen(tmp_path: Path) -> None
     """Copies, pickles and refusals are those of the source; the constructor is compiled."""
     if shutil.which("cc") is None and shutil.which("gcc") is None:
         pytest.skip("there is no C compiler")
-    (tmp_path / "records.py").write_text(with_constructors(SOURCE, bases_in(SOURCE)), encoding="utf-8")
+    written = with_constructors(SOURCE, bases_in(SOURCE), plain_names([SOURCE]))
+    assert written.count("acyclic=True") == 2
+    (tmp_path / "records.py").write_text(written, encoding="utf-8")
     subprocess.run(
         [sys.executable, "-m", "mypyc", "records.py"], cwd=tmp_path, check=True, capture_output=True
     )
     asked = """
-import copy, dataclasses, pickle, records
+import copy, dataclasses, gc, pickle, records
 assert not records.__file__.endswith(".py")
 one = records.Frozen(1, records.Plain(2.0), (5,), [6])
 assert not hasattr(records.Frozen.__init__, "__code__"), "compiled"
+assert not gc.is_tracked(one) and gc.is_tracked(records.Derived(1, 2))
+for number in range(1000):  # one that was freed is made again, with nothing of what it was
+    again = records.Frozen(number)
+    assert again == records.Frozen(number, None, (1, 3), []) and again.d is not records.Frozen(number).d
+    again.d.append(number)
 try:
     one.a = 3
 except dataclasses.FrozenInstanceError:
@@ -167,3 +190,63 @@ print(repr(one))
         [sys.executable, "-c", asked], cwd=tmp_path, check=True, capture_output=True, text=True
     )
     assert compiled.stdout == ("Frozen(a=1, b=Plain(x=2.0, total=4.0, seen={}), c=(5,), d=[6])\n")
+
+
+MATCHED = """
+def kind(message: int | str | bytes | float | None, is_short: bool = False) -> str:
+    match message:
+        case bool() | int():
+            return "number"
+        case str() if is_short or not message:  # with a condition
+            return "short"
+        case str():
+            match message:
+                case "a":
+                    return "a"
+                case _:
+                    return "text"
+        case bytes():
+            return "bytes"
+        case _:
+            return "other"
+
+
+def parts(pair: object) -> object:
+    match pair:
+        case tuple((first, _)):
+            return first
+        case _:
+            return None
+
+
+def named(value: object) -> object:
+    match value:
+        case int():
+            return 0
+        case other:
+            return other
+"""
+
+
+def test_a_match_by_class_alone_is_staged_as_isinstance_and_decides_alike() -> None:
+    """A match that looks into values, or names the rest, stays as it is."""
+    staged = with_isinstance(MATCHED)
+    assert (
+        staged.count("match ") == 3
+        and "elif isinstance(message, str) and (is_short or not message):" in staged
+    )
+    one: dict[str, Any] = {}
+    other: dict[str, Any] = {}
+    exec(MATCHED, one)
+    exec(staged, other)
+    for value in (True, 3, "", "a", "b", b"c", 1.5, None):
+        for is_short in (False, True):
+            assert other["kind"](value, is_short) == one["kind"](value, is_short)
+    assert [other["parts"]((1, 2)), other["named"]("x"), other["named"](1)] == [1, "x", 0]
+
+
+def test_handlers_of_messages_are_staged_without_a_match() -> None:
+    """They are asked for each message, with the most frequent classes first."""
+    for name in ("engine/scheduler", "engine/executor", "router/router", "front/async_llm"):
+        source = (ROOT / f"sundog/actors/{name}.py").read_text(encoding="utf-8")
+        assert "match message:" in source and "match message:" not in with_isinstance(source), name

@@ -1,4 +1,4 @@
-"""The cores that others had: not this process, nor what runs under it."""
+"""Measurement of the CPU share that other processes used."""
 
 import os
 import subprocess

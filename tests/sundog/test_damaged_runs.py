@@ -1,4 +1,4 @@
-"""Runs that are cut off, incomplete, of another version or no runs: one line with the file and the cure."""
+"""Damaged runs (truncated, incomplete, other version, no run): one line with the file and the remedy."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""`sundog dashboard`: what the page is given of a recorded run is what the run's own files say."""
+"""`sundog dashboard`: the page's data equal the run's files."""
 
 import base64
 import gzip

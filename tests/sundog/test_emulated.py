@@ -1,4 +1,4 @@
-"""An emulated server as people use it: what it says, how it counts, and whose clock it keeps."""
+"""An emulated server for users: answers, counts, and its scaled clock."""
 
 import json
 from collections.abc import Iterator
@@ -116,7 +116,7 @@ def test_what_cannot_be_emulated_is_one_line(options: tuple[str, ...], words_sai
     ("line", "reason"),
     [
         ("hello", "is not JSON"),
-        ("[1]", "is no object"),
+        ("[1]", "is not an object"),
         ('{"answer": ""}', "answer is ''"),
         ('{"answer": "a", "prompt": 3}', "prompt is 3"),
         ("", "has no answers"),

@@ -1,4 +1,4 @@
-"""Adapters of an emulated server come and go, in vLLM's words."""
+"""Adapters of an emulated server are loaded and unloaded, with vLLM's messages."""
 
 from collections.abc import Iterator
 

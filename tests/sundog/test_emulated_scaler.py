@@ -1,4 +1,4 @@
-"""An emulated fleet that its scaler lets grow and shrink: `sundog emulate --scaler`."""
+"""Emulated fleet that its scaler grows and shrinks: `sundog emulate --scaler`."""
 
 import json
 import re

@@ -64,7 +64,7 @@ def test_a_chat_is_prefilled_too_and_an_ordinary_answer_says_nothing(server: Liv
     [
         ({"do_remote_prefill": True}, {}, "no remote_engine_id"),
         ({"do_remote_decode": "yes"}, {}, 'do_remote_decode is "yes"'),
-        (ASKS, {"n": 2}, "one choice of one prompt, and 2"),
+        (ASKS, {"n": 2}, "one choice of one prompt, not 2"),
         (7, {}, "should be an object"),
     ],
 )

@@ -1,4 +1,4 @@
-"""How a command ends: results, one line of refusal, an interrupt, or a bug that asks to be reported."""
+"""Ends of commands: results, a one-line refusal, an interrupt, or a bug with a request to report it."""
 
 import codecs
 import io

@@ -1,4 +1,4 @@
-"""Every request that arrived is in every verdict, and every second that a GPU worked is in every price.
+"""Every arrived request is in every verdict, and every second of a GPU's work is in every price.
 
 Over random runs whose requests are given up, refused, cancelled, failed or asked again: `replay` says of a
 run what `sweep`, `plan` and `capacity` say of it. `SUNDOG_FUZZ` multiplies the runs.

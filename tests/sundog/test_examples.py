@@ -1,4 +1,4 @@
-"""The public names say how they are used, and their examples run."""
+"""Public names have docstrings with examples that run."""
 
 import ast
 import doctest

@@ -1,4 +1,4 @@
-"""`sundog export`: the file for vLLM, and the policy beside a scheduler that is not ours.
+"""`sundog export`: the file for vLLM, and the policy beside a foreign scheduler.
 
 What vLLM itself decides with it is compared by `python -m tests.oracle --policy POLICY`.
 """
@@ -51,7 +51,10 @@ def test_one_file_holds_the_policy_and_the_class_that_asks_it(tmp_path: Path, po
         (("mlfq", "--to", "sglang"), "--to is sglang: give one of vllm"),
         (("mlfq", "-o", "my-policy.py"), "my-policy.py cannot be imported"),
         (("mlfq", "-o", "no/such/folder/mine.py"), "cannot write"),
-        (("{folder}/clash.py:Mine",), "clash.py defines PolicyQueue, as the exported class does"),
+        (
+            ("{folder}/clash.py:Mine",),
+            "clash.py defines PolicyQueue, which the exported class defines, too: rename it",
+        ),
     ],
 )
 def test_what_cannot_be_exported_is_refused_by_name(

@@ -1,4 +1,4 @@
-"""What meets people first: the start of a server, its URL in a browser, a conversation in the terminal."""
+"""First use: starting a server, opening its URL in a browser, chatting in the terminal."""
 
 import os
 import pty
@@ -62,12 +62,6 @@ def test_a_port_in_use_names_its_process() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         refused(sundog("serve", "--port", port), f"port {port}", f"process {os.getpid()} has it", "python")
-
-
-def test_a_name_of_the_hub_says_how_to_get_it() -> None:
-    """Owner and name; a folder that is not there is another mistake."""
-    done = sundog("serve", "Qwen/Qwen3-0.6B", "--port", 0)
-    refused(done, "hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B")
 
 
 def ask(url: str, text: str) -> "subprocess.CompletedProcess[str]":

@@ -1,4 +1,4 @@
-"""A process of a sweep or a plan keeps nothing of the runs that it has made."""
+"""Worker processes of sweeps and plans keep no finished runs in memory."""
 
 import gc
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What goes in comes out: a run's folder is replayed as the trace that it was made from, nothing is lost."""
+"""The folder of a run is replayed as the trace that it was made from, and nothing is lost."""
 
 import json
 import shutil
@@ -56,7 +56,7 @@ def test_a_run_is_replayed_as_what_it_was_made_from(
     third, _ = inside("replay", tmp_path / "b", *again, "--json")
     assert first == second == third
     assert rows(tmp_path / "a") == rows(tmp_path / "b")
-    assert "is not there" not in said
+    assert "its trace is missing" not in said
 
 
 @pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
@@ -83,10 +83,10 @@ def test_a_trace_that_has_changed_is_refused_and_one_that_has_gone_is_said(tmp_p
         inside("replay", tmp_path / "a")
     trace.unlink()
     _, said = inside("replay", tmp_path / "a", "--json")
-    assert "is not there" in said and "prompts" in said
+    assert "its trace is missing" in said and "prompts" in said
     trace.write_text(text)
     moved = Path(shutil.move(tmp_path / "a", tmp_path / "b"))
-    assert "is not there" not in inside("replay", moved, "--json")[1]
+    assert "its trace is missing" not in inside("replay", moved, "--json")[1]
 
 
 def test_a_run_does_not_take_the_place_of_the_run_that_is_replayed(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_windows_and_samples_go_with_every_command_that_reads_a_trace(tmp_path: 
     )
     assert json.loads(part[0])["cells"] == json.loads(run[0])["cells"] != []
     for wrong, words in (
-        (("--from", 5, "--until", 5), "nothing is between"),
+        (("--from", 5, "--until", 5), "no request can be between them"),
         (("--from", 3600), "nothing is left of the trace's 4 requests.* from 3600 s"),
         (("--sample-sessions", 1e-6), "nothing is left .* share of sessions 1e-06"),
         (("--sample-sessions", 0), "above 0"),

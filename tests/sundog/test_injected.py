@@ -1,4 +1,4 @@
-"""Failures that an emulated server lets happen: to one request by a header, to a part by a rate."""
+"""Failures injected into an emulated server: by a header into one request, by a rate into a share of all."""
 
 from collections.abc import Iterator
 
@@ -60,7 +60,7 @@ def test_a_connection_is_cut(server: Live, stream: bool) -> None:
 def test_an_engine_dies_and_comes_back(server: Live) -> None:
     """What was in its batch ends with an error, others are answered; the log says that it was injected."""
     assert ask(server, "dead-engine").status_code == 503
-    server.until_it_says("its end was injected")
+    server.until_it_says("its failure was injected")
     server.until_health(200)
     assert ask(server, None).status_code == 200
     assert 'sundog:engine_restarts_total{engine="0",model_name="qwen3-8b"} 1.0' in (

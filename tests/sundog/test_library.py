@@ -1,4 +1,4 @@
-"""Sundog from Python: the figures of the command line, options and refusals alike, tables and pictures."""
+"""Sundog's Python API: figures, options and refusals equal the command line's; tables and plots."""
 
 import asyncio
 import json
@@ -237,7 +237,7 @@ def test_figures_are_drawn_from_a_shell(spec: Path, tmp_path: Path) -> None:
         done = warm.run("sundog", "figure", str(tmp_path / folder), kind, "-o", str(out), *further)
         assert done.returncode == 0, done.stderr
         ElementTree.fromstring(out.read_text())
-    refused = [("s", "cdf", "is a sweep"), ("r", "pareto", "is a run"), ("x", "cdf", "no run directory")]
+    refused = [("s", "cdf", "is a sweep"), ("r", "pareto", "is a run"), ("x", "cdf", "does not exist")]
     for folder, kind, reason in refused:
         done = warm.run("sundog", "figure", str(tmp_path / folder), kind, "-o", str(tmp_path / "x.svg"))
         assert done.returncode == 2 and reason in done.stderr, done.stderr
@@ -260,7 +260,7 @@ def test_a_server_lasts_as_long_as_its_with() -> None:
         pass
     with pytest.raises(sundog.ConfigError, match="Did you mean max_num_seqs"), sundog.serve(max_num_sqs=8):
         pass
-    with pytest.raises(sundog.ConfigError, match="port is chosen"), sundog.serve(port=1):
+    with pytest.raises(sundog.ConfigError, match="port cannot be set"), sundog.serve(port=1):
         pass
 
 
@@ -282,7 +282,7 @@ def test_a_script_that_is_read_by_its_own_processes_is_told_so(tmp_path: Path) -
     )
     done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, timeout=100)
     assert done.returncode == 1 and done.stderr.count("Traceback") == 1, done.stderr
-    assert 'put what it does below `if __name__ == "__main__":`' in done.stderr.splitlines()[-1]
+    assert 'put its work below `if __name__ == "__main__":`' in done.stderr.splitlines()[-1]
 
 
 def test_a_sweep_knows_the_recompute_tax_of_a_run() -> None:

@@ -1,4 +1,4 @@
-"""One import name: whatever lies in the user's folder, and however a module is asked for, it exists once."""
+"""Imports: every module exists once, however it is imported and whatever is in the user's folder."""
 
 import re
 import subprocess

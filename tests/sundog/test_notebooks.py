@@ -1,4 +1,4 @@
-"""The notebooks of the documentation run as they stand."""
+"""The notebooks of the documentation run unchanged."""
 
 import re
 from pathlib import Path

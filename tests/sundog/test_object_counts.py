@@ -1,4 +1,4 @@
-"""A server keeps nothing of the requests that are over: objects are counted, for memory says it too late.
+"""A server keeps no objects of finished requests; objects are counted, since memory shows a leak too late.
 
 The graph, the API and HTTP are those of `sundog emulate`, in this process.
 """

@@ -82,10 +82,10 @@ def test_ranks_share_the_memory_and_copy_their_parts_at_once(trace: str) -> None
     ("options", "words"),
     [
         (("--kv-offloading-size", "-1"), "--kv-offloading-size is -1: give a number from 0"),
-        (("--kv-offloading-size", "1e-6"), "not one KV block fits into so little host memory"),
+        (("--kv-offloading-size", "1e-6"), "kv_offloading_size is less than one KV block: give more"),
         (("--kv-offloading-size", "900000"), "more than can be simulated"),
         ((*TIER, "--kv-offloading-backend", "lmcache"), "give native"),
-        ((*TIER, "--no-enable-prefix-caching"), "leave prefix caching on"),
+        ((*TIER, "--no-enable-prefix-caching"), "needs prefix caching"),
     ],
 )
 def test_a_tier_that_cannot_be_is_refused_in_one_line(

@@ -1,4 +1,4 @@
-"""The table of options: every row of every command is bounded, has its help, and refuses in one line."""
+"""Table of options: each row of each command has bounds and a help text, and refuses in one line."""
 
 import json
 import math
@@ -19,6 +19,8 @@ from sundog.options.simulation import LoadOptions, TargetOptions, TermsOptions
 from sundog.options.takes import Command, Option
 from sundog.sweeps.axes import axes, split_values
 from tests import warm
+from tests.test_layers import ROOT
+from tools.option_table import page
 
 TRACE = "traces/chat-poisson-2rps-5min.jsonl.gz"
 
@@ -68,7 +70,7 @@ def test_common_options_come_first_and_rare_ones_have_sections() -> None:
 
 @pytest.mark.parametrize("name", ["serve", "emulate", "replay", "sweep"])
 def test_help_shows_few_options_and_names_where_the_others_are(name: str) -> None:
-    """A line for each; `--help-all` shows every one of them."""
+    """A line for each; `--help-all` shows every one of them; the rare ones it names at its end."""
     command = next(each for each in commands() if each.name == name)
     short, whole = (
         click.testing.CliRunner().invoke(cli, [name, option]).output for option in ("--help", "--help-all")
@@ -77,11 +79,13 @@ def test_help_shows_few_options_and_names_where_the_others_are(name: str) -> Non
     def shown(text: str) -> set[str]:
         return {row.flag for row in command.rows.values() if re.search(rf"^  .*{row.flag}\b", text, re.M)}
 
-    assert {"--max-num-seqs", "--policy"} <= shown(short) and shown(whole) == {
-        row.flag for row in command.rows.values()
-    }
+    rare = {row.flag for row in command.rows.values() if row.rare}
+    assert {"--max-num-seqs", "--policy"} <= shown(short)
+    assert shown(whole) == {row.flag for row in command.rows.values()} - rare and len(rare) > 15
+    end = whole.partition("--set takes rare options")[2].replace("-\n", "-")
+    assert all(f"{flag[2:]}" in end for flag in rare)
     assert "--help-all shows further options: " in short and "further options:" not in whole
-    hidden = {row.section for row in command.rows.values() if row.flag not in shown(short)}
+    hidden = {row.section for row in command.rows.values() if row.flag not in {*shown(short), *rare}}
     assert all(section in " ".join(short.split()) for section in hidden)
 
 
@@ -92,6 +96,36 @@ def test_the_help_of_every_command_is_read_at_a_glance() -> None:
         lines = text.rstrip().splitlines()
         assert len(lines) < 40 and max(map(len, lines)) <= 80, (command.name, len(lines))
         assert not re.findall(r"^  -\S+( [^ ]+)?$", text, re.MULTILINE), command.name
+
+
+def given(*arguments: str) -> dict[str, object]:
+    """The values that `serve` takes from the arguments, and its defaults."""
+    (command,) = [each for each in commands() if each.name == "serve"]
+    return command.make_context("serve", list(arguments)).params
+
+
+def test_set_is_the_option_of_that_name() -> None:
+    """With hyphens or underscores, before or after others; a switch is put on or off."""
+    for words in (["--set", "max-overtakes=4"], ["--set=max_overtakes=4"], ["--max-overtakes", "4"]):
+        assert given(*words, "--max-num-seqs", "8")["max_overtakes"] == 4
+    assert given("--max-overtakes", "4", "--set", "max-overtakes=5")["max_overtakes"] == 5
+    assert given("--set", "debug=on")["debug"] is True and given("--set", "debug=off")["debug"] is False
+    assert given("--set", "async-scheduling=false")["async_scheduling"] is False
+    many = given("--set", "allowed-origins=https://a", "--set", "allowed-origins=https://b")
+    assert many["allowed_origins"] == ("https://a", "https://b")
+    for text, said in (
+        ("max-overtaks=4", "there is no such option. Did you mean max-overtakes?"),
+        ("max-overtakes", "give NAME=VALUE"),
+        ("max-overtakes=-1", "--max-overtakes is -1: give a whole number"),
+        ("debug=maybe", "--debug is maybe: give true or false"),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(said)):
+            given("--set", text)
+
+
+def test_the_page_of_options_is_what_the_table_says() -> None:
+    """`python -m tools.option_table > docs/options.md` writes it."""
+    assert (ROOT / "docs/options.md").read_text(encoding="utf-8") == page()
 
 
 def wrong_values(row: OptionRow) -> list[object]:
@@ -276,5 +310,5 @@ def test_options_are_declared_once() -> None:
     for command in commands():
         for parameter in command.params:
             if isinstance(parameter, click.Option) and not isinstance(parameter, Option):
-                own = parameter.name in ("help", "help_all", "output")
+                own = parameter.name in ("help", "help_all", "output", "set", "show_config")
                 assert own or isinstance(parameter.type, click.Path), (command.name, parameter.name)

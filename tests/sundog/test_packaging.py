@@ -1,4 +1,4 @@
-"""What an installation holds: the base simulates, an extra is named when it is missing, data come along."""
+"""Installed packages: the base simulates, a missing extra is named, data files are included."""
 
 import os
 import re

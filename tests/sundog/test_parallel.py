@@ -1,4 +1,4 @@
-"""Stages, data-parallel ranks and experts through the command line: played, served, swept, refused."""
+"""Stages, data-parallel ranks and experts through the command line: simulated, served, swept, refused."""
 
 import json
 import subprocess
@@ -35,7 +35,7 @@ def test_stages_make_room_and_cost_time() -> None:
     assert two["num_finished"] == 20
     assert two["num_kv_blocks"] > 2 * one["num_kv_blocks"]
     assert 1.0 < two["tpot_s"]["p50"] / one["tpot_s"]["p50"] < 1.1
-    assert any("way between stages" in remark for remark in two["remarks"])
+    assert any("transfers between stages" in remark for remark in two["remarks"])
 
 
 def test_under_load_stages_work_at_once() -> None:

@@ -1,4 +1,4 @@
-"""What Python asks of runs, traces and fleets is what the commands print."""
+"""Python functions for runs, traces and fleets return what the commands print."""
 
 import json
 import subprocess
@@ -168,6 +168,16 @@ def test_what_is_no_trace_is_refused(source: Any) -> None:
         sundog.replay(source, gpu="h100")
 
 
+@pytest.mark.parametrize(
+    "options", [{"replications": 0}, {"confidence": 1.5}, {"resolution": 0}, {"jobs": -1}]
+)
+def test_a_search_that_cannot_be_made_is_refused_by_name(options: dict[str, Any]) -> None:
+    """By the bounds of the command's options."""
+    ((name, value),) = options.items()
+    with pytest.raises(sundog.ConfigError, match=f"{name} is {value}: give a"):
+        sundog.capacity(TRACE, slo="p95(ttft)<1", gpu="h100", limit=5, **options)
+
+
 @pytest.mark.long(reason="searches the largest load twice", moderate=True)
 def test_capacity_is_what_the_command_prints() -> None:
     options = {"slo": "p95(ttft)<1", "resolution": 0.1}
@@ -179,3 +189,70 @@ def test_capacity_is_what_the_command_prints() -> None:
     assert "requests/s" in repr(found)
     with pytest.raises(sundog.ConfigError, match="objective"):
         sundog.capacity(TRACE, gpu="h100", slo="ttft=1")
+
+
+def test_walk_is_what_the_command_prints(tmp_path: Path) -> None:
+    """Its stops are the messages that were recorded, in order; the page is the command's to the byte."""
+    run = sundog.replay(TRACE, gpu="h100", limit=5, messages=True, out=tmp_path / "run")
+    way = sundog.walk(run, "r0000003", out=tmp_path / "here.html")
+    command = [sys.executable, "-m", "sundog", "walk", str(run.folder), "r0000003"]
+    said = subprocess.run([*command, "--text"], capture_output=True, text=True, check=True, timeout=60)
+    assert way.text == said.stdout.rstrip("\n")
+    subprocess.run([*command, "-o", str(tmp_path / "there.html")], check=True, timeout=60)
+    assert (tmp_path / "here.html").read_bytes() == (tmp_path / "there.html").read_bytes()
+    (row,) = [each for each in run.requests.to_pylist() if each["request_id"] == "r0000003"]
+    assert way.stops[0]["begin_s"] == 0 and way.actors[:2] == ["client", "async-llm"]
+    took_s = row["first_token_s"] - row["arrival_s"]
+    assert any(stop["end_s"] == pytest.approx(took_s) for stop in way)
+    assert "srcdoc=" in way._repr_html_() and not way.cut_off
+    with pytest.raises(sundog.ConfigError, match="Did you mean r0000003"):
+        sundog.walk(run, "0000003")
+    silent = sundog.replay(TRACE, gpu="h100", limit=5)
+    with pytest.raises(sundog.ConfigError, match="no messages"):
+        sundog.walk(silent, "r0000003")
+
+
+COST = {
+    "step": 0.01,
+    "per_token": 1e-4,
+    "per_context_token": 0.0,
+    "per_decode": 2e-4,
+    "per_prefill_pair": 0.0,
+}
+
+
+def test_calibrate_finds_the_cost_that_made_the_runs(tmp_path: Path) -> None:
+    """Two loads of a made-up cost are fitted: its step to 3 %, what a token and a decode take to a tenth."""
+    true = tmp_path / "true.toml"
+    true.write_text("[calibrated]\n" + "".join(f"{name} = {value}\n" for name, value in COST.items()))
+    options: dict[str, Any] = {"cost": true, "gpu": "h100", "host_overhead": False, "async_scheduling": False}
+    for limit, name in ((60, "few"), (200, "many")):
+        sundog.replay(TRACE, limit=limit, out=tmp_path / name, **options)
+    found = sundog.calibrate(tmp_path / "few", tmp_path / "many", out=tmp_path / "here.toml")
+    for name, tolerance in (("step", 0.03), ("per_token", 0.1), ("per_decode", 0.1)):
+        assert found.coefficients[name] == pytest.approx(COST[name], rel=tolerance), name
+    command = [sys.executable, "-m", "sundog", "calibrate", str(tmp_path / "few"), str(tmp_path / "many")]
+    said = subprocess.run(
+        [*command, "-o", str(tmp_path / "here.toml")], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert sundog.calibrate(*command[-2:], out=tmp_path / "again.toml").coefficients == found.coefficients
+    for row in found.left_out:
+        assert f"{row['load']}: {row['figure']}" in said.stdout
+    assert len(found.left_out) == 6 and all(text in said.stderr for text in found.remarks[1:])
+    assert (tmp_path / "here.toml").read_text() == (tmp_path / "again.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("sources", "options", "said"),
+    [
+        ((), {}, "no source"),
+        (("nowhere",), {}, "nowhere is not there"),
+        (("traces/README.md",), {"dtype": "float16"}, "--dtype"),
+        (("traces/README.md",), {"engine_version": "0.33"}, "no option engine_version"),
+    ],
+)
+def test_what_cannot_be_calibrated_is_refused(
+    sources: tuple[str, ...], options: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(sundog.ConfigError, match=said):
+        sundog.calibrate(*sources, out=tmp_path / "x.toml", **options)

@@ -1,4 +1,4 @@
-"""Predictions say how sure they are: ranges, what an error of a step does, no confidence that is unearned."""
+"""Prediction ranges: their width, the effect of an error of steps, and no unfounded confidence."""
 
 import json
 import shutil
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sundog.sim.figures.validate.records import find_servers
+import sundog as library
+from sundog.sim.validation.records import find_servers
 from tests.sundog.test_runs import sundog
 
 SHAPES = Path("sim/hardware/models")
@@ -45,6 +46,34 @@ def test_figures_lie_within_their_ranges(trace: Path, fleet: tuple[str, ...]) ->
             assert low < figures[kind] < high
 
 
+def test_ranges_stand_in_every_place_that_has_the_figures(trace: Path, tmp_path: Path) -> None:
+    """In the JSON, in summary.json and from Python without being asked for, and nowhere where not wanted."""
+    done = sundog("replay", trace, "--json", "--out", tmp_path / "run")
+    printed = json.loads(done.stdout)
+    assert 0.03 <= printed["step_doubt"] < 0.05 and printed["ranges_s"] == told(trace)["ranges_s"]
+    kept = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert kept["ranges_s"] == printed["ranges_s"] and kept["step_doubt"] == printed["step_doubt"]
+    assert library.read(tmp_path / "run").figures["ranges_s"] == printed["ranges_s"]  # type: ignore[union-attr]
+    assert library.replay(trace).figures["ranges_s"] == printed["ranges_s"]
+    assert "ranges_s" not in library.replay(trace, ranges=False).figures
+    assert "ranges_s" not in json.loads(sundog("replay", trace, "--json", "--no-ranges").stdout)
+    kept["ranges_s"]["low"]["ttft mean"] = "soon"
+    (tmp_path / "run" / "summary.json").write_text(json.dumps(kept))
+    assert "is no time nor a distribution" in sundog("compare", tmp_path / "run", tmp_path / "run").stderr
+
+
+@pytest.mark.long(reason="replays 500 requests many times", moderate=True)
+def test_long_replays_have_ranges_if_they_are_wanted(trace: Path) -> None:
+    """More than 500, or 5,000 of a table: two more replays take twice as long as the first."""
+    rows = [f"{number / 20},20,1" for number in range(501)]
+    trace.write_text("\n".join([trace.read_text().partition("\n")[0], *rows]))
+    assert not {"ranges_s", "step_doubt"} & library.replay(trace).figures.keys()
+    assert {"ranges_s", "step_doubt"} <= library.replay(trace, limit=500).figures.keys()
+    assert "ranges_s" in library.replay(trace, ranges=True).figures
+    assert "ranges_s" not in json.loads(sundog("replay", trace, "--json").stdout)
+    assert "milliseconds may be" in sundog("replay", trace).stdout
+
+
 def test_replay_tells_what_one_percent_of_a_step_does(trace: Path) -> None:
     """A longer step weighs more where there is more to wait for."""
     ranges = told(trace)["ranges_s"]
@@ -55,7 +84,7 @@ def test_replay_tells_what_one_percent_of_a_step_does(trace: Path) -> None:
     assert 0.8 < ranges["amplification"] < other["amplification"]
     text = sundog("replay", trace).stdout
     assert "milliseconds may be" in text
-    assert f"steps 1 % longer make E2E {ranges['amplification']:.1f} % longer" in text
+    assert f"if steps were 1 % slower, E2E would be {ranges['amplification']:.1f} % longer" in text
     assert "milliseconds may be" not in sundog("replay", trace, "--no-ranges").stdout
 
 
@@ -73,7 +102,7 @@ def test_ranks_of_two_machines_are_no_three_percent(trace: Path) -> None:
     """They are priced by one machine's link, and the range says what that is worth."""
     done = sundog("replay", trace, "--model", "llama-3.1-70b", "--tensor-parallel-size", 16)
     assert done.returncode == 0, done.stderr
-    assert "16 ranks are taken to share one machine's link" in done.stderr
+    assert "16 ranks are assumed to share one machine's link" in done.stderr
     assert "steps may take 0.5 to 2.0 times as long" in done.stdout
 
 

@@ -1,4 +1,4 @@
-"""A server of one data-parallel rank among several, which somebody else starts."""
+"""Server of one data-parallel rank among several, which are started separately."""
 
 import re
 

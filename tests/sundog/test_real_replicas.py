@@ -1,4 +1,4 @@
-"""Data-parallel ranks of a real model, by vLLM's option, are replicas that answer alike."""
+"""Data-parallel ranks of a real model, by vLLM's option, are replicas with equal answers."""
 
 import re
 

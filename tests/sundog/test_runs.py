@@ -1,4 +1,4 @@
-"""Runs are whole or absent: what a command leaves is one run, or says by name what it is."""
+"""Runs on disk are complete or absent: a command leaves one run, or files that name their state."""
 
 import contextlib
 import json
@@ -303,11 +303,11 @@ def test_the_command_that_compare_prints_can_be_given(tmp_path: Path) -> None:
     for name, options in limits.items():
         replay(tmp_path / name, *options, limit=100)
     done = sundog("compare", tmp_path / "six", tmp_path / "seven")
-    (hint,) = [line for line in done.stdout.splitlines() if "runs of each to show" in line]
+    (hint,) = [line for line in done.stdout.splitlines() if "runs of each" in line]
     command = shlex.split(hint.split(": sundog ")[1])
     command[command.index("--replications") + 1] = "2"
     repeated = sundog(*command)
     assert repeated.returncode == 0 and "max_num_seqs=6" in repeated.stdout, repeated.stderr
     done = sundog("compare", tmp_path / "six", tmp_path / "gpus")
-    (hint,) = [line for line in done.stdout.splitlines() if "runs of each to show" in line]
-    assert hint.endswith("to show.")
+    (hint,) = [line for line in done.stdout.splitlines() if "runs of each" in line]
+    assert hint.endswith("runs of each.")

@@ -1,4 +1,4 @@
-"""`sundog serve --faults`: a file that `sundog replay` simulates hurts the processes of a real server."""
+"""`sundog serve --faults`: the fault file of a simulation applied to a real server's processes."""
 
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def test_a_file_cuts_links_between_pools_and_loses_transfers(file: Path) -> None
     pools = ("--pool", "prefill=cpu:x1", "--pool", "decode=cpu:x1")
     with live("sundog", "serve", "--port", "0", *pools, "--faults", str(file)) as server:
         assert server.complete(max_tokens=4).status_code == 500
-        heard = [line for line in server.said if "their pace" in line or "is lost on its way" in line]
+        heard = [line for line in server.said if "their speed" in line or "is lost on its way" in line]
         assert ["no more: " in line for line in heard[:2]] == [False, True], server.said
         assert len(heard) == 5 and all("a fault of the run" in line for line in heard[2:])
         assert server.stop() == 0
@@ -59,7 +59,7 @@ def test_a_file_cuts_links_between_pools_and_loses_transfers(file: Path) -> None
         ),
         (
             '[[fault]]\nkind = "slow-link"\nat_s = 1\nfor_s = 1\nreplica = 0\npart = 0\n',
-            "slow-link is of links between pools: give --pool prefill",
+            "slow-link applies to links between pools: give --pool prefill",
         ),
         (SLOW.replace("factor = 4", "factor = 50"), "factor is 50"),
         (CRASH.replace("replica = 0", "replica = 7"), "replica 7: give 0 to 0"),

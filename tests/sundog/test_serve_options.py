@@ -1,4 +1,4 @@
-"""What `sundog serve` refuses before it loads anything, and how long its simulated steps take."""
+"""Refusals of `sundog serve` before loading, and the step times of an emulated server."""
 
 import shutil
 import socket
@@ -42,11 +42,14 @@ def test_a_port_in_use_is_refused_before_the_model_is_looked_at() -> None:
         (("--on", "rays"), ("--on is rays", "ray:HOST:PORT")),
         (("--on", "ray:nowhere"), ("--on is ray:nowhere", "ray:HOST:PORT")),
         (("--on", "ray:ray://head:10001"), ("--on is", "without ray://")),
-        (("--on", "ray", "--in-process"), ("--on ray and --in-process", "leave one out")),
+        (("--on", "ray", "--in-process"), ("--on ray cannot be combined with --in-process", "leave one out")),
         (("--ray-cpus", "2"), ("--ray-cpus", "add --on ray")),
         (("--ray-wait", "2"), ("--ray-wait", "add --on ray")),
         (("--ray-host", "here"), ("--ray-host", "add --on ray")),
-        (("--record", "runs", "--messages"), ("--messages sees the actors of one process", "--in-process")),
+        (
+            ("--record", "runs", "--messages"),
+            ("--messages records the actors of one process", "--in-process"),
+        ),
     ],
 )
 def test_what_processes_cannot_do_is_refused_by_name(
@@ -106,10 +109,10 @@ def test_a_record_that_is_removed_while_it_is_written_is_missed(
         assert len(names) == (3 if "--messages" in command else 1)
         shutil.rmtree(folder)
         assert server.complete(max_tokens=2).status_code == 200
-        server.until_it_says("it was removed while it was written")
+        server.until_it_says("it was removed while being written")
         assert server.complete(max_tokens=2).status_code == 200
         assert server.stop() == 0
-    missed = [line for line in server.said if "it was removed while it was written" in line]
+    missed = [line for line in server.said if "it was removed while being written" in line]
     assert [sum(f"{folder / name}: it was" in line for line in missed) for name in names] == [1] * len(names)
     assert len(missed) == len(names) and "Traceback" not in "".join(server.said), server.said
 

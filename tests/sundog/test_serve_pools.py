@@ -47,11 +47,13 @@ def test_two_processes_answer_as_one_does(server: Live) -> None:
     asked: list[dict[str, Any]] = [{}, DRAWN, {"n": 2, **DRAWN}, {"prompt_logprobs": 1}]
     with live(*SERVE) as whole:
         expected = [answer(whole, **fields) for fields in asked]
-    begun = counted(server, "sundog:kv_transfers_total")
+    begun, ended = (
+        counted(server, name) for name in ("sundog:kv_transfers_total", "vllm:request_success_total")
+    )
     assert [answer(server, **fields) for fields in asked] == expected
     assert counted(server, "sundog:kv_transfers_total") - begun == 5
     assert counted(server, "sundog:kv_transfer_bytes_total") > 0
-    assert counted(server, "vllm:request_success_total") == 5
+    assert counted(server, "vllm:request_success_total") - ended == 5
     text = Stream(server, prompt=PROMPT, max_tokens=24).text
     assert text == expected[0][0][0][0]
 
@@ -68,8 +70,9 @@ class Restless(RouterPolicy):
         return -fleet.num_requests(replica)
 
     def moves(self, fleet):
-        first, *others = fleet.up
-        return [(each, other) for other in others for each in fleet.requests(first)[:1]]
+        one, other = fleet.up[-2:]
+        back = [(each, one) for each in fleet.requests(other)[:1]]
+        return [*back, *((each, other) for each in fleet.requests(one)[:1])]
 """
 
 
@@ -77,7 +80,7 @@ class Restless(RouterPolicy):
 def test_a_request_that_is_moved_takes_its_keys_along_and_goes_on(server: Live, tmp_path: Path) -> None:
     """Between two engines that decode, token for token."""
     (tmp_path / "restless.py").write_text(RESTLESS)
-    asked: dict[str, Any] = {"max_tokens": 300, "ignore_eos": True}
+    asked: dict[str, Any] = {"max_tokens": 900, "ignore_eos": True}
     expected = server.complete(PROMPT, **asked).json()["choices"][0]["text"]
     router = f"{tmp_path}/restless.py:Restless"
     pools = ("--pool", "prefill=cpu:x1", "--pool", "decode=cpu:x2")
@@ -114,13 +117,13 @@ def test_when_either_process_is_killed_each_request_ends_once_and_more_are_serve
     [
         (("--pool", "prefill=cpu:x1"), "give prefill and decode, or both alone"),
         (("--pool", "prefill=cpux1"), "--pool is prefill=cpux1"),
-        (("--pool", "both=h100:x2"), "are on the CPU: give ROLE=cpu:xM"),
-        (("--pool", "both=cpu:tp2x2"), "are on the CPU: give ROLE=cpu:xM"),
-        (("--pool", "both=cpu:x2:max_num_seqs=4"), "like all others: give --max-num-seqs"),
-        ((*APART, "--replicas", "2"), "--replicas does not go with --pool"),
-        ((*APART, "--tensor-parallel-size", "2"), "--tensor-parallel-size does not go with --pool"),
-        ((*APART, "--in-process"), "--in-process does not go with --pool"),
-        ((*APART, "--device", "cuda"), "--device cuda does not go with --pool"),
+        (("--pool", "both=h100:x2"), "run on the CPU: give ROLE=cpu:xM"),
+        (("--pool", "both=cpu:tp2x2"), "run on the CPU: give ROLE=cpu:xM"),
+        (("--pool", "both=cpu:x2:max_num_seqs=4"), "share their options: give --max-num-seqs"),
+        ((*APART, "--replicas", "2"), "--replicas cannot be combined with --pool"),
+        ((*APART, "--tensor-parallel-size", "2"), "--tensor-parallel-size cannot be combined with --pool"),
+        ((*APART, "--in-process"), "--in-process cannot be combined with --pool"),
+        ((*APART, "--device", "cuda"), "--device cuda cannot be combined with --pool"),
         ((*APART, "--record", "run"), "--record: a journal has each request on one engine"),
         (
             ("--replicas", "2", *MOVING, "--record", "run"),

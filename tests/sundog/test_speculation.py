@@ -1,4 +1,4 @@
-"""Speculative decoding through the doors: HTTP with the embedded model, and the command line."""
+"""Speculative decoding over HTTP with the embedded model, and on the command line."""
 
 import json
 import shutil
@@ -116,7 +116,7 @@ def test_an_emulated_server_says_its_texts_with_drafts() -> None:
         ),
         (
             '{"method": "ngram", "num_speculative_tokens": 2, "acceptance": 0.5}',
-            "acceptance is for simulated",
+            "acceptance applies to simulated",
         ),
         ('{"method": "draft_model", "num_speculative_tokens": 2}', "a draft model needs one"),
         ('{"model": "NOWHERE", "num_speculative_tokens": 2}', "NOWHERE does not exist"),

@@ -1,4 +1,4 @@
-"""`-o -` is standard output, in each command that writes one file."""
+"""`-o -` means standard output, in each command that writes one file."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Verdicts through the commands: requests that got no answer are in them, and so is the time they took."""
+"""Verdicts in commands include requests without an answer, and the time that they took."""
 
 import json
 from pathlib import Path
@@ -51,7 +51,8 @@ def test_what_got_no_answer_misses_every_objective(
     )
     assert "held" not in shown and "below the knee" not in shown
     left_out = (
-        f"Latencies are of the {100 - num_unanswered} finished requests; {num_unanswered} that got no answer"
+        f"Latencies are those of the {100 - num_unanswered} finished requests;"
+        f" {num_unanswered} that got no answer"
     )
     assert left_out in " ".join(shown.split())
 

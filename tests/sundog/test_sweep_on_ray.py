@@ -1,4 +1,4 @@
-"""`sweep --on ray`: the bytes of a sweep here, also after a break, and what a node cannot run."""
+"""`sweep --on ray`: same bytes as a local sweep, also when resumed, and jobs that a node cannot run."""
 
 import json
 import os
@@ -47,7 +47,7 @@ def test_a_sweep_on_a_cluster_leaves_the_bytes_of_one_here(tmp_path: Path) -> No
     left = psutil.Process(broken.pid).children(recursive=True)
     broken.send_signal(signal.SIGINT)
     out, said = broken.communicate(timeout=STOP_S)
-    assert broken.returncode == 130 and not out and "the same command goes on" in said
+    assert broken.returncode == 130 and not out and "the same command resumes" in said
     assert not [each for each in left if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
     assert len(list(there.glob("runs/*/seed-?"))) < NUM_RUNS, "it was not broken off"
     before = {path: (path / "config.toml").stat().st_mtime_ns for path in kept}
@@ -116,7 +116,7 @@ def test_a_node_that_does_not_see_the_folder_says_so(tmp_path: Path, monkeypatch
         folder=folder,
     )
     failed = RemoteRunner(CellRunner(plan), FailedRun, folder.path)(({}, 0))
-    assert f"node {os.uname().nodename} does not see {folder.path}" in str(failed)
+    assert f"node {os.uname().nodename} cannot read {folder.path}" in str(failed)
     assert not folder.path.exists()
 
 

@@ -1,4 +1,4 @@
-"""What the torch backend does by default, by where it runs."""
+"""Defaults of the torch backend, by machine."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`sundog walk`: the way of a request is what its run's files say, and its code is where the page says."""
+"""`sundog walk`: a request's path equals the run's files, and source references are correct."""
 
 import html
 import re
@@ -81,7 +81,7 @@ def test_a_walk_begins_at_the_client_and_ends_when_all_have_let_go(run: Path) ->
     assert passed[:3] == [
         ("client", "async-llm", "Generate"),
         ("async-llm", "router", "Submit"),
-        ("router", "scheduler-0", "Submit"),
+        ("router", "front-queue-0", "Submit"),
     ]
     assert ("scheduler-0", "async-llm") in {wire[:2] for wire in passed}
     assert ("async-llm", "router", "Released") in passed[-3:]
@@ -110,7 +110,7 @@ def test_the_page_needs_nothing_else_and_no_script(run: Path, tmp_path: Path) ->
 
 def test_what_cannot_be_walked_names_the_way_out(run: Path, tmp_path: Path) -> None:
     """An unknown request, a run without messages, one that clients measured, and no run."""
-    refused(sundog("walk", run, "0000003"), "no request '0000003'", "Did you mean r0000003?")
+    refused(sundog("walk", run, "0000003"), "is called '0000003'", "Did you mean r0000003?")
     replay(tmp_path / "bare", limit=3)
     command = f"sundog replay --config {tmp_path / 'bare' / 'config.toml'} --journal --messages"
     refused(sundog("walk", tmp_path / "bare", "r0000000"), "no messages", command)

@@ -24,7 +24,7 @@ from sundog.sim.cost.tables.products import Products
 from sundog.sim.cost.work import Coverage
 from sundog.sim.hardware.gpu import load_gpu
 from tools.distil.blocks import distil_blocks, is_kept
-from tools.distil.experts import distil_exchange, distil_experts, shortened
+from tools.distil.experts import distil_early, distil_exchange, distil_experts, distil_marlin, shortened
 from tools.distil.latents import CACHES, STAND_IN, distil_delta, distil_latents, distil_sparse, distil_windows
 
 DATA = Path(__file__).parents[2] / "sim" / "cost" / "tables" / "data"
@@ -54,11 +54,17 @@ WANTED: dict[str, tuple[str, str, Sequence[str], dict[str, object]]] = {
     "experts": ("moe", "moe_perf", EXPERTS, {**ROUTED, "distribution": "power_law_1.2"}),
     "balanced": ("moe", "moe_perf", EXPERTS, {**ROUTED, "distribution": "balanced"}),
 }
-"""Our name, the package's folder and file, the columns that make a point, and which rows."""
+"""For each table its name here, the package's folder and file, the columns that identify a point, and a
+filter of rows.
+"""
+WITH_MARLIN = {"a100-80gb": "moe/sglang/0.5.10/moe_perf.parquet"}
+"""Experts by Marlin, in the package's tables of SGLang."""
+WITH_EARLY = {"h200": "moe/vllm/0.19.0/moe_perf.parquet"}
+"""Experts in float8 blocks by an earlier version of vLLM; there is no such table of an H100."""
 WITH_CACHE = ("b200", "h100", "h200")
-"""Attention on a cache of float8 is by the kernels of 16 bits there: FlashAttention 3 and TensorRT-LLM's."""
+"""GPUs whose attention on a float8 cache uses kernels of 16 bits: FlashAttention 3 and TensorRT-LLM's."""
 EIGHT_BITS: dict[str, object] = {"gemm_dtype": "fp8"}
-"""Which products are kept in the files of eight bits."""
+"""Filter of the products that are stored in the files of eight bits."""
 
 
 def distil(systems: Path) -> None:
@@ -70,6 +76,12 @@ def distil(systems: Path) -> None:
             points, seconds = _medians(_newest(root, operator, file), columns, keep)
             tables[name], tables[f"{name}_s"] = points, seconds
         np.savez_compressed(DATA / f"{gpu}.npz", **tables)
+        if gpu in WITH_MARLIN:
+            marlin = distil_marlin(root / WITH_MARLIN[gpu], gpu)
+            np.savez_compressed(DATA / f"{gpu}-marlin.npz", source=tables["source"], **marlin)
+        if gpu in WITH_EARLY:
+            early = distil_early(root / WITH_EARLY[gpu], gpu)
+            np.savez_compressed(DATA / f"{gpu}-early.npz", source=tables["source"], **early)
         points, seconds = _medians(_newest(root, "gemm", "gemm_perf"), GEMM, EIGHT_BITS)
         if not len(points):
             continue
@@ -94,7 +106,7 @@ def distil(systems: Path) -> None:
 
 
 def _distil_cache(root: Path, gpu: str, source: object) -> None:
-    """Attention by heads on a cache of float8, with windows and without."""
+    """Write attention by heads on a cache of float8, with windows and without."""
     context = _newest(root, "attention", "context_attention_perf")
     found: dict[str, Any] = {"source": source, **distil_windows(context.parent, "fp8")}
     for name in ("context", "generation"):
@@ -106,7 +118,7 @@ def _distil_cache(root: Path, gpu: str, source: object) -> None:
 
 
 def _distil_kinds(root: Path, gpu: str, tables: dict[str, Any]) -> None:
-    """Attention of other kinds than by heads, as far as it was measured."""
+    """Write the other kinds of attention, as far as they were measured."""
     print(gpu)
     products = Products(tables, load_gpu(gpu), Coverage())
     found: dict[str, Any] = {"source": tables["source"]}
@@ -144,7 +156,7 @@ def _source(root: Path) -> str:
 def _medians(
     path: Path, columns: Sequence[str], keep: dict[str, object], without: str = ""
 ) -> tuple["np.ndarray[Any, np.dtype[np.int64]]", "np.ndarray[Any, np.dtype[np.float32]]"]:
-    """Distinct points in order, and the median seconds of each."""
+    """Return the distinct points in order, and the median seconds of each."""
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 

@@ -1,13 +1,13 @@
 """Distil dense products in float8 with scales of 128 x 128 blocks.
 
-The package timed them with the host in the way: for few tokens a row takes 58 to 98 microseconds on an H100,
-170 to 270 on a B200 and 290 to 380 on an L40S whatever its shape, which a server that replays a captured
-graph never sees (DeepSeek-V3's attention with such products, timed in a graph, takes less than in 16 bits). A
-cell counts as measured where it takes `OVER` times the median of its GPU's smallest products, and no further
-from the rule below than `WILD`. Elsewhere the rule stands: the quicker of the products in 16 bits and in
-float8 with one scale a tensor (which read as many bytes, but whose kernels jump from 128 to 256 tokens),
-and what finding the scales of activations takes more than a scale that is known (`computescale_perf`);
-from `MANY` tokens on times the median ratio of measured cells to that sum.
+The package's times include the host's: for few tokens a row takes 58 to 98 microseconds on an H100, 170 to
+270 on a B200 and 290 to 380 on an L40S whatever its shape, which a server that replays a captured graph never
+sees (DeepSeek-V3's attention with such products, timed in a graph, takes less than in 16 bits). A cell counts
+as measured where it takes `OVER` times the median of its GPU's smallest products, and no further from the
+rule below than `WILD`. Elsewhere the rule stands: the quicker of the products in 16 bits and in float8 with
+one scale a tensor (which read as many bytes, but whose kernels jump from 128 to 256 tokens), and what finding
+the scales of activations takes more than a scale that is known (`computescale_perf`); from `MANY` tokens on
+times the median ratio of measured cells to that sum.
 
 Against what nobody fitted, attention modules of DeepSeek-V3 timed in a graph with products in 16 bits and by
 blocks (128, 64 and 16 heads, 1 to 1,024 tokens), `leave_out.py` prints how far the rule's difference is off.
@@ -21,13 +21,15 @@ import numpy as np
 KINDS = ("bfloat16", "fp8", "fp8_block")
 OVER, WILD, MANY = 2.0, 2.0, 768
 SMALLEST = 1 << 22
-"""Weights of a product in which the host takes longer than any GPU here."""
+"""Weights of a product up to which the host takes longer than any of these GPUs."""
 Table = dict[tuple[int, ...], float]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def distil_blocks(products: Path, scales: Path) -> tuple["np.ndarray[Any, Any]", Floats, float, int]:
-    """Return points (m, n, k), seconds, the ratio of the rule, and how many cells were measured."""
+    """Return points (m, n, k), their seconds, the ratio of measured seconds to the rule, and the number
+    of measured cells.
+    """
     sixteen, plain, blocks = (_medians(products, ("m", "n", "k"), "gemm_dtype", kind) for kind in KINDS)
     finding = _medians(scales, ("m", "k"), None, "")
     points = np.array([point for point in sorted(plain) if is_kept(point[0])], dtype=np.int64)
@@ -46,7 +48,9 @@ def distil_blocks(products: Path, scales: Path) -> tuple["np.ndarray[Any, Any]",
 
 
 def is_kept(m: int) -> bool:
-    """Every other size up to 16, then the whole multiples of 16, for the odd ones lie on the same steps."""
+    """Return whether this size is stored: every other one up to 16, then multiples of 16; odd ones lie
+    on the same steps.
+    """
     return m in (1, 2, 4, 8) or m % 16 == 0
 
 

@@ -1,11 +1,11 @@
-"""Distil attention in latents, attention that chooses its keys, and linear attention.
+"""Distil attention in latents, sparse attention, and linear attention.
 
 The package timed whole modules of DeepSeek-V3, DeepSeek-V3.2 and GLM-5 with their projections. Kept is
 what is left of a module in 16 bits without its dense products (as `Products` prices them): norms, rotary
 embedding, the cache, products by head from and to latents, the attention itself. Projections are then the
 model's own, in its own format.
 
-Prompts of attention that chooses its keys were timed with the host in the way: 1.2 to 1.4 ms whatever the
+Prompts of sparse attention were timed with the host in the way: 1.2 to 1.4 ms whatever the
 prompt. Their work is fitted instead to prompts that take `OVER` times that and have at most
 `MOST_TOKENS`: so much for a token, for a pair of a query and a key that it chose, for one it looked at.
 
@@ -28,11 +28,11 @@ from tools.distil.experts import Arrays, shortened
 OVER, MOST_TOKENS = 1.5, 16_384
 LEAST_S = 2e-6
 CACHES = {"bfloat16": "", "fp8": "_fp8"}
-"""The dtypes of a cache, and what the names of their arrays end in."""
+"""Suffixes of the arrays' names by the dtype of the cache."""
 
 
 class MeasuredModule(NamedTuple):
-    """The model whose module was timed: sizes of its projections."""
+    """Model whose module was timed, with the sizes of its projections."""
 
     name: str
     hidden: int
@@ -45,7 +45,7 @@ class MeasuredModule(NamedTuple):
     top: int = 2048
 
     def products(self, heads: int, is_prompt: bool) -> list[tuple[int, int]]:
-        """Return (n, k) of the dense products of a rank with so many heads; latents are 512 wide."""
+        """Return (n, k) of the dense products of a rank with this many heads; latents are 512 wide."""
         found = [
             (self.query_rank + 576, self.hidden),
             (heads * self.key_dim, self.query_rank),
@@ -84,9 +84,9 @@ def distil_latents(folder: Path, products: Products, cache: str) -> Arrays:
 
 
 def distil_sparse(folder: Path, products: Products, cache: str) -> Arrays:
-    """Return the same of attention that chooses its keys by (place in `SPARSE`, heads, batch, context).
+    """Return the seconds of sparse attention by (place in `SPARSE`, heads, batch, context).
 
-    Of prompts, seconds by (place, heads) for a token, a chosen pair and a pair.
+    For prompts, return the seconds of a token, of a chosen pair and of any pair, by (place, heads).
     """
     decodes: Rows = []
     fits: Rows = []
@@ -131,7 +131,7 @@ def _prompt_slopes(module: MeasuredModule, heads: int, rows: Rows, products: Pro
 
 
 STAND_IN = "vllm_triton_attn"
-"""The kernel for heads that a GPU's own does not take."""
+"""Kernel for heads that a GPU's own kernel does not support."""
 
 
 def distil_windows(folder: Path, cache: str = "bfloat16") -> Arrays:
@@ -156,7 +156,9 @@ def _windowed(path: Path, columns: tuple[str, ...], cache: str) -> Rows:
 
 
 def distil_delta(path: Path) -> Arrays:
-    """Return seconds of the gated delta rule by (key heads, value heads, requests) and by (.., tokens)."""
+    """Return the seconds of the gated delta rule, of decodes by (key heads, value heads, requests) and
+    of prompts by (…, tokens).
+    """
     import pyarrow.parquet as pq
 
     columns = ("num_k_heads", "num_v_heads", "batch_size", "seq_len")
@@ -177,7 +179,9 @@ def distil_delta(path: Path) -> Arrays:
 
 
 def _cores(module: MeasuredModule, rows: Rows, products: Products, place: int, is_prompt: bool) -> Rows:
-    """Without the dense products; `place` is that of the number of tokens in a point."""
+    """Return the points without the time of dense products; `place` is the column with the number of
+    tokens.
+    """
     return [
         (point, max(s - _products_s(module, point[0], point[place], products, is_prompt), LEAST_S))
         for point, s in rows
@@ -201,7 +205,7 @@ def _arrays(name: str, rows: Sequence[tuple[tuple[int, ...], float]]) -> Arrays:
 def module_medians(
     path: Path, model: str, columns: tuple[str, ...], form: str = "bfloat16", cache: str = "bfloat16"
 ) -> Rows:
-    """Distinct points of a model's module with products in a format, and their median seconds."""
+    """Return the distinct points of a model's module with products in a format, and their median seconds."""
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 

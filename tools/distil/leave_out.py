@@ -44,7 +44,7 @@ def report(family: str, gpu: str, errors: list[float]) -> None:
 
 
 def of_experts(gpu: str, form: str) -> list[float]:
-    """Errors of each model's experts where no row of that model is known."""
+    """Return the errors for each model's experts if no row of that model is used."""
     described, found = load_gpu(gpu), []
     rows = measured_experts(gpu, form)
     for experts, curves in rows.items():
@@ -57,7 +57,7 @@ def of_experts(gpu: str, form: str) -> list[float]:
 
 
 def of_tokens(gpu: str, form: str) -> list[float]:
-    """Errors of every other number of tokens of measured experts, priced by the numbers around it."""
+    """Return the errors for every other number of tokens, predicted from the numbers around it."""
     found: list[float] = []
     for experts, curves in measured_experts(gpu, form).items():
         found += _between(*(each.tolist() for each in slowest_curve(experts, *curves)))
@@ -71,7 +71,7 @@ def _between(sizes: list[float], seconds: list[float]) -> Iterator[float]:
 
 
 def of_products(gpu: str, file: str) -> list[float]:
-    """Errors of every fifth shape, priced by its neighbours."""
+    """Return the errors for every fifth shape, predicted from its neighbours."""
     tables, found = load(file), []
     described = load_gpu(gpu)
     points = tables["gemm"]
@@ -101,7 +101,7 @@ def _form(file: str) -> WeightFormat | None:
 
 
 def of_decodes(gpu: str, name: str, heads_at: int) -> list[float]:
-    """Errors of every fifth (batch, context), priced by the surface of the others."""
+    """Return the errors for every fifth (batch, context), predicted from the surface of the others."""
     tables, found = kinds_of(gpu), []
     if name not in tables:
         return []
@@ -119,7 +119,7 @@ def of_decodes(gpu: str, name: str, heads_at: int) -> list[float]:
 
 
 def of_columns(gpu: str, file: str, name: str, heads_at: int) -> list[float]:
-    """Errors of every other inner point of a curve in one size, priced by the rest."""
+    """Return the errors for every other inner point of a curve in one size, predicted from the rest."""
     if not has_tables(file) or name not in load(file):
         return []
     tables = load(file)
@@ -132,7 +132,7 @@ def of_columns(gpu: str, file: str, name: str, heads_at: int) -> list[float]:
 
 
 def of_modules(gpu: str, folder: Path) -> Iterator[float]:
-    """By how much of a module products by blocks save another time than they saved where it was timed."""
+    """Yield errors of the time that products by blocks save against 16 bits, as shares of the module's."""
     described, tables = load_gpu(gpu), load(gpu)
     plain = Products(tables, described, Coverage())
     blocks = Products(load(f"{gpu}-block-fp8"), described, Coverage(), BLOCK_FP8)
@@ -152,7 +152,7 @@ def of_modules(gpu: str, folder: Path) -> Iterator[float]:
 
 
 def main(systems: Path | None) -> None:
-    """Print a line for each family and GPU."""
+    """Print a line of errors for each family and GPU."""
     for gpu in known_gpus():
         if not has_tables(f"{gpu}-experts"):
             continue

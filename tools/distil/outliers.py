@@ -1,4 +1,4 @@
-"""Print the measured points that are left out because they contradict their neighbours.
+"""Print the measured points that are not used because they contradict their neighbours.
 
     python -m tools.distil.outliers
 
@@ -30,11 +30,11 @@ NUM_AXES = {
     "gather": 1,
     "scatter": 1,
 }
-"""The tables that are made to rise, and how many of the last columns are the axes along which they do."""
+"""Tables whose values must not fall along their axes, and the number of axes, which are the last columns."""
 
 
 class Outlier(NamedTuple):
-    """A measured point, and what stands for it; `at` are its batch and context, or its size."""
+    """Measured point and its replacement; `at` is its batch and context, or its size."""
 
     file: str
     table: str
@@ -45,7 +45,7 @@ class Outlier(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """The points of a table that differ in its axes alone, as a matrix; a line has one row."""
+    """Points of a table that differ only along its axes, as a matrix; a line is a matrix of one row."""
 
     file: str
     table: str
@@ -57,7 +57,7 @@ class Grid(NamedTuple):
 
 
 def grids() -> Iterator[Grid]:
-    """Every table that is made to rise, of every GPU."""
+    """Yield every table whose values must not fall, of every GPU."""
     for file in sorted(path.name.removesuffix(".npz") for path in FOLDER.iterdir()):
         if not file.startswith("."):
             yield from _grids_of(file)
@@ -85,7 +85,7 @@ def _grids_of(file: str) -> Iterator[Grid]:
 
 
 def all_outliers() -> Iterator[Outlier]:
-    """Every point that is left out."""
+    """Yield every point that is not used."""
     for grid in grids():
         for row, column in np.argwhere(outliers(grid.measured_s)).tolist():
             at = int(grid.rows[row]), int(grid.columns[column])
@@ -94,7 +94,7 @@ def all_outliers() -> Iterator[Outlier]:
 
 
 def page() -> str:
-    """The table: one line for each table and the sizes that it is of."""
+    """Return the table of the page, with a line for each table and size."""
     groups: dict[tuple[str, str, tuple[int, ...]], list[str]] = {}
     for each in all_outliers():
         at = " × ".join(f"{size:,}" for size in each.at)

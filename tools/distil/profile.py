@@ -32,7 +32,9 @@ SHAPES = {
     "lm_head": (128256, 4096),
 }
 MOST_TOKENS = 131_072
-"""Of all decodes of a batch: what fits into the memory of such a GPU, and more."""
+"""Maximum number of tokens of context in a batch of decodes, which is more than fits into the memory of
+such a GPU.
+"""
 HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
 SIZES = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 TOKENS = (1, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
@@ -62,7 +64,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
 
 
 def _fit(columns: list[list[float]], seconds: list[float], what: str) -> Floats:
-    """Coefficients of at least 0 with the least squares of relative errors."""
+    """Return the coefficients, all at least 0, with the smallest squared relative errors."""
     weighted = np.array(columns) / np.array(seconds)[:, None]
     norms = np.linalg.norm(weighted, axis=0)
     found: Floats = nonnegative_least_squares(weighted / norms, np.ones(len(seconds))) / norms
@@ -99,7 +101,9 @@ def _attention(profile: Path) -> list[tuple[int, int, int, int, float]]:
 
 
 def _prompts(profile: Path) -> tuple[list[tuple[int, ...]], list[float]]:
-    """A chunk after one as long counts as the prompt with as many pairs."""
+    """Return the prompts of a profile: a chunk after one of the same length counts as the prompt with as
+    many pairs.
+    """
     lengths, seconds = [], []
     for chunk, before, decodes, _, taken_s in _attention(profile):
         if chunk >= 128 and not decodes and before in (0, chunk):

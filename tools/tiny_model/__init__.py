@@ -1,1 +1,1 @@
-"""How the embedded model is made: a grammar that writes text, and a script that learns it."""
+"""Source of the embedded model: a grammar that writes text, and a script that trains on it."""

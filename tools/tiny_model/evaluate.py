@@ -1,4 +1,4 @@
-"""Asks the model held-out questions, greedily, and counts the right answers of each kind."""
+"""Evaluation of the embedded model: greedy answers to held-out questions, and how many are right, by kind."""
 
 from pathlib import Path
 from random import Random
@@ -14,20 +14,20 @@ EVALUATION_SEED = 1_000_003
 
 
 def held_out_examples(num_each: int) -> dict[str, list[Example]]:
-    """`num_each` held-out examples of every kind; the same ones on every call."""
+    """Return `num_each` held-out examples of every kind; every call returns the same ones."""
     rng = Random(EVALUATION_SEED)
     drawn = [draw_example(rng, held_out=True, kind=k) for k, _ in KINDS for _ in range(num_each)]
     return {e.kind: [x for x in drawn if x.kind == e.kind] for e in drawn}
 
 
 def is_right(example: Example, answer: str) -> bool:
-    """True when the answer contains everything it must."""
+    """Return whether the answer contains every required text."""
     return all(needle in answer for needle in example.needles)
 
 
 @torch.inference_mode()
 def answers(folder: Path, examples: list[Example], dtype: torch.dtype) -> list[str]:
-    """The greedy answers to the last question of each example; unended ones are empty."""
+    """Return greedy answers to the last question of each example; an answer without an end is empty."""
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # the library's own gap
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
@@ -44,7 +44,7 @@ def answers(folder: Path, examples: list[Example], dtype: torch.dtype) -> list[s
 
 
 def accuracy(folder: Path, num_each: int = 60, dtype: torch.dtype = torch.float32) -> dict[str, float]:
-    """The share of right answers to held-out questions, for each kind."""
+    """Return the share of right answers to held-out questions, by kind."""
     result = {}
     for kind, examples in held_out_examples(num_each).items():
         said = answers(folder, examples, dtype)

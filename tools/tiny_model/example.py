@@ -1,9 +1,9 @@
-"""One example: a short chat, what its last answer must contain, and what must be known for it.
+"""Examples: a short chat, the texts that its last answer must contain, and the facts needed for it.
 
-The keys of an example name what must be known to answer it: without the wording where the answer
-follows from a rule, and with the wording where it is a fact to remember. Whether an example is for
-training or for evaluation depends on its keys alone. A kind of question is a function of a random
-generator that returns one example; `FORMS` are the ways in which questions are put.
+The keys of an example name what must be known to answer it: without the wording where the answer follows from
+a rule, and with the wording where it is a fact to remember. Whether an example is for training or for
+evaluation depends on its keys alone. A kind of question is a function of a random generator that returns one
+example; `FORMS` are the ways in which questions are put.
 """
 
 import tomllib
@@ -19,7 +19,7 @@ FORMS: dict[str, list[str]] = tomllib.loads((Path(__file__).parent / "forms.toml
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A chat that ends with the assistant.  A right last answer contains all of `needles`."""
+    """Chat that ends with the assistant; a right last answer contains all of `needles`."""
 
     kind: str
     keys: tuple[str, ...]
@@ -28,6 +28,6 @@ class Example:
 
 
 def ask(kind: str, key: str, question: str, answer: str, *needles: str) -> Example:
-    """One question and one answer; without needles the whole answer is what must be said."""
+    """Return an example with one question; without needles the answer must contain all of `answer`."""
     turns = (("user", question), ("assistant", answer))
     return Example(kind, (key,), turns, needles or (answer,))

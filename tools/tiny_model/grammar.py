@@ -1,8 +1,8 @@
-"""Writes the text that the embedded model learns from, and the questions that test it.
+"""Text that the embedded model is trained on, and the questions that test it.
 
-Everything is drawn from the `random.Random` handed in: the same generator state gives the same
-text.  An example is held out when a checksum of one of its keys says so, so no held-out question
-can reach the training text, whatever the seed.
+Everything is drawn from the `random.Random` handed in: the same generator state gives the same text.  An
+example is held out when a checksum of one of its keys says so, so no held-out question can reach the training
+text, whatever the seed.
 """
 
 import zlib
@@ -20,14 +20,14 @@ HELD_OUT_ONE_IN = 12
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A chat, or a raw text when `turns` is empty."""
+    """Chat, or a plain text if `turns` is empty."""
 
     turns: tuple[Turn, ...]
     text: str = ""
 
 
 def is_held_out(example: Example) -> bool:
-    """True when the example may be used for evaluation only."""
+    """Return whether the example may only be used for evaluation."""
     return any(k and zlib.crc32(k.encode()) % HELD_OUT_ONE_IN == 0 for k in example.keys)
 
 
@@ -66,7 +66,7 @@ THEMES = {
 
 
 def story_subject(rng: Random, story: stories.Story) -> tuple[str, tuple[str, ...]]:
-    """What a request asks the story to be about, and the words the story must then contain."""
+    """Return the subject that a request for a story names, and the words that the story must contain."""
     c = story.cast
     return rng.choice(
         (
@@ -84,13 +84,13 @@ def story_subject(rng: Random, story: stories.Story) -> tuple[str, tuple[str, ..
 
 
 def story_key(story: stories.Story) -> str:
-    """Names a story by its cast, so that no held-out cast is ever told in training."""
+    """Return the key of a story, made of its cast, so that no held-out cast occurs in training."""
     c = story.cast
     return f"story:{c.hero}:{c.kind}:{c.thing}"
 
 
 def tell(rng: Random) -> Example:
-    """A story on request."""
+    """Return an example in which a story is requested."""
     story = plots.draw_story(rng)
     question = rng.choice(STORY)
     needles: tuple[str, ...] = ()
@@ -102,7 +102,7 @@ def tell(rng: Random) -> Example:
 
 
 def story_questions(rng: Random) -> Example:
-    """A story, told by either side, and up to three questions about it."""
+    """Return an example with a story, told by either side, and up to three questions about it."""
     story = plots.draw_story(rng)
     facts = rng.sample(story.facts, min(len(story.facts), rng.randint(1, 3)))
     pairs = [(rng.choice(forms), answer) for forms, answer in facts]
@@ -123,7 +123,7 @@ KINDS = (*NUMBER_KINDS, *WORD_KINDS, *STORY_KINDS)
 
 
 def draw_example(rng: Random, held_out: bool = False, kind: Kind | None = None) -> Example:
-    """An example of `kind` or of any kind, from the training set or from the held-out set."""
+    """Return an example of `kind`, by default of any kind, from the training or the held-out set."""
     if kind is None:
         kind = rng.choices([k for k, _ in KINDS], [w for _, w in KINDS])[0]
     while True:
@@ -133,7 +133,7 @@ def draw_example(rng: Random, held_out: bool = False, kind: Kind | None = None) 
 
 
 def roughen(rng: Random, question: str) -> str:
-    """The question as people type it: now and then without capitals, marks or with a please."""
+    """Return the question as people type it: sometimes without capitals or marks, or with a please."""
     choice = rng.random()
     if choice < 0.10 and question[1:] == question[1:].lower():
         question = question.lower()
@@ -147,7 +147,7 @@ def roughen(rng: Random, question: str) -> str:
 
 
 def draw_chat(rng: Random) -> Document:
-    """A chat of one to four examples, sometimes with a system prompt."""
+    """Return a chat of one to four examples, sometimes with a system prompt."""
     turns: list[Turn] = []
     if rng.random() < 0.25:
         turns.append(("system", rng.choice(SYSTEM_PROMPTS)))
@@ -160,7 +160,7 @@ def draw_chat(rng: Random) -> Document:
 
 
 def draw_document(rng: Random) -> Document:
-    """A chat, or in one case of twelve a story without a chat around it."""
+    """Return a chat or, in one case of twelve, a story without a chat around it."""
     if rng.random() < 1 / 12:
         return Document((), draw_example(rng, kind=tell).turns[-1][1])
     return draw_chat(rng)

@@ -1,4 +1,4 @@
-"""Packs encoded documents into rows of equal length, so that no document is cut in two."""
+"""Packing of encoded documents into rows of equal length, without cutting any document in two."""
 
 from collections.abc import Iterator
 from random import Random
@@ -12,10 +12,10 @@ Row = tuple[list[int], list[int]]
 
 
 def pack(rng: Random, tokenizer: Tokenizer, length: int, num_open: int = 24) -> Iterator[Row]:
-    """Endless rows of `length` token ids and labels.
+    """Yield rows of `length` token ids and labels without end.
 
-    Each document goes into the fullest of `num_open` rows that still has room; a document that fits
-    in no row closes the fullest one.  Documents longer than a row are left out.
+    Each document goes into the fullest of `num_open` rows that still has room; a document that fits in no row
+    closes the fullest one.  Documents longer than a row are left out.
     """
     pad = token_id(tokenizer, PAD)
     rows: list[Row] = [([], []) for _ in range(num_open)]

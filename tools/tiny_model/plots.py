@@ -12,7 +12,7 @@ from tools.tiny_model.stories import Cast, Story, article, cast_facts, draw_cast
 
 
 def lost(rng: Random, c: Cast) -> Story:
-    """Something is lost; one of the two finds it; there is a reward."""
+    """Return a story in which something is lost, one of the two finds it, and gets a reward."""
     wrong = rng.choice([s for s in lex.SPOTS if s != c.spot])
     finder = rng.choice((c.hero, c.helper))
     gift, day = rng.choice(lex.FOODS), rng.choice(lex.DAYS)
@@ -68,7 +68,7 @@ def lost(rng: Random, c: Cast) -> Story:
 
 
 def storm(rng: Random, c: Cast) -> Story:
-    """A storm breaks a house, and a friend takes the other in."""
+    """Return a story in which a storm breaks a house, and a friend takes the other in."""
     drink = rng.choice(("hot tea", "warm milk", "hot soup", "sweet juice"))
     text = " ".join(
         (
@@ -101,7 +101,7 @@ def storm(rng: Random, c: Cast) -> Story:
 
 
 def race(rng: Random, c: Cast) -> Story:
-    """The quick one stops to eat, and the steady one wins."""
+    """Return a story in which the quick one stops to eat, and the steady one wins."""
     fruit = rng.choice([f for f in lex.FRUITS if f not in ("berry", "cherry")])
     text = " ".join(
         (
@@ -140,7 +140,7 @@ def race(rng: Random, c: Cast) -> Story:
 
 
 def treasure(rng: Random, c: Cast) -> Story:
-    """An old map leads to something worth sharing."""
+    """Return a story in which an old map leads to something worth sharing."""
     num_coins, hours = rng.randint(2, 20), rng.choice(("an hour", "two hours", "a whole day"))
     text = " ".join(
         (
@@ -176,7 +176,7 @@ def treasure(rng: Random, c: Cast) -> Story:
 
 
 def birthday(rng: Random, c: Cast) -> Story:
-    """A surprise for a friend."""
+    """Return a story about a surprise for a friend."""
     food, day = rng.choice(lex.FOODS), rng.choice(lex.DAYS)
     text = " ".join(
         (
@@ -228,5 +228,5 @@ PLOTS: dict[str, Callable[[Random, Cast], Story]] = {
 
 
 def draw_story(rng: Random, theme: str | None = None) -> Story:
-    """A story with a fresh cast, of the given theme or of any."""
+    """Return a story with a new cast, of the given theme or of any."""
     return PLOTS[theme or rng.choice(tuple(PLOTS))](rng, draw_cast(rng))

@@ -7,27 +7,27 @@ from tools.tiny_model.example import FORMS, Example, Kind, ask
 
 
 def pair_key(kind: str, a: int, b: int) -> str:
-    """The same key for a pair of numbers in either order."""
+    """Return the key of a pair of numbers, the same in either order."""
     return f"{kind}:{min(a, b)}:{max(a, b)}"
 
 
 def sum_key(a: int, b: int) -> str:
-    """The key of a + b; empty where worked answers show the sum, so that it cannot be held out."""
+    """Return the key of a + b; empty if worked answers show the sum, so that it cannot be held out."""
     return "" if min(a, b) < 10 or a % 10 == 0 or b % 10 == 0 else pair_key("add", a, b)
 
 
 def difference_key(a: int, b: int) -> str:
-    """The key of a - b; empty under the same rule as for sums."""
+    """Return the key of a - b; empty by the same rule as for sums."""
     return "" if min(a, b) < 10 or b % 10 == 0 else f"sub:{a}:{b}"
 
 
 def draw_operand(rng: Random) -> int:
-    """A number below 100, with small ones drawn more often."""
+    """Return a number below 100; small numbers are more frequent."""
     return rng.randint(0, 12) if rng.random() < 0.2 else rng.randint(0, 99)
 
 
 def sum_answer(a: int, b: int) -> str:
-    """a + b with its ones and tens, or the bare result where one number is round or small."""
+    """Return a + b by tens and ones, or only the result if one number is round or small."""
     if not sum_key(a, b):
         return f"{a} + {b} = {a + b}."
     return (
@@ -37,7 +37,7 @@ def sum_answer(a: int, b: int) -> str:
 
 
 def difference_answer(a: int, b: int) -> str:
-    """a - b by tens and then ones, or the bare result where one number is round or small."""
+    """Return a - b by tens and then ones, or only the result if one number is round or small."""
     if not difference_key(a, b):
         return f"{a} - {b} = {a - b}."
     rest = a - b // 10 * 10
@@ -45,7 +45,7 @@ def difference_answer(a: int, b: int) -> str:
 
 
 def add(rng: Random) -> Example:
-    """a + b below 100 each."""
+    """Return an example with the sum of two numbers below 100."""
     a, b = draw_operand(rng), draw_operand(rng)
     return ask(
         "addition",
@@ -57,7 +57,7 @@ def add(rng: Random) -> Example:
 
 
 def subtract(rng: Random) -> Example:
-    """a - b below 100 each, with a result that is not below zero."""
+    """Return an example with the difference of two numbers below 100, which is at least zero."""
     a, b = sorted((draw_operand(rng), draw_operand(rng)), reverse=True)
     return ask(
         "subtraction",
@@ -69,14 +69,14 @@ def subtract(rng: Random) -> Example:
 
 
 def times(rng: Random) -> Example:
-    """The tables up to 12."""
+    """Return an example of a multiplication table, up to 12."""
     a, b = rng.randint(0, 12), rng.randint(0, 12)
     form = rng.choice(FORMS["times"])
     return ask("multiplication", f"times:{a}:{b}:{form}", form.format(a=a, b=b), f"{a} times {b} is {a * b}.")
 
 
 def worked_sum(a: int, b: int) -> str:
-    """a + b explained by tens and ones."""
+    """Return a + b, explained by tens and ones."""
     ones, tens = a % 10 + b % 10, a // 10 * 10 + b // 10 * 10
     return (
         f"First I add the ones: {a % 10} + {b % 10} = {ones}. Then I add the tens: "
@@ -86,7 +86,7 @@ def worked_sum(a: int, b: int) -> str:
 
 
 def worked_difference(a: int, b: int) -> str:
-    """a - b explained by taking away the tens first, then the ones."""
+    """Return a - b, explained by taking away first the tens and then the ones."""
     tens, ones = b // 10 * 10, b % 10
     return (
         f"First I take away the tens: {a} - {tens} = {a - tens}. Then I take away the ones: "
@@ -95,7 +95,7 @@ def worked_difference(a: int, b: int) -> str:
 
 
 def steps(rng: Random) -> Example:
-    """A sum or difference with its working, asked at once or in a second turn."""
+    """Return an example of a sum or difference with its working, in one turn or two."""
     a, b = draw_operand(rng), draw_operand(rng)
     if rng.random() < 0.4:
         a, b = max(a, b), min(a, b)
@@ -115,7 +115,7 @@ def steps(rng: Random) -> Example:
 
 
 def chained(rng: Random) -> Example:
-    """A sum, and then one more number added to its result."""
+    """Return an example of a sum to which one more number is added."""
     plain = add(rng)
     total, c = int(plain.needles[0].split("= ")[1].rstrip(".")), rng.randint(1, 9)
     form = rng.choice(("Now add {c}.", "Add {c} to that.", "And plus {c}?", "And {c} more?"))
@@ -129,7 +129,7 @@ def chained(rng: Random) -> Example:
 
 
 def word_problem(rng: Random) -> Example:
-    """A sum or difference told as a small event."""
+    """Return an example of a sum or difference that is told as a small event."""
     name, things = rng.choice(lex.GIRLS + lex.BOYS), rng.choice(lex.PLURALS)
     a, b = rng.randint(10, 60), rng.randint(2, 9)
     if rng.random() < 0.5:
@@ -151,7 +151,7 @@ def word_problem(rng: Random) -> Example:
 
 
 def count(rng: Random) -> Example:
-    """Counting up or down, by one, two, five or ten."""
+    """Return an example of counting up or down, by one, two, five or ten."""
     step = rng.choice((1, 1, 1, 1, 2, 5, 10))
     a = 0 if step > 2 else rng.choice((1, 1, rng.randint(0, 60)))
     b = a + step * rng.randint(3, 24 if step == 1 else 9)
@@ -177,7 +177,7 @@ def count(rng: Random) -> Example:
 
 
 def compare(rng: Random) -> Example:
-    """Which of two numbers is bigger or smaller, or which of several."""
+    """Return an example of comparing two or several numbers."""
     a, b = rng.sample(range(100), 2)
     words, pick = rng.choice(((("bigger", "larger", "greater"), max), (("smaller", "less"), min)))
     word = rng.choice(words)
@@ -208,7 +208,7 @@ def compare(rng: Random) -> Example:
 
 
 def number_facts(rng: Random) -> Example:
-    """Even or odd, the number before or after, and sorting."""
+    """Return an example about even and odd, the number before or after, or sorting."""
     n, choice = rng.randint(1, 98), rng.random()
     if choice < 0.3:
         answer = f"{n} is {'odd' if n % 2 else 'even'}."

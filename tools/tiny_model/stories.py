@@ -1,4 +1,4 @@
-"""What every story has: a cast, a beginning, an end, and questions about it."""
+"""Common parts of all stories: a cast, a beginning, an end, and questions."""
 
 from dataclasses import dataclass
 from random import Random
@@ -8,7 +8,7 @@ from tools.tiny_model import lexicon as lex
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """Who and what a story is about; drawn once, or fixed in part by a request."""
+    """Characters and things of a story: sampled once, or fixed in part by a request."""
 
     hero: str
     kind: str
@@ -24,7 +24,7 @@ class Cast:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """A text, its cast, and pairs of a question form and an answer."""
+    """Text of a story, its cast, and pairs of a question form and an answer."""
 
     text: str
     cast: Cast
@@ -33,12 +33,12 @@ class Story:
 
 
 def article(word: str) -> str:
-    """`word` with the indefinite article that fits its first letter."""
+    """Return the word with its indefinite article."""
     return f"{'an' if word[0] in 'aeiou' else 'a'} {word}"
 
 
 def draw_cast(rng: Random) -> Cast:
-    """A cast of two different animals with different names."""
+    """Return a cast of two different animals with different names."""
     female = rng.random() < 0.5
     hero = rng.choice(lex.GIRLS if female else lex.BOYS)
     helper = rng.choice([n for n in lex.GIRLS + lex.BOYS if n != hero])
@@ -58,7 +58,7 @@ def draw_cast(rng: Random) -> Cast:
 
 
 def opening(rng: Random, c: Cast) -> str:
-    """The first sentence or two: who lived where."""
+    """Return the first sentence or two: who lived where."""
     who = f"{article(c.trait)} {c.kind} named {c.hero}"
     form = rng.choice(
         (
@@ -72,7 +72,7 @@ def opening(rng: Random, c: Cast) -> str:
 
 
 def ending(rng: Random, c: Cast) -> str:
-    """The last sentence."""
+    """Return the last sentence."""
     return rng.choice(
         (
             "From that day on, {a} and {b} were the best of friends.",
@@ -85,7 +85,7 @@ def ending(rng: Random, c: Cast) -> str:
 
 
 def cast_facts(c: Cast) -> tuple[tuple[tuple[str, ...], str], ...]:
-    """Questions that every plot can answer."""
+    """Return questions, with answers, that apply to every plot."""
     return (
         ((f"What kind of animal is {c.hero}?", f"What is {c.hero}?"), f"{c.hero} is {article(c.kind)}."),
         (

@@ -1,4 +1,4 @@
-"""What the model can say about itself, about serving and about nature, read from topics.toml."""
+"""Examples about the model itself, about serving and about nature, read from topics.toml."""
 
 import tomllib
 from pathlib import Path

@@ -1,10 +1,10 @@
-"""Trains the embedded model from scratch on text that the grammar writes.
+"""Training of the embedded model, from scratch, on text that the grammar writes.
 
     python -m tools.tiny_model.train --out DIR --seed 0 --minutes 26
 
-With `--start DIR` the training goes on from a saved model instead; give it a seed of its own.
-Same seed, same machine, same torch: same weights, as long as the time limit does not shorten
-the schedule.  Progress goes to stderr, the final report as JSON to stdout.
+With `--start DIR` the training goes on from a saved model instead; give it a seed of its own. Same seed, same
+machine, same torch: same weights, as long as the time limit does not shorten the schedule.  Progress goes to
+stderr, the final report as JSON to stdout.
 """
 
 import argparse
@@ -38,7 +38,7 @@ ROW_TOKENS = ((0.0, 256), (0.7, 512), (0.92, 1024))
 
 
 def model_config(tokenizer: Tokenizer) -> LlamaConfig:
-    """Four Llama layers with two key-value heads and tied embeddings."""
+    """Return the configuration: four Llama layers with two key-value heads and tied embeddings."""
     return LlamaConfig(
         vocab_size=VOCAB_SIZE,
         hidden_size=256,
@@ -58,7 +58,7 @@ def model_config(tokenizer: Tokenizer) -> LlamaConfig:
 
 
 def grammar_texts(seed: int) -> Iterator[str]:
-    """The texts that the tokenizer learns its merges from."""
+    """Yield the texts from which the tokenizer learns its merges."""
     rng = Random(f"{seed}:tokenizer")
     for _ in range(TOKENIZER_DOCUMENTS):
         document = draw_document(rng)
@@ -66,7 +66,7 @@ def grammar_texts(seed: int) -> Iterator[str]:
 
 
 def build_model(tokenizer: Tokenizer) -> LlamaForCausalLM:
-    """A fresh model whose residual branches begin small (GPT-2, section 2.3)."""
+    """Return a new model whose residual branches begin small (GPT-2, section 2.3)."""
     model = LlamaForCausalLM(model_config(tokenizer))
     for name, weight in model.named_parameters():
         if name.endswith(("o_proj.weight", "down_proj.weight")):
@@ -75,7 +75,7 @@ def build_model(tokenizer: Tokenizer) -> LlamaForCausalLM:
 
 
 def build_optimisers(model: LlamaForCausalLM) -> tuple[torch.optim.Muon, torch.optim.AdamW]:
-    """Muon for the matrices inside the layers, AdamW for embeddings and norms."""
+    """Return Muon for the matrices inside the layers, and AdamW for embeddings and norms."""
     inner = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
     outer = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
     muon = torch.optim.Muon(inner, momentum=0.95, weight_decay=0.02, adjust_lr_fn="match_rms_adamw")
@@ -83,12 +83,14 @@ def build_optimisers(model: LlamaForCausalLM) -> tuple[torch.optim.Muon, torch.o
 
 
 def learning_rate_factor(progress: float) -> float:
-    """Rises over the first 2 % of the training, stays, and falls to zero over the last 60 %."""
+    """Return the factor of the learning rate: it rises over the first 2 % of the training, stays, and
+    falls to zero over the last 60 %.
+    """
     return min(1.0, progress / 0.02 + 0.01, max(0.0, (1 - progress) / 0.6))
 
 
 def loss_of(model: LlamaForCausalLM, ids_BT: torch.Tensor, labels_BT: torch.Tensor) -> torch.Tensor:
-    """Mean loss over the labelled tokens; logits are computed for those positions only."""
+    """Return the mean loss over the labelled tokens; logits are computed only for these."""
     hidden_BTH = model.model(input_ids=ids_BT, use_cache=False).last_hidden_state
     wanted_BT = labels_BT[:, 1:] != IGNORED
     logits_NV = model.lm_head(hidden_BTH[:, :-1][wanted_BT])
@@ -98,10 +100,10 @@ def loss_of(model: LlamaForCausalLM, ids_BT: torch.Tensor, labels_BT: torch.Tens
 def train(
     model: LlamaForCausalLM, tokenizer: Tokenizer, seed: int, num_steps: int, limit_s: float
 ) -> tuple[int, float, float]:
-    """Trains in place; returns the steps done, the last smoothed loss and the seconds used.
+    """Train the model in place; return the steps done, the last smoothed loss and the seconds used.
 
-    Seconds are processor time divided by the number of threads, so that other work on the machine
-    does not shorten the training.
+    Seconds are processor time divided by the number of threads, so that other work on the machine does not
+    shorten the training.
     """
     muon, adam = build_optimisers(model)
     sources = {n: pack(Random(f"{seed}:{n}"), tokenizer, n) for _, n in ROW_TOKENS}
@@ -130,7 +132,7 @@ def train(
 
 
 def save(model: LlamaForCausalLM, tokenizer: Tokenizer, folder: Path) -> None:
-    """Writes weights in bfloat16, configurations and tokenizer into `folder`."""
+    """Write weights in bfloat16, configurations and tokenizer into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     model.bfloat16().save_pretrained(folder)
     (folder / "model.safetensors").chmod(0o644)
@@ -145,7 +147,7 @@ def save(model: LlamaForCausalLM, tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def main() -> None:
-    """Parses the command line, trains, saves, evaluates and reports."""
+    """Parse the command line, train, save, evaluate and report."""
     parser = argparse.ArgumentParser(description="Train the embedded model.")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--start", type=Path, help="a saved model to go on from")

@@ -1,8 +1,8 @@
-"""The tokenizer of the embedded model and its chat format.
+"""Tokenizer of the embedded model, and its chat format.
 
-Byte-level BPE in which every digit is a token of its own, so that numbers are read and written
-digit by digit.  Turns are marked by one token per role and closed by the end token, which is also
-what generation stops at.
+Byte-level BPE in which every digit is a token of its own, so that numbers are read and written digit by
+digit.  Turns are marked by one token per role and closed by the end token, which is also what generation
+stops at.
 """
 
 import json
@@ -28,7 +28,7 @@ LONG_TURN_TOKENS = 40
 
 
 def token_id(tokenizer: Tokenizer, token: str) -> int:
-    """The id of a token that the vocabulary must contain."""
+    """Return the id of a token; fail if the vocabulary lacks it."""
     found = tokenizer.token_to_id(token)
     if found is None:
         raise KeyError(f"the vocabulary has no token {token!r}")
@@ -36,7 +36,7 @@ def token_id(tokenizer: Tokenizer, token: str) -> int:
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
-    """A tokenizer that learned its merges from `texts`; encoding a prompt puts the bos in front."""
+    """Return a tokenizer that learned its merges from `texts`; encoding a prompt adds BOS in front."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -61,7 +61,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path, max_tokens: int) -> None:
-    """Writes tokenizer.json, tokenizer_config.json, special_tokens_map.json and the template."""
+    """Write tokenizer.json, tokenizer_config.json, special_tokens_map.json and the template."""
     names = {"bos_token": BOS, "eos_token": END, "pad_token": PAD}
     extra = {"additional_special_tokens": list(ROLES.values())}
     config = {
@@ -79,11 +79,10 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, max_tokens: int) -> None:
 
 
 def encode(tokenizer: Tokenizer, document: Document) -> tuple[list[int], list[int]]:
-    """Token ids and labels of equal length.
+    """Return token ids and labels of equal length.
 
-    A label is the token itself where the model should learn to write it (the assistant's turns,
-    raw texts and long user turns, which tell stories, each with the end token) and IGNORED
-    elsewhere.
+    A label is the token itself where the model should learn to write it (the assistant's turns, raw texts and
+    long user turns, which tell stories, each with the end token) and IGNORED elsewhere.
     """
     ids, labels = [token_id(tokenizer, BOS)], [IGNORED]
     end = token_id(tokenizer, END)

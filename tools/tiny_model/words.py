@@ -9,7 +9,7 @@ from tools.tiny_model.stories import article
 
 
 def invented_word(rng: Random) -> str:
-    """A made-up word of one or two syllables."""
+    """Return a made-up word of one or two syllables."""
     onset = (
         "b c d f g h j k l m n p r s t v w z br bl ch cl cr dr fl fr gl gr pl pr sh sl sn sp st th tr"
     ).split()
@@ -20,17 +20,17 @@ def invented_word(rng: Random) -> str:
 
 
 def draw_word(rng: Random) -> str:
-    """A word to spell: a known one, or in one case of four an invented one."""
+    """Return a word to spell: a known one or, in one case of four, an invented one."""
     return invented_word(rng) if rng.random() < 0.25 else rng.choice(lex.SPELLING_WORDS)
 
 
 def quoted(rng: Random, word: str) -> str:
-    """`word`, sometimes in quotation marks."""
+    """Return the word, sometimes in quotation marks."""
     return rng.choice(("{}", "{}", "{}", '"{}"', "'{}'")).format(word)
 
 
 def reverse(rng: Random) -> Example:
-    """A word spelled forwards, then backwards."""
+    """Return an example with a word spelled forwards, then backwards."""
     w = draw_word(rng)
     form = rng.choice(FORMS["reverse"])
     backwards = f"Backwards it is {'-'.join(w[::-1])}."
@@ -44,7 +44,7 @@ def reverse(rng: Random) -> Example:
 
 
 def spell(rng: Random) -> Example:
-    """Spelling a word, counting its letters, or naming its first or last letter."""
+    """Return an example about spelling a word, counting its letters, or its first or last letter."""
     w, spelled = draw_word(rng), ""
     spelled, choice = "-".join(w), rng.random()
     if choice < 0.5:
@@ -74,12 +74,12 @@ def spell(rng: Random) -> Example:
 
 
 def fact(kind: str, form: str, subject: str, answer: str) -> Example:
-    """A fact to remember; its key includes the wording."""
+    """Return an example with a fact to remember; its key includes the wording."""
     return ask(kind, f"{form}:{subject}", form.format(subject), answer)
 
 
 def small_facts(rng: Random) -> Example:
-    """Opposites, animals, colours, and what comes next."""
+    """Return an example about opposites, animals, colours, or what comes next."""
     choice = rng.randrange(6)
     if choice == 0:
         a, b = rng.choice(lex.OPPOSITES)
@@ -126,7 +126,7 @@ def small_facts(rng: Random) -> Example:
 
 
 def lists(rng: Random) -> Example:
-    """The first few of a kind of thing."""
+    """Return an example with the first few things of a kind."""
     what, n = rng.choice(tuple(lex.LISTS)), rng.randint(2, 6)
     items = [article(i) if what == "animals" else i for i in lex.LISTS[what][:n]]
     form = rng.choice(
@@ -139,7 +139,7 @@ def lists(rng: Random) -> Example:
 
 
 def repeat(rng: Random) -> Example:
-    """Saying words again, once or several times."""
+    """Return an example in which words are repeated, once or several times."""
     if rng.random() < 0.5:
         words = " ".join(rng.choice(lex.SPELLING_WORDS) for _ in range(rng.randint(2, 12)))
         form = rng.choice(("Repeat after me: {}", "Say this: {}", "Repeat these words: {}"))
@@ -151,7 +151,7 @@ def repeat(rng: Random) -> Example:
 
 
 def where(rng: Random) -> Example:
-    """Who put what where, told in a few sentences, one of which answers the question."""
+    """Return an example that tells in a few sentences who put what where, and asks for one of them."""
     n = rng.randint(2, 4)
     people, things = rng.sample(lex.GIRLS + lex.BOYS, n), rng.sample(lex.THINGS, n)
     holders, rooms = rng.sample(lex.HOLDERS, n), rng.sample(lex.ROOMS, n)
@@ -172,7 +172,7 @@ def where(rng: Random) -> Example:
 
 
 def memory(rng: Random) -> Example:
-    """A name or a favourite colour, told first and asked for later."""
+    """Return an example with a name or a favourite colour, told first and asked for later."""
     name, colour = rng.choice(lex.GIRLS + lex.BOYS), rng.choice(lex.COLOURS)
     if rng.random() < 0.6:
         hello = rng.choice(("My name is {}.", "Hi, I am {}.", "Hello! My name is {}.", "I am {}."))
@@ -197,20 +197,20 @@ def memory(rng: Random) -> Example:
 
 
 def explain(rng: Random) -> Example:
-    """What something is, in two or three sentences."""
+    """Return an example that explains something in two or three sentences."""
     topic, form = rng.choice(tuple(topics.TOPICS)), rng.choice(topics.TOPIC_QUESTIONS)
     return fact("explanations", form, topic, topics.TOPICS[topic])
 
 
 def small_talk(rng: Random) -> Example:
-    """Greetings, thanks, and what the model says about itself."""
+    """Return an example of a greeting, thanks, or a question about the model itself."""
     questions, answer = rng.choice(topics.SMALL_TALK)
     question = rng.choice(questions)
     return ask("small talk", f"talk:{question}", question, answer)
 
 
 def unknown(rng: Random) -> Example:
-    """Questions that the model does not know the answer to, and says so."""
+    """Return an example with a question that the model cannot answer, and says so."""
     slots = {name: rng.choice(words) for name, words in topics.UNKNOWN_SLOTS.items()}
     question = rng.choice(topics.UNKNOWN).format(**slots)
     return ask("unknown", f"unknown:{question}", question, topics.UNKNOWN_ANSWER, "I do not know")

@@ -1,1 +1,1 @@
-"""Answers as they are read from the engine, and the shapes in which clients get them, whole or streamed."""
+"""Answers read from the engine, and the shapes in which clients get them, whole or streamed."""

@@ -1,4 +1,4 @@
-"""The choices of an answer: asked for, read, cancelled, and what a client may see of each."""
+"""Choices of an answer: submission, reading, cancellation, and what the client may see of each."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -16,7 +16,7 @@ from sundog.actors.messages import Accepted, Cancel, Generate, Refused
 
 
 class AskedPrompt:
-    """A prompt that was asked for; it counts the choices that have not been read to the end."""
+    """Submitted prompt, which counts its choices that are not read to the end."""
 
     def __init__(self, llm: LLM, index: int, generate: Generate) -> None:
         assert generate.request_id is not None
@@ -29,7 +29,7 @@ class AskedPrompt:
         self.num_cached_tokens = 0
 
     async def start(self, generate: Generate, prompt_field: str) -> Accepted:
-        """Ask AsyncLLM; raises ApiError if it refuses."""
+        """Submit a prompt to AsyncLLM; raises ApiError if it is refused."""
         reply = await self._llm.ask(generate)
         if isinstance(reply, Refused):
             self._unread = 0
@@ -39,11 +39,11 @@ class AskedPrompt:
         return reply
 
     def finished(self) -> None:
-        """Note that one more of its choices has been read to the end."""
+        """Record that one more choice was read to the end."""
         self._unread -= 1
 
     def cancel_unless_finished(self) -> None:
-        """Tell AsyncLLM that the rest will not be read; synchronous, so it works inside a cancellation."""
+        """Tell AsyncLLM that the rest will not be read; synchronous, so that it works during cancellation."""
         if self._unread:
             self._unread = 0
             with suppress(ActorDied):  # then there is nothing left to cancel
@@ -51,24 +51,24 @@ class AskedPrompt:
 
 
 class AnswerChoice:
-    """A choice of an answer; it counts what has been read of it."""
+    """Choice of an answer, which counts what has been read of it."""
 
     def __init__(self, index: int, asked: AskedPrompt, stream: DeltaStream, *, is_first: bool) -> None:
         self._stream = stream
         self._first: Delta | None = None
-        """The delta taken from the stream already, as it tells whether the engine's policy refused it."""
+        """First delta, read early to learn whether the engine's policy refused the request."""
         self.asked = asked
         self.index = index
         self.is_first = is_first
-        """True for the first choice of a prompt: its cached tokens are the ones that count."""
+        """Whether this is the first choice of a prompt, whose cached tokens are counted."""
         self.num_tokens = 0
         self.thoughts: ThoughtCount | None = None
         self.finished = False
         self.cut: tuple[int, Callable[[], None]] | None = None
-        """The number of tokens after which the answer is to be cut off, and what cuts it off."""
+        """Number of tokens after which to cut the answer, and the function that does."""
 
     async def confirm(self) -> None:
-        """Wait until the engine has taken the request; raises ApiError if its policy refuses it."""
+        """Wait until the engine has accepted the request; raises ApiError if its policy refuses it."""
         first = self._first = await anext(self._stream)
         if first.finish_reason == "refused":
             self.finished = True
@@ -77,21 +77,21 @@ class AnswerChoice:
             raise refusal(Refused(reason, "overloaded", retry_after_s=first.retry_after_s), "prompt")
 
     async def read(self) -> Delta:
-        """Wait for what is new since the last read; the last delta has a finish reason."""
+        """Wait for new output since the last read; the last delta has a finish reason."""
         delta, self._first = self._first, None
         return self._taken(await anext(self._stream) if delta is None else delta)
 
     def watch(self, on_unread: Callable[[], None], interval: int = 1) -> None:
-        """Have this called whenever there is something to take and there was nothing; at once if there is.
+        """Call `on_unread` whenever output becomes available; at once if some is.
 
-        Of a choice that has begun there is with every `interval` tokens, and at its end.
+        After its first token a choice becomes available every `interval` tokens, and at its end.
         """
         self._stream.watch(on_unread, interval)
         if self._first is not None:
             on_unread()
 
     def take(self) -> Delta | None:
-        """Return what is new without waiting, None if nothing is."""
+        """Return the new output without waiting; None if there is none."""
         delta, self._first = self._first, None
         if delta is None:
             delta = self._stream.take()
@@ -114,12 +114,12 @@ class AnswerChoice:
         return delta
 
     def usage(self) -> dict[str, object]:
-        """Return the usage of this choice alone so far, as vLLM counts it in the chunks of a stream."""
+        """Return the usage of this choice so far, as vLLM counts it in the chunks of a stream."""
         return usage_object(self.asked.num_prompt_tokens, self.num_tokens, num_thoughts=self.num_thoughts)
 
     @property
     def num_thoughts(self) -> int | None:
-        """The number of its tokens that are reasoning; None where none is looked for."""
+        """Number of reasoning tokens; None if reasoning is not parsed."""
         return None if self.thoughts is None else self.thoughts.num_tokens
 
 
@@ -129,7 +129,7 @@ def usage_object(
     num_cached_tokens: int | None = None,
     num_thoughts: int | None = None,
 ) -> dict[str, object]:
-    """OpenAI's `usage`; `num_thoughts` are the tokens of reasoning, None where none is looked for."""
+    """Return OpenAI's `usage`; `num_thoughts` are reasoning tokens, None if reasoning is not parsed."""
     usage: dict[str, object] = {
         "prompt_tokens": num_prompt_tokens,
         "total_tokens": num_prompt_tokens + num_tokens,
@@ -149,7 +149,7 @@ class AnswerChoices:
 
     @property
     def finished(self) -> bool:
-        """True once the last delta of every choice has been read."""
+        """Whether the last delta of every choice has been read."""
         return all([choice.finished for choice in self.all])
 
     def usage(self) -> dict[str, object]:
@@ -163,19 +163,19 @@ class AnswerChoices:
         )
 
     def count_thoughts(self, marks: ThoughtMarks | None, starts_thinking: bool, ends_at_calls: bool) -> None:
-        """Count the tokens of reasoning, too; None where the model's marks are not one token each."""
+        """Count reasoning tokens as well; `marks` is None if the model's marks are not single tokens."""
         if marks is None:
             return
         for choice in self.all:
             choice.thoughts = ThoughtCount(marks, starts_thinking, ends_at_calls)
 
     def cut_after(self, num_tokens: int, cut: Callable[[], None]) -> None:
-        """Have `cut` called before more than `num_tokens` tokens of a choice are shown."""
+        """Call `cut` before more than `num_tokens` tokens of a choice are shown."""
         for choice in self.all:
             choice.cut = num_tokens, cut
 
     def watch(self, on_unread: Callable[[], None], interval: int = 1) -> None:
-        """Have this called whenever a choice has something to take; at once if one has."""
+        """Call `on_unread` whenever output of any choice becomes available; at once if some is."""
         for choice in self.all:
             choice.watch(on_unread, interval)
 
@@ -183,9 +183,9 @@ class AnswerChoices:
 async def start_choices(
     llm: LLM, generates: Sequence[Generate], prompt_field: str, at_end: ExitStack
 ) -> AnswerChoices:
-    """Ask for the prompts in turn; when `at_end` closes, it cancels those that have not finished.
+    """Submit the prompts in turn; closing `at_end` cancels unfinished ones.
 
-    Raises ApiError for the first prompt that AsyncLLM, or the engine's policy, refuses.
+    Raises ApiError for the first prompt that AsyncLLM or the engine's policy refuses.
     """
     choices: list[AnswerChoice] = []
     may_be_refused = False
@@ -204,11 +204,11 @@ async def start_choices(
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The parts of an answer that a request wants to see in addition to the new text.
+    """Parts of an answer that a request wants besides the new text.
 
-    `logprobs` and `prompt_logprobs` count the likeliest tokens to be listed, None for none at all.
-    `echoes` are the texts that come before those of each prompt's choices, None where none do; with
-    `only_echo` nothing else is shown. `prompt_texts` are the prompts as the model reads them, if wanted.
+    `logprobs` and `prompt_logprobs` are the numbers of likeliest tokens to list, or None. `echoes` are texts
+    to put before each prompt's choices, or None; with `only_echo` nothing else is shown. `prompt_texts` are
+    the prompts as the model reads them, if requested.
     """
 
     usage: UsageWanted = "never"
@@ -222,12 +222,12 @@ class Wanted:
 
     @property
     def is_plain(self) -> bool:
-        """True if a chunk in the middle of a stream holds text alone."""
+        """Whether a chunk in the middle of a stream holds text alone."""
         return self.logprobs is None and not self.token_ids
 
 
 class ChoiceView:
-    """A choice as its client sees it; `codec` gives tokens their texts, if there is one."""
+    """Choice as its client sees it; `codec`, if any, turns tokens into text."""
 
     def __init__(self, choice: AnswerChoice, wanted: Wanted, codec: TokenTexts | None) -> None:
         self.choice = choice
@@ -240,27 +240,27 @@ class ChoiceView:
 
     @property
     def prompt_ids(self) -> list[int] | None:
-        """The prompt's tokens, if they were asked for."""
+        """Token ids of the prompt, if requested."""
         return list(self.choice.asked.prompt_token_ids) if self.wanted.token_ids else None
 
     @property
     def prompt_text(self) -> str | None:
-        """The prompt as the model reads it, if it was asked for."""
+        """Text of the prompt as the model reads it, if requested."""
         texts = self.wanted.prompt_texts
         return texts[self.choice.asked.index] if texts else None
 
     def token_ids(self, delta: Delta) -> list[int] | None:
-        """The new tokens, if they were asked for."""
+        """Return the ids of the new tokens, if requested."""
         return list(delta.token_ids) if self.wanted.token_ids else None
 
     def text(self, delta: Delta, is_first: bool) -> str:
-        """The new text, after what is echoed."""
+        """Return the new text, after any echoed text."""
         echoes = self.wanted.echoes
         echo = echoes[self.choice.asked.index] if echoes is not None and is_first else ""
         return echo if self.wanted.only_echo else echo + delta.text
 
     def completion_logprobs(self, delta: Delta, is_first: bool) -> Json | None:
-        """Return the log probabilities of the new tokens, after those of the prompt if it is echoed."""
+        """Return log probabilities of the new tokens, after those of an echoed prompt."""
         if self._logprobs is None:
             return None
         echoed = delta.prompt_logprobs if is_first and self.wanted.echoes is not None else ()
@@ -268,11 +268,11 @@ class ChoiceView:
         return self._logprobs.completion(self.choice.asked.prompt_token_ids, echoed, new)
 
     def chat_logprobs(self, delta: Delta) -> Json | None:
-        """Return the log probabilities of the new tokens."""
+        """Return log probabilities of the new tokens."""
         return None if self._logprobs is None else self._logprobs.chat(delta.logprobs)
 
     def prompt_logprobs(self, delta: Delta) -> list[Json | None] | None:
-        """Return the log probabilities of the prompt's tokens, if they were asked for."""
+        """Return log probabilities of the prompt's tokens, if requested."""
         if self.wanted.prompt_logprobs is None or self._codec is None:
             return None
         return prompt_logprobs(self._codec, delta.prompt_logprobs)

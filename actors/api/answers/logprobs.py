@@ -1,6 +1,6 @@
-"""Log probabilities in the shapes of text completions, of chat, and of vLLM's prompt_logprobs.
+"""Log probabilities in the shapes of text completions, chat, and vLLM's prompt_logprobs.
 
-JSON has no infinity: what is impossible has the log probability -9999, as in OpenAI's API.
+JSON has no infinity: minus infinity becomes -9999, as in OpenAI's API.
 """
 
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ from typing import Protocol
 from sundog.actors.core.params.logprobs import TokenLogprobs
 
 CONTEXT_TOKENS = 4
-"""A character of UTF-8 has at most four bytes."""
+"""Tokens of context needed to decode one: a character of UTF-8 has at most four bytes."""
 BROKEN_CHARACTER = "\ufffd"
 
 
 class TokenTexts(Protocol):
-    """The part of a TextCodec that is needed here."""
+    """Methods of a TextCodec that log probabilities need."""
 
     def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str: ...
 
@@ -23,14 +23,14 @@ class TokenTexts(Protocol):
 
 
 class TokenStrings:
-    """The texts of one sequence of tokens, of each as it comes and of the others in its place."""
+    """Texts of the tokens of a sequence, and of the alternatives to each."""
 
     def __init__(self, codec: TokenTexts) -> None:
         self._codec = codec
         self._context: list[int] = []
 
     def read(self, entry: TokenLogprobs) -> dict[int, tuple[str, float, int]]:
-        """Text, log probability and rank of the next token, and of the likeliest in its place, by id.
+        """Return text, log probability and rank of the next token and of its likeliest alternatives, by id.
 
         The token itself is the first, as in vLLM.
         """
@@ -49,7 +49,9 @@ class TokenStrings:
         return self._completed(token_id) if text.endswith(BROKEN_CHARACTER) else text
 
     def _completed(self, token_id: int) -> str:
-        """Return the character that this token completes, with the text behind it; empty if none."""
+        """Return the character that this token completes, followed by the text of later tokens; empty if
+        it completes none.
+        """
         for length in range(1, len(self._context) + 1):
             before = self._context[-length:]
             whole = self._codec.decode([*before, token_id], skip_special_tokens=False)
@@ -69,10 +71,9 @@ LEAST = -9999.0
 
 
 class Logprobs:
-    """The log probabilities of one choice, delta by delta.
+    """Log probabilities of one choice, delta by delta.
 
-    `count` is how many likeliest tokens are listed for each, -1 all. With `as_ids` a token is written as its
-    id.
+    `count` likeliest tokens are listed for each, -1 for all. With `as_ids` a token is written as its id.
     """
 
     def __init__(self, codec: TokenTexts, count: int, as_ids: bool) -> None:
@@ -85,7 +86,9 @@ class Logprobs:
     def completion(
         self, echoed_ids: Sequence[int], echoed: Sequence[TokenLogprobs | None], new: Sequence[TokenLogprobs]
     ) -> Json:
-        """OpenAI's old shape: four lists with one entry a token, the prompt's first if it is echoed."""
+        """Return OpenAI's old shape: four lists with an entry per token, the prompt's first if it is
+        echoed.
+        """
         tokens: list[str] = []
         logprobs: list[float | None] = []
         tops: list[dict[str, float] | None] = []
@@ -109,7 +112,7 @@ class Logprobs:
         return {"text_offset": offsets, "token_logprobs": logprobs, "tokens": tokens, "top_logprobs": tops}
 
     def chat(self, new: Sequence[TokenLogprobs]) -> Json:
-        """The shape of chat completions: an object for each token, with its bytes."""
+        """Return the shape of chat completions: an object for each token, with its bytes."""
         return {"content": [self._content(entry) for entry in new]}
 
     def _content(self, entry: TokenLogprobs) -> Json:
@@ -133,7 +136,7 @@ class Logprobs:
 
 
 def prompt_logprobs(codec: TokenTexts, entries: Sequence[TokenLogprobs | None]) -> list[Json | None]:
-    """vLLM's shape: for each token of the prompt an object by token id, null for the first."""
+    """Return vLLM's shape: for each prompt token an object by token id, null for the first."""
     strings = TokenStrings(codec)
     return [None if entry is None else _by_id(strings.read(entry)) for entry in entries]
 

@@ -1,4 +1,4 @@
-"""A chat answer as Anthropic's message, whole or streamed."""
+"""Chat answers as Anthropic's messages, whole or streamed."""
 
 from collections.abc import Iterator
 
@@ -21,7 +21,7 @@ REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "stop": "end_turn",
 
 
 def whole_message(chat: Chunk) -> Json:
-    """The message that a chat completion stands for."""
+    """Convert a chat completion to a message."""
     message = _Message(chat["id"], chat["model"])
     for part in parts_of(chat):
         message.take(part)
@@ -29,7 +29,7 @@ def whole_message(chat: Chunk) -> Json:
 
 
 class MessageEvents:
-    """The events of a streamed message; an error is the last of them."""
+    """Events of a streamed message; an error ends it."""
 
     def __init__(self, answer_id: str, model: str) -> None:
         self._message = _Message(answer_id, model)
@@ -57,12 +57,12 @@ class _Message:
         self._id, self._model = answer_id, model
         self._blocks: list[Json] = []
         self._kind: tuple[str, int] | None = None
-        """The kind of the last block: text, thinking, or the call of this number."""
+        """Kind of the last block: text, thinking, or the call of this number."""
         self._used = UsedPart(0, 0, 0)
         self._ended = EndedPart("stop", None)
 
     def take(self, part: Part) -> "list[tuple[str, Json]]":
-        """Note a part; returns the events that it is."""
+        """Add a part and return its events."""
         match part:
             case UsedPart():
                 self._used = part
@@ -106,7 +106,7 @@ class _Message:
         return "content_block_delta", {"index": len(self._blocks) - 1, "delta": {"type": kind, field: text}}
 
     def beginning(self) -> Json:
-        """The message before its first block."""
+        """Return the message before its first block."""
         return self._head() | {
             "content": [],
             "stop_reason": None,
@@ -115,7 +115,7 @@ class _Message:
         }
 
     def end(self) -> Iterator[tuple[str, Json]]:
-        """The events after the last part."""
+        """Yield the events after the last part."""
         if self._blocks:
             yield "content_block_stop", {"index": len(self._blocks) - 1}
         yield "message_delta", {"delta": self._stopped(), "usage": self._usage()}
@@ -129,7 +129,9 @@ class _Message:
         return {"id": self._id, "type": "message", "role": "assistant", "model": self._model}
 
     def _stopped(self) -> Json:
-        """A call is to be run whichever way it was asked for, unless it is cut short, as in vLLM."""
+        """Return the stop reason. As in vLLM, it is tool_use after any call, unless the answer was cut
+        short.
+        """
         reason, stop = REASONS[self._ended.reason], self._ended.stop
         calls = [block for block in self._blocks if block["type"] == "tool_use"]
         if reason == "end_turn" and calls and (stop is None or _arguments(calls[-1]) is not None):
@@ -146,7 +148,9 @@ class _Message:
 
 
 def _finished(block: Json) -> Json:
-    """A block as a whole message has it: the arguments of a call are an object, empty if they are cut off."""
+    """Return a block in final form: the arguments of a call become an object, an empty one if they are
+    incomplete.
+    """
     if block["type"] != "tool_use":
         return block
     arguments = _arguments(block)

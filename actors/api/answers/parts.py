@@ -1,4 +1,4 @@
-"""The pieces of a chat answer, whole or chunk by chunk, of which other shapes are made."""
+"""Parts of a chat answer, whole or chunk by chunk, from which other shapes are made."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -12,22 +12,22 @@ from sundog.actors.api.bodies.parsing import Json
 from sundog.actors.kernel.stream import Delta
 
 Chunk = Json
-"""A chat completion or a chunk of one, as JSON."""
+"""Chat completion, or a chunk of one, as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class SaidPart:
-    """Text of the answer, or of its reasoning."""
+    """Text of the answer or of its reasoning."""
 
     text: str
     is_reasoning: bool = False
     logprobs: tuple[Json, ...] = ()
-    """The log probabilities of its tokens, if they were asked for."""
+    """Log probabilities of its tokens, if requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class CalledPart:
-    """A call begins, or its arguments go on: then only `arguments` is given."""
+    """Beginning of a call, or more of its arguments: then only `arguments` is set."""
 
     index: int
     arguments: str
@@ -37,18 +37,18 @@ class CalledPart:
 
 @dataclass(frozen=True, slots=True)
 class UsedPart:
-    """The tokens that an answer has used so far."""
+    """Token usage of an answer so far."""
 
     num_prompt_tokens: int
     num_cached_tokens: int
     num_tokens: int
     num_thoughts: int = 0
-    """The number of the new tokens that are reasoning."""
+    """Number of the new tokens that are reasoning."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndedPart:
-    """The end of an answer; `stop` is the stop string that it met."""
+    """End of an answer; `stop` is the stop string that ended it, if any."""
 
     reason: str
     stop: str | None
@@ -56,7 +56,7 @@ class EndedPart:
 
 @dataclass(frozen=True, slots=True)
 class FailedPart:
-    """The failure of an answer: there will be no more of it."""
+    """Failure of an answer, which ends it."""
 
     message: str
 
@@ -65,7 +65,7 @@ Part = SaidPart | CalledPart | UsedPart | EndedPart | FailedPart
 
 
 def parts_of(chunk: Chunk) -> Iterator[Part]:
-    """The parts of a whole answer or of one chunk, in order."""
+    """Yield the parts of a whole answer or of one chunk, in order."""
     if "error" in chunk:
         yield FailedPart(chunk["error"]["message"])
         return
@@ -99,7 +99,7 @@ def _in_order(message: Json, logprobs: tuple[Json, ...]) -> Iterator[Part]:
 
 
 def parts_in(written: bytes) -> Iterator[Part]:
-    """The parts of what a stream of chunks has written."""
+    """Yield the parts of chunks that have been written as server-sent events."""
     for event in written.decode().split("\n\n"):
         data = event.removeprefix("data: ")
         if data and data != "[DONE]":
@@ -107,25 +107,25 @@ def parts_in(written: bytes) -> Iterator[Part]:
 
 
 def sse(event: str, body: Mapping[str, object]) -> bytes:
-    """A named server-sent event whose `type` is its name."""
+    """Return a server-sent event whose name is also its `type`."""
     data = json.dumps({"type": event, **body}, separators=(",", ":"))
     return f"event: {event}\ndata: {data}\n\n".encode()
 
 
 class Shaped(Protocol):
-    """The interface of another shape of a streamed answer."""
+    """Converter of a streamed answer to another shape."""
 
     def take(self, part: Part) -> bytes:
-        """Return the events that a part becomes."""
+        """Return the events of a part."""
         ...
 
     def last(self) -> bytes:
-        """The events after the last part."""
+        """Return the events after the last part."""
         ...
 
 
 class TranslatingWriter:
-    """Writes the events of another shape where chunks of a chat would have been written."""
+    """Stream writer that converts chunks of a chat to events of another shape."""
 
     def __init__(self, chunks: EventWriter, shaped: Shaped) -> None:
         self._chunks, self._shaped = chunks, shaped

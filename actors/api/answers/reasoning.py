@@ -1,6 +1,6 @@
-"""Reasoning that a model writes before its answer, between `<think>` and `</think>`, as the text grows.
+"""Reasoning before an answer, between `<think>` and `</think>`, parsed as the text grows.
 
-Law: whatever way the text is cut into deltas, what is reasoning and what is content are the same.
+Law: the split into reasoning and content does not depend on how the text is cut into deltas.
 """
 
 from sundog.actors.front.codec import BEGIN, CALL, END, ThoughtMarks
@@ -8,17 +8,17 @@ from sundog.actors.kernel.stream import Delta
 
 
 def starts_thinking(parser: str, may_think: bool) -> bool:
-    """Return True if an answer is reasoning before any mark says so; parsers have the names of vLLM's.
+    """Return whether an answer starts with reasoning without a mark; parsers have vLLM's names.
 
-    Templates of Qwen's may have written the first mark; `may_think` is their `enable_thinking`.
+    Templates of Qwen may already have written the first mark; `may_think` is their `enable_thinking`.
     """
     return parser == "deepseek_r1" or may_think
 
 
 class ThoughtCount:
-    """Counts the tokens of an answer that are reasoning; marks and the end token are none.
+    """Counter of an answer's reasoning tokens, without marks and the end token.
 
-    Reasoning that `ends_at_calls` ends at the mark of one, as `ThoughtParser` has it.
+    Reasoning that `ends_at_calls` ends at the mark of a call, as in `ThoughtParser`.
     """
 
     def __init__(self, marks: ThoughtMarks, starts_thinking: bool, ends_at_calls: bool = False) -> None:
@@ -40,16 +40,16 @@ class ThoughtCount:
 
 
 class ThoughtParser:
-    """The reasoning of one answer; with `starts_thinking` its first mark may be missing.
+    """Parser of one answer's reasoning; with `starts_thinking` the first mark may be missing.
 
-    Marks that begin reasoning within it are left out. Of Qwen's models (`ends_at_calls`) the mark of a call
-    ends reasoning, too, and further ends are left out of the content, as in vLLM.
+    Opening marks within reasoning are dropped. For Qwen's models (`ends_at_calls`) the mark of a call ends
+    reasoning, too, and further closing marks are dropped from the content, as in vLLM.
     """
 
     def __init__(self, starts_thinking: bool, ends_at_calls: bool = False) -> None:
         self._text = ""
         self._thinks: bool | None = None
-        """None while the answer has not begun."""
+        """Whether the parser is within reasoning; None before the answer has begun."""
         self._starts_thinking = starts_thinking
         self._ends_at_calls = ends_at_calls
         self._marks = (BEGIN, END, CALL) if ends_at_calls else (BEGIN, END)
@@ -96,6 +96,6 @@ class ThoughtParser:
 
 
 def overlap(text: str, mark: str) -> int:
-    """Return how many of the text's last characters may be the beginning of the mark."""
+    """Return the number of last characters of the text that may be the beginning of the mark."""
     sizes = range(min(len(text), len(mark) - 1), 0, -1)
     return next((size for size in sizes if mark.startswith(text[-size:])), 0)

@@ -1,4 +1,4 @@
-"""A chat answer as an OpenAI response, whole or streamed."""
+"""Chat answers as OpenAI responses, whole or streamed."""
 
 from collections.abc import Iterator
 
@@ -20,13 +20,13 @@ from sundog.actors.core.params.sampling import Sampling
 ABSENT: Json = dict.fromkeys(
     ("prompt", "kv_transfer_params", "ec_transfer_params", "input_messages", "output_messages")
 )
-"""Keys of vLLM's for what this server has not."""
+"""Fields of vLLM's responses that have no value here."""
 
 
 def repeated(body: ResponseBody, sampling: Sampling, room_tokens: int, keeps: bool) -> Json:
-    """The head of a response; `room_tokens` is what the prompt leaves of the context.
+    """Return the fields that a response starts with; `room_tokens` is the context left after the prompt.
 
-    It `keeps` responses if clients may come back to them.
+    `keeps` is whether the server stores responses for later reference.
     """
     most = body.max_output_tokens
     return ABSENT | {
@@ -82,13 +82,13 @@ NO_OUTPUT_DETAILS: Json = {
     "output_tokens_per_turn": [],
     "tool_output_tokens_per_turn": [],
 }
-"""The fields in which vLLM counts the tools that a server runs itself: this one runs none."""
+"""Fields in which vLLM counts tools that the server runs; always zero here."""
 
 
 class ResponseObject:
-    """A response as it comes: its items, each a message, a piece of reasoning or a call.
+    """Response under construction: items that are messages, reasoning or calls.
 
-    `asked` is what it repeats of its request.
+    `asked` holds the request's fields that the response repeats.
     """
 
     def __init__(self, response_id: str, model: str, created: int, asked: Json) -> None:
@@ -96,14 +96,14 @@ class ResponseObject:
         self._head: Json = asked | own
         self._items: list[Json] = []
         self._kind: tuple[str, int] | None = None
-        """The kind of the last item: message, reasoning, or the call of this number."""
+        """Kind of the last item: message, reasoning, or the call of this number."""
         self._used = UsedPart(0, 0, 0)
         self._status = "in_progress"
         self._error: Json | None = None
         self._cut_by: str | None = None
 
     def as_json(self) -> Json:
-        """The response as it stands."""
+        """Return the response so far."""
         is_over = self._status in ("completed", "incomplete")
         return self._head | {
             "status": self._status,
@@ -114,13 +114,13 @@ class ResponseObject:
         }
 
     def with_a_message(self) -> Json:
-        """The whole response: one that says nothing has an empty message."""
+        """Return the whole response, with an empty message if it has no text."""
         if not self._items:
             self._items.append(_item("message", self._item_id("message")) | {"status": self._status})
         return self.as_json()
 
     def take(self, part: Part) -> list[Event]:
-        """Note a part; returns the events that it is."""
+        """Add a part and return its events."""
         match part:
             case UsedPart():
                 self._used = part
@@ -140,7 +140,7 @@ class ResponseObject:
         return self._status == "in_progress"
 
     def cancel(self) -> None:
-        """Mark the response as cancelled: its client wants no more of it."""
+        """Mark the response as cancelled by its client."""
         self._status = "cancelled"
 
     def _said(self, part: SaidPart, kind: str) -> Iterator[Event]:
@@ -222,7 +222,7 @@ class ResponseObject:
         }
 
     def answer(self) -> list[Json]:
-        """Return what the assistant said, as messages for the turns that follow."""
+        """Return the assistant's output as messages for the following turns."""
         messages = [item for item in self._items if item["type"] == "message"]
         texts = [part["text"] for item in messages for part in item["content"]]
         calls = [
@@ -253,14 +253,14 @@ def _part(name: str, text: str) -> Json:
 
 
 def whole_response(response: ResponseObject, chat: Chunk) -> Json:
-    """The response that a chat completion stands for."""
+    """Convert a chat completion to a response."""
     for part in parts_of(chat):
         response.take(part)
     return response.with_a_message()
 
 
 class ResponseEvents:
-    """The events of a streamed response, numbered."""
+    """Numbered events of a streamed response."""
 
     def __init__(self, response: ResponseObject) -> None:
         self._response = response

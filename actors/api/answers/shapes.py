@@ -1,6 +1,6 @@
-"""The spelling of each generating route's answer; everything else about answering is shared.
+"""Answer shapes of the generating routes; all else about answering is shared.
 
-The keys, and which of them are null, are vLLM's.
+Keys and nulls are vLLM's.
 """
 
 import hashlib
@@ -34,13 +34,13 @@ Whole = Sequence[tuple[ChoiceView, Delta]]
 NOTHING: Json = dict.fromkeys(
     ("service_tier", "system_fingerprint", "kv_transfer_params", "ec_transfer_params", "metrics")
 )
-"""The keys of a whole answer of vLLM's for which this server has no values."""
+"""Fields of vLLM's whole answers that have no value here."""
 
 
 class ResponseShape(Protocol):
-    """The spelling of a route's answers; `prompt_field` is the field that holds the prompt.
+    """Shape of a route's answers; `prompt_field` is the name of the prompt's field.
 
-    Where it `is_plain`, a chunk shows a delta's text as it is.
+    If `is_plain`, a chunk shows a delta's text unchanged.
     """
 
     id_prefix: str
@@ -50,24 +50,24 @@ class ResponseShape(Protocol):
     is_plain: bool
 
     def whole(self, choices: Whole) -> Json:
-        """Return the keys of a whole answer but those of its head and its usage."""
+        """Return the fields of a whole answer except its head and usage."""
         ...
 
     def openings(self, views: Sequence[ChoiceView]) -> list[Json]:
-        """Return the bodies of the chunks that come before all others."""
+        """Return the bodies of the chunks that precede all others."""
         ...
 
     def chunk(self, view: ChoiceView, delta: Delta, is_first: bool) -> Json:
-        """Return the entry of a choice in a chunk of a stream."""
+        """Return the entry of a choice in a chunk."""
         ...
 
     def chunk_usage(self, usage: Json) -> Json:
-        """Return the usage that a chunk in the middle of a stream shows of its choice."""
+        """Return the usage of a choice for a chunk in the middle of a stream."""
         ...
 
 
 class CompletionShape:
-    """The shape of text completions, as OpenAI has it."""
+    """Text completions in OpenAI's shape."""
 
     id_prefix = "cmpl-"
     prompt_field = "prompt"
@@ -175,11 +175,11 @@ COMPLETION = CompletionShape()
 
 @dataclass(frozen=True, slots=True)
 class TextFormat:
-    """The reading of an answer's text.
+    """How to parse an answer's text.
 
-    `calls` says how calls are written, `named` which function all content is the arguments of, `thinks`
-    whether there may be reasoning, and whether it begins without its mark. Without `parallel` one call is
-    shown, without `shows_thoughts` no reasoning. Reasoning that `ends_at_calls` is Qwen's.
+    `calls` is the format of calls, `named` a function whose arguments are all of the content, `thinks`
+    whether there may be reasoning and whether it begins without a mark. Without `parallel` one call is shown,
+    without `shows_thoughts` no reasoning. Reasoning that `ends_at_calls` is Qwen's.
     """
 
     calls: CallFormat | None = None
@@ -195,7 +195,7 @@ class TextFormat:
 
 
 class AnswerText:
-    """The text that a choice has said so far."""
+    """Parser of a choice's text so far."""
 
     def __init__(self, form: TextFormat) -> None:
         self._calls = None if form.calls is None else CallParser(form.calls)
@@ -205,11 +205,11 @@ class AnswerText:
 
     @property
     def has_called(self) -> bool:
-        """True if the answer calls a function, and the last call that is shown is whole."""
+        """Whether the answer calls a function and the last shown call is complete."""
         return self._calls is not None and self._calls.has_called and not self._is_cut
 
     def feed(self, text: str, is_last: bool) -> tuple[str, ParsedText]:
-        """The reasoning that the text adds, and the content and the parts of calls in their order."""
+        """Return the new reasoning, and the new content and parts of calls in order."""
         reasoning, content = "", text
         if self._thoughts is not None:
             reasoning, content = self._thoughts.feed(text, is_last)
@@ -234,7 +234,9 @@ class AnswerText:
 
 
 class ToolShape(ChatShape):
-    """Chat completions with calls and reasoning; one that `tells_order` is read on, into another shape."""
+    """Chat completions with tool calls and reasoning; `tells_order` preserves their order for conversion
+    to another API.
+    """
 
     is_plain = False
 
@@ -317,9 +319,9 @@ def _finish(delta: Delta, text: AnswerText) -> str | None:
 def text_format(
     choice: ToolChoice, parallel: bool, is_constrained: bool, may_think: bool, answers: AnswerFormats
 ) -> TextFormat:
-    """Return how an answer's text is read; raises 400 for calls that cannot be told from text.
+    """Return how to parse an answer; raises 400 if calls cannot be distinguished from text.
 
-    An answer that is held to a grammar from its first token on begins with no reasoning that is not marked.
+    An answer under a grammar from its first token begins with no unmarked reasoning.
     """
     thinks = None
     if answers.reasoning_parser is not None:

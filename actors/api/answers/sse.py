@@ -1,7 +1,7 @@
 """Server-sent events: deltas as OpenAI's chunks.
 
-A chunk is a prefix made once, the text as JSON, and a suffix made once: this runs once per token.
-Law: a stream ends with `data: [DONE]`; if generating failed, an error event comes before it.
+A chunk is a fixed prefix, the text as JSON, and a fixed suffix, since this runs once per token. Law: a stream
+ends with `data: [DONE]`; if generating failed, an error event precedes it.
 """
 
 import json
@@ -23,7 +23,7 @@ SLOT = "\ue000"  # where the text goes in a chunk that is made once
 
 
 class EventWriter(Protocol):
-    """Spells a stream: each delta, what comes after the last, and an error, which ends it."""
+    """Writer of a stream's deltas, its end, and an error, which ends it."""
 
     def delta(self, choice: AnswerChoice, delta: Delta) -> bytes: ...
 
@@ -33,7 +33,7 @@ class EventWriter(Protocol):
 
 
 class ChunkWriter:
-    """Writes the chunks of one answer; `head` holds what all of them repeat, the last has `fingerprint`."""
+    """Writer of an answer's chunks; `head` holds their common fields, and the last one has `fingerprint`."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class ChunkWriter:
         return before, after
 
     def delta(self, choice: AnswerChoice, delta: Delta) -> bytes:
-        """Write a delta as a chunk, after the opening chunks if it is the first of all."""
+        """Return a delta as a chunk, preceded by the opening chunks if it is the first."""
         opening = "" if self._has_begun else self._opening()
         view = self._views[choice.index]
         is_first, view.has_begun = not view.has_begun, True
@@ -92,11 +92,11 @@ class ChunkWriter:
         return "".join([self._chunk(body, usage) for body in self._shape.openings(self._views)])
 
     def error(self, message: str) -> bytes:
-        """An event that OpenAI's clients raise as APIError, and the end mark."""
+        """Return an event that OpenAI's clients raise as APIError, and the end mark."""
         return f"data: {json.dumps(self._spell(ApiError(500, message)))}\n\n".encode() + DONE
 
     def last(self) -> bytes:
-        """The usage chunk, if it was asked for, and the end mark."""
+        """Return the usage chunk, if requested, and the end mark."""
         if self._wanted.usage == "never":
             return DONE
         body: Json = {"choices": [], "system_fingerprint": self._fingerprint}
@@ -105,7 +105,7 @@ class ChunkWriter:
 
 
 class Events:
-    """The body of a streamed answer: what is new goes out in one piece, the end with the last delta.
+    """Body of a streamed answer: all new output in one piece, the end with the last delta.
 
     Once the body has begun, a failure can only be an event in it.
     """
@@ -116,11 +116,11 @@ class Events:
         self.is_over = False
 
     def watch(self, on_unread: Callable[[], None]) -> None:
-        """Have this called whenever there is something to take; at once if there is."""
+        """Call `on_unread` whenever output becomes available; at once if some is."""
         self._choices.watch(on_unread, self._interval)
 
     def take(self) -> bytes:
-        """The events of all that is new; empty if nothing is."""
+        """Return the events of all new output; empty if there is none."""
         written: list[bytes] = []
         try:
             self._take(written)

@@ -1,7 +1,7 @@
-"""Calls of tools in the text of an answer, as it grows: content, functions, arguments.
+"""Tool calls in the text of an answer, parsed as it grows: content, functions, arguments.
 
-Law: whatever way the text is cut into deltas, names and arguments are the same. What looks like a call and
-names no function is content, with its mark. Blanks before a call and between calls are not.
+Law: names and arguments do not depend on how the text is cut into deltas. Text that looks like a call but
+names no function is content, including its mark. Whitespace before and between calls is dropped.
 """
 
 import json
@@ -16,20 +16,22 @@ NAME = "name"
 ARGUMENTS = ("arguments", "parameters")
 BLANKS = " \t\r\n"
 ORDER = "order"
-"""The key of a message or delta that is read on: its texts and the numbers of its calls, in their order."""
+"""Key of a message or delta for conversion to other shapes: its texts and call numbers in order."""
 
 
 class CallObject:
-    """A JSON object, read character by character: its name, and its arguments as they are written."""
+    """Parser of a call as a JSON object: its name and its arguments as written."""
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.name: str | None = None
         self.raw = ""
         self.has_arguments = False
-        """True once a part of the arguments was released."""
+        """Whether part of the arguments was released."""
         self.is_complete = self.is_cut = False
-        """Whether it has ended; if it `is_cut`, before the last character, which no JSON has there."""
+        """Whether the object has ended; if it `is_cut`, before the last character, which is invalid JSON
+        there.
+        """
         self._depth = 0
         self._in_string = self._escaped = False
         self._key: str | None = None
@@ -37,7 +39,7 @@ class CallObject:
         self._held = ""
 
     def feed(self, character: str) -> str:
-        """Take one in; returns what is new of the arguments, "" before the name is known."""
+        """Add a character; return new arguments, "" before the name is known."""
         self.raw += character
         if self._in_string:
             self._token += character
@@ -94,7 +96,7 @@ class CallObject:
 
 
 class NamedArguments:
-    """The arguments of a function whose name came before: one JSON object, as it stands."""
+    """Parser of arguments after a function's name: one JSON object, passed through."""
 
     def __init__(self, index: int, name: str) -> None:
         self.index = index
@@ -106,7 +108,7 @@ class NamedArguments:
         self._in_string = self._escaped = False
 
     def feed(self, character: str) -> str:
-        """Take one in; returns it."""
+        """Add a character and return it."""
         self.raw += character
         self.has_arguments = True
         if self._escaped:
@@ -130,7 +132,7 @@ def _text(token: str) -> str | None:
 
 
 def unquoted(arguments: str) -> str:
-    """The arguments as an object where a model has written it as a text of JSON, as Granite's do."""
+    """Return arguments as an object if a model wrote them as a JSON string, as Granite's models do."""
     inner = _text(arguments) if arguments.startswith('"') else None
     if inner is None:
         return arguments
@@ -145,16 +147,17 @@ BETWEEN_CALLS = BLANKS + "[],;"
 MOST_NAME = 256
 NAMED = re.compile(r"([\w.-]+)(?:\[CALL_ID\]\w*)?(?:\[ARGS\])?\s*(?=\{)")
 NAMED_SO_FAR = re.compile(r"[\w.-]+(?:\[[\w\]]*)*\s*")
-"""The beginning of a call of newer models of Mistral's: a function's name, and marks before its arguments."""
+"""Pattern for the beginning of a call of newer Mistral models: a function's name, and marks before its
+arguments.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class CallFormat:
-    """The way in which models write calls: JSON objects with a name and arguments, between `begin` and `end`.
+    """Format of a model's calls: JSON objects with a name and arguments, between `begin` and `end`.
 
-    `bare` calls need no `begin` where the answer starts with them; a call that `is_named` may be its
-    function's name and the arguments behind it. `keeps_special`: `begin` is a special token, which must not
-    be left out of the text.
+    `bare` calls need no `begin` at the start of the answer; a call that `is_named` may be a function's name
+    followed by arguments. `keeps_special`: `begin` is a special token, which must stay in the text.
     """
 
     begin: str | None
@@ -169,14 +172,14 @@ FORMATS = {
     "llama3_json": CallFormat("<|python_tag|>", bare=True, keeps_special=True),
     "mistral": CallFormat("[TOOL_CALLS]", is_named=True, keeps_special=True),
 }
-"""The formats of calls, by the names that vLLM gives its parsers; `hermes` is Qwen's, too."""
+"""Formats of calls by vLLM's parser names; `hermes` is also Qwen's."""
 LISTED = CallFormat(None, bare=True)
-"""The format that a grammar makes of a required call: a JSON list of calls."""
+"""Format of a required call under a grammar: a JSON list of calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallPart:
-    """The news of the call `index`: its name, which comes first and once, or more of its arguments."""
+    """New output of the call `index`: its name, which comes first and once, or more arguments."""
 
     index: int
     name: str | None
@@ -185,12 +188,12 @@ class CallPart:
 
 @dataclass(slots=True)
 class ParsedText:
-    """The content and the parts of calls that a piece of text says, in its order."""
+    """Content and parts of calls in a piece of text, in order."""
 
     said: list[str | CallPart] = field(default_factory=list)
 
     def add(self, piece: str | CallPart) -> None:
-        """Append a piece; texts that follow each other are one."""
+        """Append a piece; consecutive texts are merged."""
         if not isinstance(piece, str):
             self.said.append(piece)
         elif self.said and isinstance(last := self.said[-1], str):
@@ -208,17 +211,17 @@ class ParsedText:
 
 
 class CallParser:
-    """The calls of one answer."""
+    """Parser of the calls of one answer."""
 
     def __init__(self, form: CallFormat) -> None:
         self._form = form
         self._text = ""
-        """The text that has not been decided on: perhaps the beginning of a mark."""
+        """Undecided text, which may begin a mark."""
         self._between = form.begin is None
         self._opened = ""
-        """The text that will have been content if no call follows: a mark, and blanks behind it."""
+        """Text that becomes content if no call follows: a mark and the whitespace behind it."""
         self._blanks = ""
-        """Blanks at the beginning of content, or behind a call, which are content if more of it follows."""
+        """Whitespace at the start of content or after a call; content only if more content follows."""
         self._talks = False
         self._may_be_bare = form.bare
         self._object: CallObject | NamedArguments | None = None
@@ -230,7 +233,7 @@ class CallParser:
 
     @property
     def open_call(self) -> int | None:
-        """The index of the call whose arguments have not ended, if there is one."""
+        """Index of the call with incomplete arguments, if any."""
         call = self._object
         return None if call is None or call.name is None else call.index
 
@@ -242,7 +245,7 @@ class CallParser:
         return said
 
     def flush(self) -> ParsedText:
-        """Return what is left at the end of the answer."""
+        """Return the rest at the end of the answer."""
         said, text, self._text = ParsedText(), self._text, ""
         if self._form.begin is None:
             return said
@@ -264,7 +267,6 @@ class CallParser:
         said.add(text if self._talks else "")
 
     def _step(self, said: ParsedText) -> bool:
-        """Decide on part of the text; False if more text is needed."""
         if self._object is not None:
             self._in_object(self._object, said)
             return True
@@ -298,7 +300,7 @@ class CallParser:
         self._say(said, opened + text)
 
     def _outside(self, said: ParsedText) -> bool:
-        """Read text between calls, or before the first; True if more can be read."""
+        """Parse text between calls, or before the first; return True if more can be parsed."""
         text, form = self._skipped(self._text), self._form
         if self._opened:
             self._opened += self._text[: len(self._text) - len(text)]
@@ -332,7 +334,9 @@ class CallParser:
         return text
 
     def _named(self, text: str) -> bool | None:
-        """Return whether a call begins with its name; None if it does not, False if more text is needed."""
+        """Return whether a call begins here with a function's name: None if not, False if more text is
+        needed.
+        """
         found = NAMED.match(text)
         if found is None:
             return False if len(text) < MOST_NAME and NAMED_SO_FAR.fullmatch(text) else None

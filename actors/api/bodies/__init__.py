@@ -1,1 +1,1 @@
-"""The bodies that clients may send: their fields and bounds, and the fields that are refused by name."""
+"""Request bodies: their fields and bounds, and the fields that are refused by name."""

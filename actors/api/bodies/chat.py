@@ -1,4 +1,4 @@
-"""The bodies with a conversation: POST /v1/chat/completions, /tokenize and /detokenize."""
+"""Bodies with a conversation: POST /v1/chat/completions, /tokenize and /detokenize."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -37,20 +37,20 @@ from sundog.actors.core.params.sampling import Constraint
 from sundog.actors.messages import ChatMessage, Reading
 
 BILLING = "x-anthropic-billing-header"
-"""The beginning of the block that accounts for a request: it differs each time, and would spoil prefixes."""
+"""Beginning of a billing line, which differs in each request and would prevent prefix hits."""
 
 
 def without_billing(text: str) -> str:
-    """A system's text without such lines, which gateways keep where they make a chat of a message."""
+    """Remove billing lines from a system text; gateways keep them when they convert messages to a chat."""
     if BILLING not in text:
         return text
     return "\n".join(line for line in text.split("\n") if not line.startswith(BILLING))
 
 
 def with_one_system(messages: Sequence[Json]) -> list[Json]:
-    """Merge all that the system says into one message at the beginning.
+    """Merge all system messages into one at the beginning.
 
-    Agents send a second such message amid a conversation, and many templates take none there.
+    Agents send a second one in the middle of a conversation, which many templates refuse.
     """
     said = [message["content"] for message in messages if message["role"] == "system"]
     others = [message for message in messages if message["role"] != "system"]
@@ -67,14 +67,14 @@ RESERVED = (
     "tokenize",
     "tools",
 )
-"""Variables of a template that are no argument of its own."""
+"""Template variables that clients cannot set."""
 
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 class Templated(JsonObject):
-    """The fields that bodies with a conversation have in common; defaults are vLLM's."""
+    """Common fields of bodies with a conversation; defaults are vLLM's."""
 
     add_generation_prompt: bool = True
     continue_final_message: bool = False
@@ -85,22 +85,22 @@ class Templated(JsonObject):
 
     @property
     def may_think(self) -> bool:
-        """True unless the template, where it can, keeps the model from it, or a message is continued."""
+        """Whether the model may think: unless the template prevents it, or a message is continued."""
         if self.continue_final_message:
             return False
         return (self._effort() | self.chat_template_kwargs).get("enable_thinking") is not False
 
     def templated(self, reading: Reading) -> Reading:
-        """`reading` with what the template is given; raises 400 for what it cannot be given."""
+        """Return `reading` with the template's arguments; raises 400 for invalid ones."""
         if self.continue_final_message and self.add_generation_prompt:
             raise invalid(
-                "continue_final_message does not go with add_generation_prompt: send"
+                "continue_final_message cannot be combined with add_generation_prompt: send"
                 " add_generation_prompt = false with it.",
                 "add_generation_prompt",
             )
         for name in RESERVED:
             if name in self.chat_template_kwargs:
-                message = f"chat_template_kwargs.{name} is not allowed: the request's own fields say it."
+                message = f"chat_template_kwargs.{name} is not allowed: use the request's own fields."
                 raise invalid(message, "chat_template_kwargs")
         documents: dict[str, object] = {} if self.documents is None else {"documents": self.documents}
         tools = {"tools": for_template(self.tools)} if self.tools else {}
@@ -112,7 +112,7 @@ class Templated(JsonObject):
         )
 
     def _effort(self) -> dict[str, object]:
-        """Return the reasoning effort, also as on or off, which is all that some templates know."""
+        """Return the reasoning effort, also as on or off, which is all that some templates support."""
         effort = self.reasoning_effort
         return {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort != "none"}
 
@@ -125,7 +125,7 @@ TEXT_PARTS = {
     "refusal": "refusal",
     "thinking": "thinking",
 }
-"""Parts of a message that are text, and the field that holds it."""
+"""Text parts of a message, and the field that holds the text."""
 
 
 Part = Annotated[
@@ -145,7 +145,7 @@ ContentInput = str | Annotated[list[Part], Field(max_length=MAX_PARTS)]
 
 
 def as_text(value: object) -> str:
-    """`content`, a string or a list of text parts, as text; raises ValueError.
+    """Return `content`, a string or a list of text parts, as text; raises ValueError.
 
     Parts are joined by line ends, as vLLM does for templates that expect a string.
     """
@@ -170,20 +170,20 @@ def _text_of_part(index: int, part: object) -> str:
 
 
 class MessageBody(JsonObject):
-    """A turn of a conversation; an assistant's may come back as it was sent, with null and empty fields."""
+    """Turn of a conversation; an assistant's may be sent back as received, with null and empty fields."""
 
     role: Name
-    """The role of the turn: any that the model's chat template knows."""
+    """Role of the turn: any that the model's chat template accepts."""
     content: Annotated[str, PlainValidator(as_text, json_schema_input_type=ContentInput)] | None = None
     tool_calls: Annotated[list[CalledBody], Field(max_length=MAX_TOOLS)] | None = None
     tool_call_id: Name | None = None
     name: Name | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
-    """The reasoning under its former name."""
+    """Reasoning under its former name."""
 
     def checked(self, where: str) -> ChatMessage:
-        """The turn for the chat template; raises 400 for content that no template is given."""
+        """Return the turn for the chat template; raises 400 for unsupported content."""
         for name in UNSUPPORTED_IN_MESSAGE:
             if value := (self.model_extra or {}).get(name):
                 raise invalid(not_supported(f"{where}.{name}", value), f"{where}.{name}")
@@ -214,18 +214,18 @@ Messages = Annotated[list[MessageBody], Field(min_length=1, max_length=MAX_MESSA
 
 
 def conversation(messages: list[MessageBody]) -> tuple[ChatMessage, ...]:
-    """The turns for the chat template; raises 400 for the first that no template is given."""
+    """Return the turns for the chat template; raises 400 for the first with unsupported content."""
     return tuple(message.checked(f"messages[{index}]") for index, message in enumerate(messages))
 
 
 async def read_conversation(messages: list[MessageBody], context: ApiContext) -> tuple[ChatMessage, ...]:
-    """`conversation`, which for many turns works in a thread."""
+    """Call `conversation`, in a thread for many turns."""
     work = partial(conversation, messages)
     return await off_the_loop(context, work, is_large=len(messages) > MANY_MESSAGES)
 
 
 class ChatBody(Templated, SamplingBody):
-    """The body of POST /v1/chat/completions."""
+    """Body of POST /v1/chat/completions."""
 
     elsewhere: ClassVar[frozenset[str]] = frozenset({"verbosity", "web_search_options"})
 
@@ -239,12 +239,12 @@ class ChatBody(Templated, SamplingBody):
     include_reasoning: bool = True
 
     def reading(self) -> Reading:
-        """Return how the conversation becomes a prompt; raises 400 for what its template cannot be given."""
+        """Return how to convert the conversation to a prompt; raises 400 for invalid template arguments."""
         return self.templated(super().reading())
 
     @property
     def chosen_tools(self) -> ToolChoice:
-        """Return what the answer calls, if anything; raises 400 for what the tools do not allow."""
+        """Tool choice; raises 400 if it does not fit the tools."""
         lists_none = not self.tools and "tools" in self.model_fields_set
         if lists_none and self.tool_choice is not None and self.tool_choice.kind == "auto":
             return ToolChoice("none")  # as clients send it that list their tools and have none today
@@ -259,30 +259,30 @@ class ChatBody(Templated, SamplingBody):
 
     @property
     def answering_role(self) -> str:
-        """The role of the answer: the assistant's, or that of the last message if it is continued."""
+        """Role of the answer: assistant, or that of the last message if it is continued."""
         return "assistant" if self.add_generation_prompt else self.messages[-1].role
 
     @property
     def echoed(self) -> str:
-        """The text before the answer with `echo`: the last message, if it is of the same role."""
+        """Text before an answer with `echo`: the last message, if it has the answer's role."""
         last = self.messages[-1]
         return last.content or "" if self.echo and last.role == self.answering_role else ""
 
     @property
     def num_logprobs(self) -> int | None:
-        """The number of likeliest tokens to show; raises 400 for `top_logprobs` without `logprobs`."""
+        """Number of likeliest tokens to show; raises 400 for `top_logprobs` without `logprobs`."""
         if self.top_logprobs and not self.logprobs:
             raise invalid("top_logprobs is only allowed when logprobs is true.", "top_logprobs")
         return self.top_logprobs if self.logprobs else None
 
     @property
     def num_echoed(self) -> int | None:
-        """The number for the prompt's tokens, which `echo` alone asks for, as in vLLM."""
+        """Number of likeliest tokens to list for the prompt, which only `echo` requests, as in vLLM."""
         return self.top_logprobs if self.echo else None
 
     @property
     def token_limit(self) -> int | None:
-        """The limit on tokens; the newer name wins, and None means up to the end of the context."""
+        """Limit on output tokens; the newer field wins, None means the end of the context."""
         if self.max_completion_tokens is not None:
             return self.max_completion_tokens
         return self.max_tokens
@@ -293,7 +293,7 @@ def _given(name: str, kind: str) -> JsonValue:
 
 
 class TokenizeBody(Templated):
-    """A text or a conversation."""
+    """Body of /tokenize: a text or a conversation."""
 
     unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {"chat_template": ()}
 
@@ -307,14 +307,14 @@ class TokenizeBody(Templated):
     return_token_strs: bool = False
 
     def reading(self) -> Reading:
-        """Return how it is read; raises 400 unless it has a prompt or messages."""
+        """Return how to tokenize it; raises 400 unless it has a prompt or messages."""
         if (self.prompt is None) == (self.messages is None):
             raise invalid("prompt or messages: send one of the two.", "prompt")
         return self.templated(Reading(add_special_tokens=self.add_special_tokens))
 
 
 class DetokenizeBody(JsonObject):
-    """The body of /detokenize: tokens to be read."""
+    """Body of /detokenize."""
 
     model: ModelName | None = None
     tokens: ManyTokenIds

@@ -1,9 +1,9 @@
-"""Fields of a body beyond its own: those of the OpenAI and vLLM APIs that are not honoured.
+"""Fields of a body beyond its own: fields of the OpenAI and vLLM APIs that are not supported.
 
-Law: a field that would change the answer is refused by name, unless its value asks for the ordinary
-behaviour; a field that changes nothing is ignored; what only another's server could do is left out, and named
-(`left_out`); an unknown field is logged once. What a conversation
-passes on to the chat completion that it stands for is checked there, and an error names it as it does there.
+Law: a field that would change the answer is refused by name, unless its value is the default behaviour; a
+field that changes nothing is ignored; a field that only another vendor's server can honour is left out and
+named (`left_out`); an unknown field is logged once. Fields passed on to a chat completion are checked there,
+and errors name them as there.
 """
 
 from sundog.actors.api.bodies.parsing import BodyT, JsonObject, parse_request
@@ -62,14 +62,14 @@ HARMLESS = frozenset(
 
 
 async def read_body(body_type: type[BodyT], request: ApiRequest, context: ApiContext) -> BodyT:
-    """Return the request's checked body; raises ApiError for it, and for fields that are not honoured."""
+    """Return the request's checked body; raises ApiError for it and for unsupported fields."""
     body = await parse_request(body_type, request, context)
     check_extras(body, context)
     return body
 
 
 def check_extras(body: JsonObject, context: ApiContext) -> None:
-    """Go through the fields that a body has beyond its own; raises 400 for the first that is refused."""
+    """Check the unsupported and unknown fields of a body; raises 400 for the first refused one."""
     for name, value in (body.model_extra or {}).items():
         if name in body.passed or name in body.harmless or name in body.elsewhere:
             continue
@@ -88,7 +88,7 @@ def _hint(name: str) -> str | None:
 
 
 def not_supported(name: str, value: object, neutral: tuple[object, ...] = ()) -> str:
-    """The sentence for a field that is refused by name."""
+    """Return the message that refuses a field by name."""
     allowed = " or ".join(shown(each) for each in neutral)
     hint = f"leave it out or send {allowed}" if allowed else "leave it out"
     return f"{name} = {shown(value)} is not supported: {hint}."

@@ -1,6 +1,6 @@
-"""Headers that say what a field of the body may say, too: the header is the one that counts, as in vLLM.
+"""Headers that can replace a field of the body; the header wins, as in vLLM.
 
-So a gateway can set them without reading bodies. What policies see of a request comes from here.
+Gateways can set them without parsing bodies. They are the source of what policies read about a request.
 """
 
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ SECONDS: TypeAdapter[float] = TypeAdapter(Annotated[Seconds, Field(strict=False,
 
 @dataclass(frozen=True, slots=True)
 class RequestTerms:
-    """The terms on which a request comes: all that policies see of it but its lengths."""
+    """Terms of a request: everything that policies read except its lengths."""
 
     priority: int
     tenant: str | None
@@ -42,7 +42,7 @@ class RequestTerms:
 
     @classmethod
     def of(cls, headers: Headers, body: TermsBody) -> Self:
-        """The terms of a request; raises 400 for a header that is out of bounds."""
+        """Return the terms of a request; raises 400 for a header out of bounds."""
         return cls(
             priority=_read(headers, PRIORITY, INTEGER, body.priority),
             tenant=_read(headers, "X-Tenant", NAME, body.tenant),
@@ -54,7 +54,7 @@ class RequestTerms:
         )
 
     def of_client(self, client: KeyHolder | None) -> "RequestTerms":
-        """Return the terms with what the client's key says, which goes before what the client says."""
+        """Return the terms with those of the client's key, which override the client's own."""
         if client is None:
             return self
         tenant = self.tenant if client.tenant is None else client.tenant
@@ -64,7 +64,7 @@ class RequestTerms:
 
 
 def request_id_of(headers: Headers, body: TermsBody) -> str | None:
-    """The id that the client has chosen for its request, if it has."""
+    """Return the request id that the client chose, if any."""
     return _read(headers, REQUEST_ID, NAME, body.request_id) if headers.get(REQUEST_ID) else body.request_id
 
 

@@ -1,4 +1,4 @@
-"""The body of POST /v1/messages: conversations of Anthropic's, and the chat that each stands for."""
+"""Body of POST /v1/messages (Anthropic), and its conversion to a chat."""
 
 import json
 import re
@@ -39,9 +39,9 @@ BLOCKS_ELSEWHERE = (
     "mcp_tool_use",
     "mcp_tool_result",
 )
-"""Blocks of tools that another server has run in a conversation: they are left out."""
+"""Blocks of tools that another server ran in the conversation; they are left out."""
 TOOL_ELSEWHERE = re.compile(r"[a-z_]+_20\d{6}|mcp_toolset")
-"""Types of tools that Anthropic runs, or that its models were trained on: the model is not told of them."""
+"""Types of tools that Anthropic runs or trained its models on; they are left out of the prompt."""
 NEEDED: dict[str, tuple[str, ...]] = {
     "text": ("text",),
     "tool_use": ("id", "name"),
@@ -50,7 +50,7 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "redacted_thinking": (),
     **dict.fromkeys(BLOCKS_ELSEWHERE, ()),
 }
-"""The types of blocks, and the texts that one of them must have."""
+"""Text fields that each type of block must have."""
 
 
 def _needed() -> list[JsonValue]:
@@ -64,7 +64,7 @@ def _needed() -> list[JsonValue]:
 
 
 class TextBlock(JsonObject):
-    """A block of text; one of another type is refused by name."""
+    """Block of text; other types are refused by name."""
 
     model_config = ConfigDict(json_schema_extra={"required": ["type", "text"]})
     type: Annotated[Name, Field(json_schema_extra={"enum": ["text"]})]
@@ -72,7 +72,7 @@ class TextBlock(JsonObject):
 
 
 class ResultBlock(TextBlock):
-    """A block of what a tool has given: text, or the name of a tool that a search has found."""
+    """Block of a tool's result: a text, or the name of a tool that a search found."""
 
     model_config = ConfigDict(json_schema_extra={"required": ["type"]})
     type: Annotated[Name, Field(json_schema_extra={"enum": ["text", "tool_reference"]})]
@@ -80,7 +80,7 @@ class ResultBlock(TextBlock):
 
 
 class Block(TextBlock):
-    """A block of content; which fields it has depends on its type."""
+    """Block of content; its fields depend on its type."""
 
     model_config = ConfigDict(json_schema_extra={"required": ["type"], "oneOf": _needed()})
     type: Annotated[Name, Field(json_schema_extra={"enum": [*NEEDED]})]
@@ -90,7 +90,7 @@ class Block(TextBlock):
     input: dict[str, object] | None = None
     tool_use_id: Name | None = None
     content: str | Annotated[list[ResultBlock], Field(max_length=MAX_PARTS)] | None = None
-    """The content of a tool's result."""
+    """Content of a tool's result."""
     is_error: bool = False
 
 
@@ -98,16 +98,16 @@ Content = str | Annotated[list[Block], Field(max_length=MAX_PARTS)]
 
 
 def text(content: str | list[ResultBlock], where: str) -> str:
-    """A text, or the blocks of one a line each; raises 400 for blocks that no text stands for."""
+    """Join a text or blocks with line ends; raises 400 for blocks that are not text."""
     if isinstance(content, str):
         return content
     return "\n".join(text_of(block, f"{where}[{index}]") for index, block in enumerate(content))
 
 
 def instructions(system: str | list[TextBlock]) -> str:
-    """The system prompt: its blocks one after the other, as in vLLM.
+    """Return the system prompt: its blocks joined as in vLLM.
 
-    A block that accounts for the request is left out: it differs each time, and no prefix would be cached.
+    A billing block is left out: it differs in each request and would prevent prefix hits.
     """
     if isinstance(system, str):
         return system
@@ -116,7 +116,7 @@ def instructions(system: str | list[TextBlock]) -> str:
 
 
 def text_of(block: TextBlock, where: str) -> str:
-    """A block's text; raises 400 if it is of another type."""
+    """Return a block's text; raises 400 for other types."""
     if block.type == "tool_reference" and isinstance(block, ResultBlock) and block.tool_name is not None:
         return block.tool_name
     if block.type != "text":
@@ -131,20 +131,20 @@ BUDGET = "thinking.budget_tokens"
 
 
 class Thinking(JsonObject):
-    """The switch of the model's reasoning; `budget_tokens` goes with the type enabled alone."""
+    """Switch of the model's reasoning; `budget_tokens` is allowed only with the type `enabled`."""
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: Annotated[int, Field(ge=LEAST_BUDGET, le=INT32_MAX), WHOLE] | None = None
 
     def budget(self, max_tokens: int) -> int | None:
-        """The most tokens of thinking, None without a bound.
+        """Return the largest number of thinking tokens; None without a limit.
 
-        Raises 400 where the answer has no room behind them, and where one is missing or has no meaning.
+        Raises 400 if it leaves no room for the answer, is missing, or is not allowed.
         """
         budget = self.budget_tokens
         if self.type != "enabled":
             if budget is not None:
-                raise invalid(f'{BUDGET} goes with the type "enabled" alone: leave it out.', BUDGET)
+                raise invalid(f'{BUDGET} is only allowed with the type "enabled": leave it out.', BUDGET)
             return None
         if budget is None:
             raise invalid(f'{BUDGET} is required with the type "enabled".', BUDGET)
@@ -154,15 +154,15 @@ class Thinking(JsonObject):
 
 
 class Turn(JsonObject):
-    """A turn of the conversation: text or blocks."""
+    """Turn of the conversation: text or blocks."""
 
     role: Literal["user", "assistant", "system", "ctx", "msg"]
-    """`ctx` and `msg` are Claude Code's own words for what a user says."""
+    """Role of the turn; `ctx` and `msg` are Claude Code's names for user messages."""
     content: Content
 
 
 class Tool(JsonObject):
-    """A function that the model may call, or a tool of Anthropic's own, which is left out."""
+    """Function that the model may call, or one of Anthropic's own tools, which is left out."""
 
     name: Name
     description: str | None = None
@@ -171,7 +171,7 @@ class Tool(JsonObject):
 
 
 class Choice(JsonObject):
-    """The choice of tools: none, any, one by name, or the model's own."""
+    """Tool choice: none, any, one by name, or auto."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: Name | None = None
@@ -179,14 +179,14 @@ class Choice(JsonObject):
 
 
 class OutputFormat(JsonObject):
-    """The format that the text of the answer must have."""
+    """Format of the answer's text."""
 
     type: Literal["json_schema"]
     schema_: dict[str, object] = Field(alias="schema")
 
 
 class OutputConfig(JsonObject):
-    """The effort of the model's reasoning, and the format of its answer."""
+    """Effort of the model's reasoning, and the format of its answer."""
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: OutputFormat | None = None
@@ -196,21 +196,21 @@ CLEARS_THINKING = "clear_thinking_20251015"
 
 
 class KeptThinking(JsonObject):
-    """The last turns whose thinking is kept."""
+    """Number of last turns whose thinking is kept."""
 
     type: Literal["thinking_turns", "all"]
     value: Annotated[int, Field(ge=0, le=INT32_MAX), WHOLE] | None = None
 
 
 class ContextEdit(JsonObject):
-    """A change that Anthropic's server makes to a conversation before its model reads it."""
+    """Edit of a conversation that Anthropic's server makes before its model reads it."""
 
     type: Name
     keep: Literal["all"] | KeptThinking | dict[str, object] | None = None
 
     @property
     def turns_kept(self) -> int | None:
-        """The assistant's last turns whose thinking stays; None where all of it does."""
+        """Number of the assistant's last turns whose thinking stays; None if all does."""
         if self.type != CLEARS_THINKING or self.keep == "all":
             return None
         if self.keep is None:
@@ -219,7 +219,7 @@ class ContextEdit(JsonObject):
 
 
 class ContextManagement(JsonObject):
-    """The edits of a conversation: thinking is cleared here, others are left out."""
+    """Edits of a conversation; clearing of thinking is supported, others are left out."""
 
     edits: Annotated[list[ContextEdit], Field(max_length=MAX_PARTS)] = Field(default=[])
 
@@ -232,7 +232,7 @@ class ContextManagement(JsonObject):
 
 
 class PromptBody(JsonObject):
-    """The body of POST /v1/messages/count_tokens: the prompt alone."""
+    """Body of POST /v1/messages/count_tokens: the prompt alone."""
 
     passed: ClassVar[frozenset[str]] = SHARED
 
@@ -256,7 +256,7 @@ class PromptBody(JsonObject):
     context_management: ContextManagement | None = None
 
     def prompt(self) -> Json:
-        """Messages and tools as a chat has them; raises 400 for blocks that no text stands for."""
+        """Return messages and tools as those of a chat; raises 400 for blocks that are not text."""
         messages = with_one_system(list(self._messages()))
         chat = self.passed_on() | {"messages": messages}
         if self.messages[-1].role == "assistant" and _is_open(messages[-1]):  # the answer goes on with it
@@ -276,7 +276,7 @@ class PromptBody(JsonObject):
         return chat | ({} if config.effort is None else {"reasoning_effort": config.effort})
 
     def left_out(self) -> Iterator[str]:
-        """Name what the request asks of Anthropic's own tools and server; the answer goes without it."""
+        """Yield the names of parts that need Anthropic's own tools or server and are ignored."""
         for index, tool in enumerate(self.tools):
             if _is_elsewhere(tool):
                 yield f"tools[{index}] ({tool.type})"
@@ -316,7 +316,7 @@ class PromptBody(JsonObject):
 
 
 class MessagesBody(PromptBody):
-    """The body of POST /v1/messages."""
+    """Body of POST /v1/messages."""
 
     max_tokens: NumTokensFrom1
     stop_sequences: Annotated[list[Stop], Field(max_length=MAX_STOPS)] = Field(default=[])
@@ -326,7 +326,7 @@ class MessagesBody(PromptBody):
     top_p: Probability | None = None
 
     def chat(self) -> Json:
-        """The body of the chat completion that answers it."""
+        """Return the body of the equivalent chat completion."""
         chat = self.prompt() | {"max_tokens": self.max_tokens, "stop": self.stop_sequences}
         for name in ("model", "temperature", "top_k", "top_p"):
             if (value := getattr(self, name)) is not None:
@@ -340,7 +340,7 @@ class MessagesBody(PromptBody):
 
 
 def _answer(blocks: list[Block], where: str, shows_thoughts: bool) -> Json:
-    """Return an assistant's turn: its text, calls and reasoning, for templates that repeat it."""
+    """Return an assistant's turn with text, calls and reasoning, for templates that repeat it."""
     texts, calls, thoughts = [], [], []
     for index, block in enumerate(blocks):
         if block.type == "tool_use":

@@ -1,4 +1,4 @@
-"""The bodies that operators send: answers to end, adapters to load and unload."""
+"""Bodies that operators send: requests to abort, adapters to load and unload."""
 
 from typing import Annotated
 
@@ -8,13 +8,13 @@ from sundog.actors.api.bodies.parsing import Int64, JsonObject, Name
 
 
 class AbortBody(JsonObject):
-    """The ids of answers to end, as their clients see them; none is all."""
+    """Ids of answers to abort, as their clients see them; empty for all."""
 
     request_ids: Annotated[list[Name], Field(max_length=10_000)] = Field(default=[])
 
 
 class LoadAdapterBody(JsonObject):
-    """An adapter by its name and folder; `load_inplace` lets it take the place of one that has the name."""
+    """Adapter by name and folder; with `load_inplace` it replaces one of the same name."""
 
     lora_name: Name
     lora_path: Name
@@ -23,7 +23,7 @@ class LoadAdapterBody(JsonObject):
 
 
 class UnloadAdapterBody(JsonObject):
-    """An adapter by its name."""
+    """Adapter by name."""
 
     lora_name: Name
     lora_int_id: Int64 | None = None

@@ -1,12 +1,12 @@
-"""The one way from a request's bytes to a checked body, and the types of its fields.
+"""Parsing of a request's bytes into a checked body, and the types of its fields.
 
-Law: input is refused, never repaired. What is not strict JSON is refused as a whole (NaN, a key given twice,
-half of a surrogate pair, 200 levels of nesting). Types are strict, null means absent, and an error names the
-first wrong field and what it may hold. Every number in a body has a lower and an upper bound, every list a
-longest length, so that nothing behind the API meets a number that does not fit a register or a float32. The
-bounds lie beyond what any model has; narrower ones are checked where they are known.
+Law: input is refused, never repaired. Anything but strict JSON is refused as a whole (NaN, a key given twice,
+half a surrogate pair, 200 levels of nesting). Types are strict, null means absent, and an error names the
+first wrong field and its allowed values. Every number in a body has bounds and every list a longest length,
+so that no code behind the API meets a number that does not fit a register or a float32. The bounds exceed
+what any model needs; narrower ones are checked later.
 
-Parsing holds the interpreter's lock, in a thread too, and takes time by the number of values rather than
+Parsing holds the interpreter's lock, even in a thread, and takes time by the number of values rather than
 bytes: 16 MB are one text in 20 ms, or a million keys in 1,500. So values are counted before a body is parsed.
 """
 
@@ -38,21 +38,22 @@ MAX_STOP_TOKEN_IDS = 4096
 MAX_PROMPTS = 1024
 MAX_LOGPROB_TOKEN_IDS = 1024
 MAX_PATTERN_TOKENS = 1024
-"""The most tokens of a pattern: it is compared after every token, as often as it is to be repeated."""
+"""Maximum number of tokens in a repetition pattern, which is compared after every token, once per repetition.
+"""
 MAX_CHOICES = 1024
-"""The most choices of one answer: choices of a prompt times prompts."""
+"""Maximum number of choices in one answer: choices of a prompt times prompts."""
 MAX_PROMPT_TOKENS = 2**20
 MAX_MESSAGES = 2**14
 MAX_PARTS = 2**14
 
 
 def without_fraction(value: object) -> object:
-    """A number that is whole as an integer; all else as it is."""
+    """Return a whole number as an integer; anything else unchanged."""
     return int(value) if type(value) is float and value.is_integer() else value
 
 
 WHOLE = BeforeValidator(without_fraction)
-"""16.0 is an integer in JSON, too: YAML's 1e3 becomes 1000.0."""
+"""Integer type that accepts 16.0: in JSON it is an integer, and YAML's 1e3 becomes 1000.0."""
 NumChoices = Annotated[int, Field(ge=1, le=MAX_CHOICES_OF_PROMPT), WHOLE]
 TokenId = Annotated[int, Field(ge=0, le=INT32_MAX)]
 NumTokens = Annotated[int, Field(ge=0, le=INT32_MAX), WHOLE]
@@ -64,57 +65,59 @@ Probability = Annotated[float, Field(**TOP_P.bounds)]
 TopK = Annotated[int, Field(**TOP_K.bounds), WHOLE]
 Name = Annotated[str, Field(min_length=1, max_length=1024)]
 ModelName = Annotated[str, Field(max_length=1024)]
-"""The name of a model; empty, as some clients send it, it means the served model."""
+"""Name of a model; empty, as some clients send it, means the served model."""
 Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
-"""The text that stops an answer, of bounded length: each token is compared with every stop string."""
+"""Stop string of limited length, since each token is compared with every stop string."""
 ManyTokenIds = Annotated[list[TokenId], Field(max_length=MAX_PROMPT_TOKENS, fail_fast=True)]
-"""Token ids of which only the first wrong one is reported: a million errors take seconds to write down."""
+"""Token ids of which only the first wrong one is reported: a million errors take seconds to format."""
 TokenIds = Annotated[ManyTokenIds, Field(min_length=1)]
 
 
 MANY_MESSAGES = 256
-"""Turns of a conversation that are rewritten within 3 ms; more are rewritten in a thread."""
+"""Number of turns from which a conversation is converted in a thread; fewer take up to 3 ms."""
 THREAD_FROM_BYTES = 2**17
-"""A smaller body is parsed within 2 ms, which other streams do not notice."""
+"""Size in bytes from which a body is parsed in a thread; a smaller one takes up to 2 ms."""
 MAX_COMPOUND = 2**17
-"""Texts, keys, arrays and objects of a body. Each takes about 0.5 µs, a number a tenth of that."""
+"""Maximum number of texts, keys, arrays and objects in a body: each takes about 0.5 µs, a number a tenth of
+that.
+"""
 MAX_VALUES = 2**20 + 2**10
-"""The most values of a body: a prompt of 2**20 token ids, and the fields next to it."""
+"""Maximum number of values in a body: a prompt of 2**20 token ids, and the other fields."""
 MAX_FIELDS = 1000
 ABOUT_BOUNDS = ("greater_than", "less_than", "too_short", "too_long", "string_too")
-"""The beginnings of pydantic's errors about a value of the right type: vLLM's own code finds those."""
+"""Beginnings of pydantic's error types for values out of bounds; vLLM reports these errors differently."""
 KINDS = ("str", "int", "float", "bool", "dict")
-"""The names that pydantic gives the branches of a union in a place; lists have brackets."""
+"""Names that pydantic gives the branches of a union in an error's location; lists have brackets."""
 OF_JSON = {
     "a valid dictionary": "an object",
     "a valid list": "a valid array",
     "a valid tuple": "a valid array",
 }
-"""JSON's names of the types that pydantic calls as Python does."""
+"""JSON's names for types that pydantic reports by their names in Python."""
 SUBJECT = re.compile(r"^\w+ should")  # Input, String, List
 BodyT = TypeVar("BodyT", bound="JsonObject")
 T = TypeVar("T")
 
 
 class JsonObject(BaseModel):
-    """An object as clients send it: null fields are absent, unknown ones are kept aside."""
+    """JSON object from a client: null fields are absent, unknown ones are kept separately."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True, allow_inf_nan=False)
     unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {}
-    """Further fields that are refused here unless they have one of these values."""
+    """Further fields that are refused unless they have one of these values."""
     harmless: ClassVar[frozenset[str]] = frozenset()
-    """Further fields that change nothing here."""
+    """Further fields that have no effect here."""
     elsewhere: ClassVar[frozenset[str]] = frozenset()
-    """Further fields that only another's server acts on: they are left out, and named."""
+    """Further fields that only another vendor's server honours: they are left out, and named."""
     passed: ClassVar[frozenset[str]] = frozenset()
-    """Further fields that are passed on to the chat completion for which this body stands."""
+    """Further fields to pass on to the equivalent chat completion."""
 
     def passed_on(self) -> Json:
-        """Return the fields beyond its own that are a chat completion's."""
+        """Return the further fields of a chat completion."""
         return {name: value for name, value in (self.model_extra or {}).items() if name in self.passed}
 
     def left_out(self) -> Iterator[str]:
-        """Name what the request asks of another's server: the answer goes without it."""
+        """Yield the names of parts that only another vendor's server honours and that are ignored."""
         for name in sorted(self.elsewhere):
             if (self.model_extra or {}).get(name):
                 yield name
@@ -130,7 +133,7 @@ class JsonObject(BaseModel):
 
 
 async def parse_request(body_type: type[BodyT], request: ApiRequest, context: ApiContext) -> BodyT:
-    """Return the request's checked body; raises 415 for another type than JSON, 413, and 400."""
+    """Return the request's checked body; raises 415 for types other than JSON, 413, and 400."""
     check_content_type(request.headers.get("Content-Type"), request.headers.get("Content-Encoding"))
     data = await request.read_body()
 
@@ -144,17 +147,17 @@ async def parse_request(body_type: type[BodyT], request: ApiRequest, context: Ap
 
 
 async def off_the_loop(context: ApiContext, work: Callable[[], T], *, is_large: bool) -> T:
-    """Return the result of `work`, from a thread if it `is_large`: the event loop goes on meanwhile."""
+    """Return the result of `work`, run in a thread if it `is_large` to keep the event loop responsive."""
     if not is_large:
         return work()
     return await in_a_thread(context, partial(_without_collecting, work))
 
 
 async def in_a_thread(context: ApiContext, work: Callable[[], T]) -> T:
-    """Return the result of `work` from a thread, of which as many work at a time as may read large bodies.
+    """Return the result of `work` from a thread, one of the few that may parse large bodies at a time.
 
-    Trio's frames and an error that passes through them form a cycle, in which a refused body of 16 MB
-    outlives its request until the next collection. So the error crosses as a value, without its frames.
+    Trio's frames and an error that passes through them form a cycle, which would keep a refused body of 16 MB
+    alive until the next collection. So the error is passed as a value, without its frames.
     """
     done: list[T] = []
     refused: Exception | None = await trio.to_thread.run_sync(
@@ -169,7 +172,7 @@ async def in_a_thread(context: ApiContext, work: Callable[[], T]) -> T:
 
 
 def _refusal(work: Callable[[], T], done: list[T]) -> Exception | None:
-    """Store the result of `work` in `done`, or return why the client's data is refused."""
+    """Store the result of `work` in `done`; return the error for the client, if there is one."""
     try:
         done.append(work())
     except (ApiError, TooManyTokens, ValueError) as error:
@@ -179,7 +182,7 @@ def _refusal(work: Callable[[], T], done: list[T]) -> Exception | None:
 
 
 def _without_collecting(work: Callable[[], T]) -> T:
-    """Do `work` without the garbage collector, which would run often while a million values are made."""
+    """Run `work` without the garbage collector, which would run often while a million values are made."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -190,9 +193,10 @@ def _without_collecting(work: Callable[[], T]) -> T:
 
 
 def check_content_type(content_type: str | None, encoding: str | None) -> None:
-    """Raises 415 unless the headers announce plain JSON.
+    """Raise 415 unless the headers announce plain JSON.
 
-    A web page may make a browser send other types to any host without asking; never this one.
+    A web page can make a browser send other types to any host without a preflight; requiring JSON prevents
+    that.
     """
     name = (content_type or "").partition(";")[0].strip().lower()
     if name != "application/json" and not (name.startswith("application/") and name.endswith("+json")):
@@ -204,7 +208,7 @@ def check_content_type(content_type: str | None, encoding: str | None) -> None:
 
 
 def parse(data: bytes) -> object:
-    """Return the value that `data` spells, with UTF-8's mark or without; raises 413 and 400."""
+    """Parse JSON, with or without UTF-8's byte order mark; raises 413 and 400."""
     _check_shape(data)
     try:
         value: object = jiter.from_json(
@@ -216,11 +220,11 @@ def parse(data: bytes) -> object:
 
 
 def _check_shape(data: bytes) -> None:
-    """Raise 413 for more values than a body may have.
+    r"""Raise 413 for more values than a body may have.
 
-    The first count takes the punctuation of texts for the body's own, and suffices for most bodies. The
-    second leaves texts out: `{"a\\"b": [1, "c,d"]}` is `{"ab": [1, "c,d"]}` without escapes, of which
-    every other piece between quotes is no text: `{`, `: [1, ` and `]}`.
+    The first count includes punctuation within texts, and suffices for most bodies. The second excludes
+    texts: `{"a\"b": [1, "c,d"]}` is `{"ab": [1, "c,d"]}` without escapes, and every other piece between
+    quotes is outside texts: `{`, `: [1, ` and `]}`.
     """
     if len(data) <= MAX_COMPOUND:
         return
@@ -242,7 +246,7 @@ def _check_shape(data: bytes) -> None:
 
 
 def validate(body_type: type[BodyT], value: object) -> BodyT:
-    """Return the body that a JSON value is; raises 400 that names the first wrong field."""
+    """Validate a JSON value as a body; raises 400 that names the first wrong field."""
     try:
         return body_type.model_validate(value)
     except ValidationError as error:
@@ -259,7 +263,7 @@ def _not_json(message: str) -> ApiError:
 
 
 def as_api_error(error: Mapping[str, object]) -> ApiError:
-    """The 400 for an error of pydantic's."""
+    """Convert an error of pydantic to a 400."""
     location, message = error["loc"], str(error["msg"])
     assert isinstance(location, tuple)
     kind = str(error["type"])

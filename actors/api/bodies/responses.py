@@ -1,4 +1,4 @@
-"""The body of POST /v1/responses, and the chat that it stands for."""
+"""Body of POST /v1/responses, and its conversion to a chat."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ Included = Literal[
     "message.output_text.logprobs",
     "reasoning.encrypted_content",
 ]
-"""The further parts that answers may show; of the other kinds an answer of text has none."""
+"""Further parts that answers may show; the other kinds do not occur in text answers."""
 
 TOOLS_ELSEWHERE = (
     "apply_patch",
@@ -52,7 +52,7 @@ TOOLS_ELSEWHERE = (
     "web_search_preview",
     "web_search_preview_2025_03_11",
 )
-"""Tools that another server runs, or whose form its models were trained on: the model is not told of them."""
+"""Tools that another server runs or its models were trained on; they are left out of the prompt."""
 ITEMS_ELSEWHERE = (
     "code_interpreter_call",
     "file_search_call",
@@ -65,11 +65,11 @@ ITEMS_ELSEWHERE = (
     "tool_search_output",
     "web_search_call",
 )
-"""Items of such tools in a conversation that another server began: they are left out."""
+"""Items of such tools in a conversation begun on another server; they are left out."""
 
 
 class Item(JsonObject):
-    """An item of the input; which fields it has depends on its type, a message by default."""
+    """Item of the input; its fields depend on its type, a message by default."""
 
     type: Name = "message"
     role: Literal["user", "assistant", "system", "developer"] | None = None
@@ -78,22 +78,22 @@ class Item(JsonObject):
     name: Name | None = None
     arguments: str | None = None
     input: str | None = None
-    """The text that a custom tool is given."""
+    """Text input of a custom tool."""
     action: dict[str, object] | None = None
-    """The command of a call of `local_shell`."""
+    """Command of a `local_shell` call."""
     output: "str | Annotated[list[Text], Field(max_length=MAX_PARTS)] | None" = None
     summary: "Annotated[list[Text], Field(max_length=MAX_PARTS)]" = Field(default=[])
 
 
 class Text(JsonObject):
-    """A part of a message."""
+    """Part of a message."""
 
     type: Name
     text: str | None = None
 
 
 class Function(JsonObject):
-    """A function that the model may call, or a tool of another server's, which is left out."""
+    """Function that the model may call, or a tool of another server, which is left out."""
 
     type: Name
     name: Name | None = None
@@ -103,7 +103,7 @@ class Function(JsonObject):
 
 
 class Format(JsonObject):
-    """The format that the text of the answer must have."""
+    """Format of the answer's text."""
 
     type: Literal["text", "json_object", "json_schema"] = "text"
     name: Name | None = None
@@ -113,15 +113,15 @@ class Format(JsonObject):
 
 
 class TextOptions(JsonObject):
-    """The options of the answer's text."""
+    """Options of the answer's text."""
 
     format: Format = Format.model_construct()
     verbosity: Literal["low", "medium", "high"] | None = None
-    """How much the model says: OpenAI's models were trained on it, others are not told."""
+    """Requested length of the answer; ignored, since only OpenAI's models were trained on it."""
 
 
 class Reasoning(JsonObject):
-    """The effort of the model's reasoning; all of it is shown, whatever `summary` is."""
+    """Effort of the model's reasoning; all of it is shown, whatever `summary` is."""
 
     effort: Effort | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
@@ -130,11 +130,11 @@ class Reasoning(JsonObject):
 Metadata = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
 ]
-"""OpenAI's bounds: a response repeats its metadata, in three events if it is streamed."""
+"""Metadata within OpenAI's bounds; a response repeats it, three times if streamed."""
 
 
 class ResponseBody(JsonObject):
-    """The body of POST /v1/responses."""
+    """Body of POST /v1/responses."""
 
     passed: ClassVar[frozenset[str]] = SAMPLED
 
@@ -177,7 +177,7 @@ class ResponseBody(JsonObject):
     top_p: Probability | None = None
 
     def messages(self) -> list[Json]:
-        """The input's messages; raises 400 for items that no text stands for."""
+        """Return the input as messages; raises 400 for items without text."""
         if isinstance(self.input, str):
             return [{"role": "user", "content": self.input}]
         messages: list[Json] = []
@@ -186,7 +186,7 @@ class ResponseBody(JsonObject):
         return messages
 
     def chat(self, before: Sequence[Json]) -> Json:
-        """The body of the chat completion that answers it, after the messages `before` it."""
+        """Return the body of the equivalent chat completion, after the messages `before` it."""
         said = [{"role": "system", "content": self.instructions}] if self.instructions else []
         chat = self.passed_on() | {"messages": with_one_system([*said, *before, *self.messages()])}
         named = {"max_completion_tokens": self.max_output_tokens, "model": self.model}
@@ -198,7 +198,7 @@ class ResponseBody(JsonObject):
             chat["tool_choice"] = _choice(self.tool_choice)
             chat["parallel_tool_calls"] = self.parallel_tool_calls
         elif self.tools and self.tool_choice not in ("auto", "none"):
-            raise invalid("tool_choice is about tools, and none of them is a function.", "tool_choice")
+            raise invalid("tool_choice needs tools that are functions.", "tool_choice")
         if self.text is not None and self.text.format.type != "text":
             chat["response_format"] = _format(self.text.format)
         if self.truncation == "auto":
@@ -206,14 +206,14 @@ class ResponseBody(JsonObject):
         if LOGPROBS in self.include:
             chat |= {"logprobs": True, "top_logprobs": self.top_logprobs or 0}
         elif self.top_logprobs:
-            raise invalid(f'top_logprobs are shown with include = ["{LOGPROBS}"] only.', "top_logprobs")
+            raise invalid(f'top_logprobs needs include = ["{LOGPROBS}"].', "top_logprobs")
         if self.stream:
             chat |= {"stream": True, "stream_options": {"include_usage": True}}
         effort = None if self.reasoning is None else self.reasoning.effort
         return chat if effort is None else chat | {"reasoning_effort": effort}
 
     def _functions(self) -> Iterator[Json]:
-        """The tools that the model is told of; raises 400 for what is no tool of this API."""
+        """Yield the tools for the prompt; raises 400 for unknown types."""
         for index, tool in enumerate(self.tools):
             if tool.type in TOOLS_ELSEWHERE:
                 continue
@@ -224,11 +224,11 @@ class ResponseBody(JsonObject):
 
     @property
     def functions(self) -> list[Function]:
-        """The tools that the model is told of, as they came."""
+        """Tools for the prompt, as sent."""
         return [tool for tool in self.tools if tool.type not in TOOLS_ELSEWHERE]
 
     def left_out(self) -> Iterator[str]:
-        """Name what the request asks of another server's tools and models; the answer goes without it."""
+        """Yield the names of parts that need another server's tools or models and are ignored."""
         for index, tool in enumerate(self.tools):
             if tool.type in TOOLS_ELSEWHERE:
                 yield f"tools[{index}] ({tool.type})"
@@ -241,9 +241,9 @@ class ResponseBody(JsonObject):
 
 
 def _add(messages: list[Json], item: Item, where: str) -> None:
-    """Add what an item says: a message, a call of the assistant's, what it thought, or what a call gave.
+    """Append an item: a message, a call, reasoning or a call's result.
 
-    Items of one turn of the assistant's are one message.
+    Items of one turn of the assistant form one message.
     """
     before = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
     match item.type:
@@ -251,6 +251,7 @@ def _add(messages: list[Json], item: Item, where: str) -> None:
             if item.role is None:
                 raise invalid(f"{where}.role is required.", f"{where}.role")
             said = {"role": item.role, "content": _text(item.content, f"{where}.content")}
+            # Reasoning and calls may come before the words of the same turn.
             if item.role == "assistant" and before is not None and before["content"] is None:
                 before |= said
             else:
@@ -274,13 +275,13 @@ def _add(messages: list[Json], item: Item, where: str) -> None:
             elif thought:
                 messages.append({"role": "assistant", "content": None, "reasoning": thought})
         case kind if kind in ITEMS_ELSEWHERE:
-            pass
+            pass  # `left_out` names it
         case _:
             raise invalid(f"{where} is of type {shown(item.type)}, which is not supported.", where)
 
 
 def _called(item: Item, where: str) -> Json:
-    """Return a call of the assistant's; the input of other kinds of tools becomes its arguments."""
+    """Return a call as a chat's; the input of other kinds of tools becomes its arguments."""
     name = "local_shell" if item.type == "local_shell_call" else item.name
     if item.call_id is None or name is None:
         raise invalid(f"{where} needs a call_id and a name.", where)

@@ -1,7 +1,7 @@
-"""The fields that every generating route shares: terms, how an answer is sampled, what of it is shown.
+"""Fields shared by generating routes: terms, sampling, and the parts of an answer to show.
 
-Names, meanings and defaults are those of vLLM: a bias beyond ±100 is one of ±100, and -1 log probabilities
-are those of all tokens.
+Names, meanings and defaults are vLLM's: a bias beyond ±100 is clipped to it, and -1 log probabilities means
+all tokens.
 """
 
 import re
@@ -41,7 +41,7 @@ from sundog.actors.messages import Reading
 
 
 class TermsBody(JsonObject):
-    """The fields of every route that takes prompts."""
+    """Fields of every route that takes prompts."""
 
     model: ModelName | None = None
     request_id: Name | None = None
@@ -60,14 +60,14 @@ UsageWanted = Literal["never", "last", "always"]
 
 
 class StreamOptions(JsonObject):
-    """The options of a stream: whether its chunks say the usage."""
+    """Options of a stream: whether chunks carry usage."""
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
 
 
 class ShownBody(JsonObject):
-    """The fields about prompts and shown text of all completions; defaults are vLLM's."""
+    """Fields of all completions for prompts and shown text; defaults are vLLM's."""
 
     echo: bool = False
     include_stop_str_in_output: bool = False
@@ -82,7 +82,7 @@ class ShownBody(JsonObject):
     stream_options: StreamOptions | None = None
 
     def reading(self) -> Reading:
-        """Return how the prompt is read."""
+        """Return how the prompt is tokenized."""
         return Reading(
             add_special_tokens=self.add_special_tokens,
             truncate_prompt_tokens=self.truncate_prompt_tokens,
@@ -97,9 +97,9 @@ class ShownBody(JsonObject):
 
 
 MAX_TOKENS_LISTED = 2**18
-"""The most tokens that a body may list: at least the vocabulary of any model."""
+"""Maximum number of tokens that a body may list: at least the vocabulary of any model."""
 MAX_BIASES = 2**14
-"""The most biased tokens: each is added again in every step."""
+"""Maximum number of biased tokens: each bias is added in every step."""
 MAX_BAD_WORDS = 1024
 MAX_BAD_WORD_CHARACTERS = 1024
 MOST_BIAS = 100.0
@@ -108,7 +108,7 @@ TOKEN_ID = re.compile(r"-?[0-9]{1,10}")
 
 
 def as_biases(value: object) -> tuple[tuple[int, float], ...]:
-    """`logit_bias`, an object from token ids to numbers, as pairs; raises ValueError."""
+    """Return `logit_bias`, an object from token ids to numbers, as pairs; raises ValueError."""
     if not isinstance(value, dict):
         raise ValueError('must be an object from token ids to biases, like {"50256": -100}')
     if len(value) > MAX_BIASES:
@@ -127,13 +127,13 @@ def as_biases(value: object) -> tuple[tuple[int, float], ...]:
 
 
 def as_bad_words(value: object) -> tuple[str, ...]:
-    """`bad_words`, a list of strings, each once; raises ValueError."""
+    """Return `bad_words`, a list of strings, without duplicates; raises ValueError."""
     words = _strings(value, "a list of strings", "word", MAX_BAD_WORDS, MAX_BAD_WORD_CHARACTERS)
     return tuple(dict.fromkeys(words))
 
 
 def _strings(value: object, form: str, one: str, most: int, most_characters: int) -> list[str]:
-    """Return a list of at most `most` strings that are not empty; raises ValueError."""
+    """Return a list of at most `most` non-empty strings; raises ValueError."""
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
         raise ValueError(f"must be {form}")
     if len(value) > most:
@@ -146,7 +146,7 @@ def _strings(value: object, form: str, one: str, most: int, most_characters: int
 
 
 def as_count_or_off(value: object) -> int | None:
-    """`logprobs` of a text completion, where false asks for none; raises ValueError."""
+    """Return `logprobs` of a text completion, where false means none; raises ValueError."""
     if value is False:
         return None
     value = without_fraction(value)
@@ -176,7 +176,7 @@ RepetitionPenalty = Annotated[float, Field(**REPETITION_PENALTY.bounds)]
 MinP = Annotated[float, Field(**MIN_P.bounds)]
 Seed = Annotated[int, Field(**SEED.bounds), WHOLE]
 ThinkingBudget = Annotated[int, Field(**THINKING.bounds), WHOLE]
-"""The tokens of a section of reasoning at most; -1 is no bound."""
+"""Maximum number of tokens in a section of reasoning; -1 sets no limit."""
 
 
 PatternSize = Annotated[int, Field(ge=0, le=MAX_PATTERN_TOKENS), WHOLE]
@@ -191,7 +191,7 @@ class RepetitionBody(JsonObject):
     min_count: PatternSize = 0
 
     def repetition(self) -> Repetition | None:
-        """Return what ends the answer, if anything; raises 400 for what could never be found."""
+        """Return the stop rule for repetitions, if any; raises 400 for one that can never match."""
         if self.model_extra:
             name, known = next(iter(self.model_extra)), ", ".join(type(self).model_fields)
             raise invalid(f"{REPETITION}.{name} is unknown: give {known}.", REPETITION)
@@ -208,13 +208,13 @@ Stops = Annotated[list[Stop], Field(max_length=MAX_STOPS)]
 
 
 def as_stops(value: object) -> tuple[str, ...]:
-    """`stop`, a string or a list of strings, as a tuple; raises ValueError."""
+    """Return `stop`, a string or a list of strings, as a tuple; raises ValueError."""
     stops, form = [value] if isinstance(value, str) else value, "a string or a list of strings"
     return tuple(_strings(stops, form, "string", MAX_STOPS, MAX_STOP_CHARACTERS))
 
 
 class SamplingBody(ShownBody, TermsBody):
-    """The fields that completions and chat completions have in common; defaults are vLLM's."""
+    """Common fields of completions and chat completions; defaults are vLLM's."""
 
     n: NumChoices = 1
     max_tokens: NumTokensFrom1 | None = None
@@ -242,18 +242,18 @@ class SamplingBody(ShownBody, TermsBody):
 
     @property
     def num_logprobs(self) -> int | None:
-        """The number of likeliest tokens that are shown with each new token; None shows none at all."""
+        """Number of likeliest tokens to show with each new token; None shows none."""
         raise NotImplementedError
 
     @property
     def num_echoed(self) -> int | None:
-        """The number for the prompt's tokens, where nothing but `echo` asks for them."""
+        """Number of likeliest tokens to list for the prompt, if only `echo` requests them."""
         return self.num_logprobs if self.echo else None
 
     def sampling(self, max_tokens: int | None, defaults: SamplingDefaults = NEUTRAL) -> Sampling:
-        """The sampling parameters, with `max_tokens` as the route defines it; raises 400.
+        """Return the sampling parameters, with the route's `max_tokens`; raises 400.
 
-        What the body leaves out is as the model's own `defaults` have it.
+        Absent fields have the model's own `defaults`.
         """
         max_tokens = defaults.max_tokens if max_tokens is None else max_tokens
         if max_tokens is not None and self.min_tokens > max_tokens:
@@ -262,9 +262,7 @@ class SamplingBody(ShownBody, TermsBody):
                 "min_tokens",
             )
         if self.stream and self.prompt_logprobs:
-            raise invalid(
-                "prompt_logprobs is only given with a whole answer: leave out stream.", "prompt_logprobs"
-            )
+            raise invalid("prompt_logprobs cannot be combined with stream: leave one out.", "prompt_logprobs")
         given, detection = self.model_fields_set, self.repetition_detection
         temperature = self.temperature if "temperature" in given else defaults.temperature
         if self.n > 1 and temperature == 0:
@@ -303,7 +301,7 @@ class SamplingBody(ShownBody, TermsBody):
         )
 
     def _constraint(self) -> Constraint | None:
-        """Return what the answer must look like; raises 400 if two fields say it."""
+        """Return the required form of the answer; raises 400 if two fields set one."""
         if self.response_format is not None and self.structured_outputs is not None:
             raise invalid(
                 "response_format and structured_outputs both shape the answer: leave one out.",
@@ -312,7 +310,7 @@ class SamplingBody(ShownBody, TermsBody):
         return self.response_format or self.structured_outputs
 
     def check_choices(self, num_prompts: int) -> None:
-        """Raises 400 for more choices than one answer has."""
+        """Raise 400 for more choices than one answer may have."""
         if num_prompts * self.n > MAX_CHOICES:
             most = max(MAX_CHOICES // num_prompts, 1)
             raise invalid(
@@ -323,7 +321,7 @@ class SamplingBody(ShownBody, TermsBody):
 
 
 SHARED = frozenset({*TermsBody.model_fields, "chat_template_kwargs"}) - {"model", "kv_transfer_params"}
-"""The fields of every shape: the terms of a request, and what the chat template is given."""
+"""Fields passed on from every shape: the terms of a request, and the template's arguments."""
 
 SAMPLED = SHARED | {
     "allowed_token_ids",
@@ -347,4 +345,4 @@ SAMPLED = SHARED | {
     "thinking_token_budget",
     "top_k",
 }
-"""The fields of OpenAI's responses: those of every shape, and how an answer is sampled and shown."""
+"""Fields passed on from OpenAI's responses: those of every shape, and sampling."""

@@ -1,8 +1,8 @@
-"""The fields that say what an answer must look like: formats, structured outputs, tools.
+"""Fields that restrict an answer's form: formats, structured outputs, tools.
 
-Exactly one kind at a time; the names and meanings are vLLM's. A grammar sees to it that `required` and a
-named function are called; `auto` leaves the model free, and needs a parser that knows how the model writes
-calls (`--tool-call-parser`).
+Exactly one kind at a time; names and meanings are vLLM's. A grammar enforces the call for `required` and a
+named function; `auto` leaves the choice to the model, and needs a parser for the model's calls
+(`--tool-call-parser`).
 """
 
 import json
@@ -30,11 +30,11 @@ RENAMED = {
     "guided_whitespace_pattern": "whitespace_pattern",
     "structural_tag": "structural_tag",
 }
-"""Former fields of vLLM's, and what they are called in `structured_outputs`."""
+"""Former fields of vLLM, and their names in `structured_outputs`."""
 
 
 def as_response_format(value: object) -> Constraint | None:
-    """`response_format` as a constraint, None for plain text; raises ValueError."""
+    """Return `response_format` as a constraint, None for plain text; raises ValueError."""
     kind = value.get("type") if isinstance(value, Mapping) else None
     if not isinstance(value, Mapping) or not isinstance(kind, str):
         raise ValueError(f"must be an object with the type {FORMATS}")
@@ -61,7 +61,7 @@ def _json_schema(value: object) -> Constraint:
 
 
 def as_structured_outputs(value: object) -> Constraint:
-    """`structured_outputs` as a constraint; raises ValueError."""
+    """Return `structured_outputs` as a constraint; raises ValueError."""
     if not isinstance(value, Mapping):
         raise ValueError(f"must be an object with one of {', '.join(KINDS)}")
     given = {name: each for name, each in value.items() if each is not None and each is not False}
@@ -133,7 +133,7 @@ CHOICES = '"none", "auto", "required" or {"type": "function", "function": {"name
 
 
 class FunctionBody(JsonObject):
-    """A function that the model may call."""
+    """Function that the model may call."""
 
     name: Name
     description: str | None = None
@@ -141,7 +141,7 @@ class FunctionBody(JsonObject):
     strict: bool | None = None
 
     def for_template(self) -> dict[str, object]:
-        """Return it as vLLM gives it to templates: these keys in this order, null where nothing was sent."""
+        """Return the function as vLLM passes it to templates: these keys in this order, null if absent."""
         shown: dict[str, object] = {
             "name": self.name,
             "description": self.description,
@@ -151,21 +151,21 @@ class FunctionBody(JsonObject):
 
 
 class ToolBody(JsonObject):
-    """A tool; all are functions."""
+    """Tool; all are functions."""
 
     type: Literal["function"]
     function: FunctionBody
 
 
 class CalledFunction(JsonObject):
-    """The function that an earlier answer called; `arguments` is JSON."""
+    """Function called by an earlier answer; `arguments` is JSON."""
 
     name: Name
     arguments: str = ""
 
 
 class CalledBody(JsonObject):
-    """A call in an earlier answer of the assistant's."""
+    """Call in an earlier answer of the assistant."""
 
     id: Name | None = None
     type: Literal["function"] = "function"
@@ -174,8 +174,8 @@ class CalledBody(JsonObject):
     def for_template(self) -> dict[str, object]:
         """Return the call as templates expect it, with its arguments as an object.
 
-        Arguments that are none are shown as an empty one, as in vLLM: a model may have written them, and
-        refusing its call would end the conversation.
+        Invalid arguments become an empty object, as in vLLM: a model may have written them, and a refusal
+        would end the conversation.
         """
         arguments: object = None
         with suppress(ValueError):
@@ -188,14 +188,14 @@ class CalledBody(JsonObject):
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
-    """`kind` is none, auto, required or named; a named function has a `name`."""
+    """Tool choice; `kind` is none, auto, required or named, and a named function has a `name`."""
 
     kind: Literal["none", "auto", "required", "named"]
     name: str | None = None
 
 
 def as_tool_choice(value: object) -> ToolChoice:
-    """Return the choice that `tool_choice` spells; raises ValueError."""
+    """Parse `tool_choice`; raises ValueError."""
     if value in ("none", "auto", "required"):
         return ToolChoice(value)
     function = value.get("function") if isinstance(value, Mapping) else None
@@ -212,11 +212,11 @@ ToolChoiceField = Annotated[
 
 
 def choice_of(choice: ToolChoice | None, tools: Sequence[ToolBody]) -> ToolChoice:
-    """Return what a request chose, auto if it only gives tools; raises 400 for what they do not allow."""
+    """Return a request's choice, auto if it only gives tools; raises 400 if it does not fit the tools."""
     if choice is None:
         return ToolChoice("auto" if tools else "none")
     if not tools and choice.kind != "none":
-        raise invalid("tool_choice is about tools, and there are none: give tools.", "tool_choice")
+        raise invalid("tool_choice needs tools: send tools with it.", "tool_choice")
     if choice.kind == "named" and choice.name not in {tool.function.name for tool in tools}:
         message = f"tool_choice names {shown(choice.name)}, which is not among the tools."
         raise invalid(message, "tool_choice")
@@ -224,7 +224,7 @@ def choice_of(choice: ToolChoice | None, tools: Sequence[ToolBody]) -> ToolChoic
 
 
 def constraint_of(choice: ToolChoice, tools: Sequence[ToolBody], parallel: bool) -> Constraint | None:
-    """Return what an answer that must call is held to; raises 400 for contradicting definitions."""
+    """Return the grammar of an answer that must call; raises 400 for contradicting definitions."""
     if choice.kind == "named":
         (tool,) = [tool for tool in tools if tool.function.name == choice.name][:1]
         return _as_constraint(dict(tool.function.parameters or NO_PARAMETERS))
@@ -239,9 +239,10 @@ def constraint_of(choice: ToolChoice, tools: Sequence[ToolBody], parallel: bool)
 
 
 def or_calls(answer: Constraint, tool_call_parser: str | None, tools: Sequence[ToolBody]) -> Constraint:
-    """Allow calls of the tools beside an answer of a schema: the form is for the last answer.
+    """Extend an answer's schema so that calls of the tools are allowed, too: the schema is for the final
+    answer.
 
-    Calls are those that the parser of this name reads; their arguments are any object, as without a form.
+    Calls have the format of the parser of this name; their arguments may be any object, as without a schema.
     """
     if answer.kind is not ConstraintKind.JSON or tool_call_parser is None:
         return answer
@@ -251,7 +252,9 @@ def or_calls(answer: Constraint, tool_call_parser: str | None, tools: Sequence[T
 
 
 def _call(function: FunctionBody, definitions: dict[str, object]) -> dict[str, object]:
-    """Return the schema of one call; its definitions move to the top, where references expect them."""
+    """Return the schema of one call; its definitions move to the top of the whole schema, where references
+    expect them.
+    """
     parameters = dict(function.parameters or NO_PARAMETERS)
     own = parameters.pop("$defs", {})
     for name, definition in own.items() if isinstance(own, Mapping) else ():
@@ -270,5 +273,5 @@ def _as_constraint(schema: Mapping[str, object]) -> Constraint:
 
 
 def for_template(tools: Sequence[ToolBody]) -> list[dict[str, object]]:
-    """The tools as templates expect them."""
+    """Return the tools as templates expect them."""
     return [{"type": tool.type, "function": tool.function.for_template()} for tool in tools]

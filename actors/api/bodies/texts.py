@@ -1,4 +1,4 @@
-"""The bodies with texts or token ids: POST /v1/completions, /v1/embeddings, /score and /rerank."""
+"""Bodies with texts or token ids: POST /v1/completions, /v1/embeddings, /score and /rerank."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -33,7 +33,7 @@ PromptInput = (
 
 
 def as_prompts(value: object) -> tuple[TextPrompt, ...]:
-    """`prompt` in its four forms (text, texts, ids, lists of ids); raises ValueError."""
+    """Parse `prompt` in its four forms (text, texts, ids, lists of ids); raises ValueError."""
     if isinstance(value, str) and value:
         return (value,)
     if isinstance(value, list) and value:
@@ -61,7 +61,7 @@ def _as_ids(values: list[object]) -> tuple[int, ...]:
 
 
 class CompletionBody(SamplingBody):
-    """The body of POST /v1/completions."""
+    """Body of POST /v1/completions."""
 
     unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {
         "include_reasoning": (True,),
@@ -78,32 +78,32 @@ class CompletionBody(SamplingBody):
 
     @property
     def token_limit(self) -> int:
-        """The number of tokens that the engine makes: an echo alone takes one, which is not shown."""
+        """Number of tokens to generate: an echo alone takes one, which is not shown."""
         if self.max_tokens == 0 and not self.echo:
             raise invalid("max_tokens is 0: ask for at least 1, or for echo.", "max_tokens")
         return max(self.max_tokens, 1)
 
     @property
     def num_logprobs(self) -> int | None:
-        """The number that `logprobs` asks for."""
+        """Number of likeliest tokens to list, as `logprobs` requests."""
         return self.logprobs
 
 
 class TruncatedBody(JsonObject):
-    """The fields that say how texts become the tokens of which a vector is made."""
+    """Fields for the truncation of texts before embedding."""
 
     truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=INT32_MAX), WHOLE] | None = None
     truncation_side: Literal["left", "right"] = "right"
 
     def reading(self) -> Reading:
-        """Return how texts are cut, for the tokenizer."""
+        """Return how texts are tokenized and cut."""
         return Reading(
             truncate_prompt_tokens=self.truncate_prompt_tokens, truncation_side=self.truncation_side
         )
 
 
 class EmbeddingBody(TruncatedBody, TermsBody):
-    """Texts or token ids, each of which becomes a vector; defaults are vLLM's."""
+    """Texts or token ids to embed; defaults are vLLM's."""
 
     unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {
         "chat_template": (),
@@ -123,11 +123,11 @@ class EmbeddingBody(TruncatedBody, TermsBody):
     add_special_tokens: bool | None = None
 
     def reading(self) -> Reading:
-        """Return how a text becomes tokens."""
+        """Return how texts are tokenized."""
         return replace(super().reading(), add_special_tokens=self.add_special_tokens)
 
     def sampling(self, sizes: VectorSizes) -> Sampling:
-        """Return what the engine is asked; raises 400 for a length that the model does not make."""
+        """Return the engine's parameters; raises 400 for a vector length that the model lacks."""
         if self.dimensions is not None and (reason := sizes.why_not(self.dimensions)):
             raise invalid(f"dimensions is {self.dimensions}: {reason}.", "dimensions")
         pooling = Pooling(self.dimensions, self.use_activation)
@@ -143,9 +143,9 @@ UNSUPPORTED_IN_SCORES: Mapping[str, tuple[object, ...]] = {
 }
 SCORES = ("/score", "/v1/score")
 RERANKS = ("/rerank", "/v1/rerank", "/v2/rerank")
-"""The paths at which vLLM scores and reranks."""
+"""Paths at which vLLM scores and reranks."""
 PAIRS = (("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2"))
-"""The names of the two sides, as in vLLM."""
+"""Names of the two sides of a text pair, as in vLLM."""
 RAW = Sampling(temperature=0.0, max_tokens=1, ignore_eos=True, pooling=Pooling(None, None))
 
 TextsInput = str | Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS)]
@@ -159,7 +159,7 @@ def as_text(value: object) -> str:
 
 
 def as_texts(value: object) -> tuple[str, ...]:
-    """A text or a list of them; raises ValueError."""
+    """Return a text or a list of them as a tuple; raises ValueError."""
     texts = [value] if isinstance(value, str) else value
     if isinstance(texts, list) and texts and all(isinstance(each, str) for each in texts):
         if len(texts) > MAX_PROMPTS:
@@ -173,7 +173,7 @@ Texts = Annotated[tuple[str, ...], PlainValidator(as_texts, json_schema_input_ty
 
 
 class ScoreBody(TruncatedBody, TermsBody):
-    """The body of two sides: one text against each of the other side, or as many on either."""
+    """Body for scoring text pairs, 1:N or N:N."""
 
     unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = UNSUPPORTED_IN_SCORES
 
@@ -186,7 +186,9 @@ class ScoreBody(TruncatedBody, TermsBody):
     text_2: Texts | None = None
 
     def sides(self) -> tuple[tuple[str, ...], tuple[str, ...], str]:
-        """Return both sides and the name of the second; the first may have one text for all. Raises 400."""
+        """Return both sides, and the name of the second; if the first has one text, it is paired with all.
+        Raises 400.
+        """
         for first, second in PAIRS:
             left, right = getattr(self, first), getattr(self, second)
             if left is None or right is None:
@@ -194,9 +196,10 @@ class ScoreBody(TruncatedBody, TermsBody):
             names = dict.fromkeys(name for pair in PAIRS for name in pair)
             more = next((name for name in names if name not in (first, second) and getattr(self, name)), None)
             if more is not None:
-                raise invalid(f"{first} and {second} are compared: leave out {more}.", more)
+                raise invalid(f"{first} and {second} are the two sides to compare: leave out {more}.", more)
             if len(left) not in (1, len(right)):
-                message = f"{first} has {len(left)} texts and {second} {len(right)}: give one, or as many."
+                sizes = f"{first} has {len(left)} texts and {second} {len(right)}"
+                message = f"{sizes}: give one text, or the same number on both sides."
                 raise invalid(message, first)
             return left, right, second
         named = ", ".join(" and ".join(pair) for pair in PAIRS)
@@ -204,11 +207,11 @@ class ScoreBody(TruncatedBody, TermsBody):
 
 
 class RerankBody(TruncatedBody, TermsBody):
-    """A query, and documents to be put in the order of their likeness to it."""
+    """Query, and documents to sort by similarity to it."""
 
     unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = UNSUPPORTED_IN_SCORES
 
     query: Text
     documents: Texts
     top_n: Annotated[int, Field(ge=0, le=INT32_MAX), WHOLE] = 0
-    """The number of documents to show; 0 shows all."""
+    """Number of documents to show; 0 shows all."""

@@ -1,4 +1,4 @@
-"""Metrics as Prometheus reads them: vLLM's names, labels and buckets for what exists in both, and our own."""
+"""Metrics for Prometheus: vLLM's names, labels and buckets where both have the metric, and Sundog's own."""
 
 from collections import Counter
 from typing import Protocol
@@ -17,19 +17,19 @@ __all__ = ["Exposition", "OwnExposition", "registry_of"]
 
 
 class Exposition(Protocol):
-    """The source of /metrics, which also counts requests over HTTP."""
+    """Source of the page /metrics, which also counts requests over HTTP."""
 
     def count(
         self, method: str, status: str, handler: str, num_bytes: tuple[int, int], elapsed_s: float
     ) -> None: ...
 
     async def scrape(self, accept: str) -> tuple[bytes, str]:
-        """The page in the format that the header `accept` asks for, and the type of its content."""
+        """Return the page in the format of the `accept` header, and its content type."""
         ...
 
 
 class OwnExposition:
-    """Shows what `registry` collects, and counts requests itself, in `posted` too (`HttpMetrics`)."""
+    """Metrics of `registry`, with requests counted here and in `posted` (`HttpMetrics`)."""
 
     def __init__(self, registry: CollectorRegistry, posted: Counter[str] | None = None) -> None:
         self._registry = registry
@@ -49,7 +49,7 @@ def registry_of(
     first_engine: int = 0,
     transfers: KvTransferTotals | None = None,
 ) -> CollectorRegistry:
-    """Everything that one server's /metrics shows, but for requests over HTTP."""
+    """Return all metrics of one server except those of HTTP requests."""
     registry = CollectorRegistry()
     cache = {
         "enable_prefix_caching": config.scheduler.enable_prefix_caching,

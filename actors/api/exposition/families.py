@@ -1,7 +1,7 @@
-"""The engines' totals as families of metrics; nothing is computed but when they are scraped.
+"""Totals of the engines as metric families, computed only when scraped.
 
-Names, labels and buckets are those of vLLM 0.32, so that its dashboards and autoscalers read them; what only
-Sundog has begins with `sundog:`. A family of vLLM's that would always be empty here is left out.
+Names, labels and buckets are those of vLLM 0.32, for its dashboards and autoscalers; Sundog's own begin with
+`sundog:`. Families of vLLM that would always be empty here are left out.
 """
 
 import time
@@ -26,13 +26,10 @@ Number = Callable[[EngineTotals], float]
 
 GAUGES: dict[str, tuple[str, Number]] = {
     "vllm:num_requests_running": ("Requests in the running batch.", lambda e: e.num_running),
-    "vllm:num_requests_waiting": ("Requests that wait to be scheduled.", lambda e: e.num_waiting),
-    "vllm:kv_cache_usage_perc": ("The part of the KV cache in use; 1 is all of it.", lambda e: e.kv_usage),
-    "sundog:engine_up": ("Whether the engine takes requests.", lambda e: e.is_up),
-    "sundog:policy_replaced": (
-        "Whether fcfs stands in for a policy that failed.",
-        lambda e: e.has_other_policy,
-    ),
+    "vllm:num_requests_waiting": ("Requests waiting to be scheduled.", lambda e: e.num_waiting),
+    "vllm:kv_cache_usage_perc": ("Share of the KV cache in use; 1 is all of it.", lambda e: e.kv_usage),
+    "sundog:engine_up": ("1 if the engine accepts requests.", lambda e: e.is_up),
+    "sundog:policy_replaced": ("1 if fcfs replaces a policy that failed.", lambda e: e.has_other_policy),
 }
 COUNTERS: dict[str, tuple[str, Number]] = {
     "vllm:prefix_cache_queries": (
@@ -44,14 +41,20 @@ COUNTERS: dict[str, tuple[str, Number]] = {
         "Prompt tokens looked up in the host's memory.",
         lambda e: e.num_host_queries,
     ),
-    "vllm:external_prefix_cache_hits": ("Prompt tokens loaded from there.", lambda e: e.num_host_hits),
+    "vllm:external_prefix_cache_hits": (
+        "Prompt tokens loaded from the host's memory.",
+        lambda e: e.num_host_hits,
+    ),
     "vllm:num_preemptions": ("Preemptions.", lambda e: e.num_preemptions),
-    "vllm:prompt_tokens": ("Prompt tokens, cached ones too.", lambda e: e.num_prompt_tokens),
+    "vllm:prompt_tokens": ("Prompt tokens, cached ones included.", lambda e: e.num_prompt_tokens),
     "vllm:prompt_tokens_cached": ("Prompt tokens that were cached.", lambda e: e.num_cached_tokens),
     "vllm:generation_tokens": ("Generated tokens.", lambda e: e.num_generation_tokens),
     "sundog:engine_restarts": ("Restarts after a crash.", lambda e: e.num_restarts),
     "sundog:steps": ("Steps of the engine.", lambda e: e.num_steps),
-    "sundog:step_seconds": ("Seconds spent in steps: its rate is the saturation.", lambda e: e.busy_s),
+    "sundog:step_seconds": (
+        "Seconds spent in steps; its rate is the engine's utilisation.",
+        lambda e: e.busy_s,
+    ),
 }
 HISTOGRAMS: dict[str, tuple[str, Callable[[EngineTotals], Histogram]]] = {
     "vllm:request_prompt_tokens": ("Prompt tokens of a request.", lambda e: e.prompt_tokens),
@@ -64,28 +67,31 @@ HISTOGRAMS: dict[str, tuple[str, Callable[[EngineTotals], Histogram]]] = {
     "vllm:request_max_num_generation_tokens": ("Tokens that a request may generate.", lambda e: e.max_tokens),
     "vllm:request_params_max_tokens": ("A request's max_tokens.", lambda e: e.max_tokens),
     "vllm:request_num_preemptions": ("Preemptions of a request.", lambda e: e.preemptions),
-    "vllm:time_to_first_token_seconds": ("From arrival to the first token.", lambda e: e.ttft_s),
-    "vllm:inter_token_latency_seconds": ("From one token to the next.", lambda e: e.inter_token_s),
+    "vllm:time_to_first_token_seconds": ("Seconds from arrival to the first token.", lambda e: e.ttft_s),
+    "vllm:inter_token_latency_seconds": ("Seconds from one token to the next.", lambda e: e.inter_token_s),
     "vllm:request_time_per_output_token_seconds": (
-        "A request's mean time from token to token.",
+        "Mean seconds between tokens of a request.",
         lambda e: e.per_token_s,
     ),
-    "vllm:e2e_request_latency_seconds": ("From arrival to the last token.", lambda e: e.e2e_s),
-    "vllm:request_queue_time_seconds": ("From arrival to the first step.", lambda e: e.queue_s),
+    "vllm:e2e_request_latency_seconds": ("Seconds from arrival to the last token.", lambda e: e.e2e_s),
+    "vllm:request_queue_time_seconds": ("Seconds from arrival to the first step.", lambda e: e.queue_s),
     "vllm:request_inference_time_seconds": (
-        "From the first step to the last token.",
+        "Seconds from the first step to the last token.",
         lambda e: e.inference_s,
     ),
-    "vllm:request_prefill_time_seconds": ("From the first step to the first token.", lambda e: e.prefill_s),
-    "vllm:request_decode_time_seconds": ("From the first token to the last.", lambda e: e.decode_s),
+    "vllm:request_prefill_time_seconds": (
+        "Seconds from the first step to the first token.",
+        lambda e: e.prefill_s,
+    ),
+    "vllm:request_decode_time_seconds": ("Seconds from the first token to the last.", lambda e: e.decode_s),
 }
 
 
 @dataclass(frozen=True, eq=False)
 class EngineFamilies(Collector):
-    """Collects the totals at each scrape, an engine a label.
+    """Collector of the engines' totals, with the engine as a label.
 
-    `cache` is what `vllm:cache_config_info` says; `max_loras` is given where adapters are served.
+    `cache` is the content of `vllm:cache_config_info`; `max_loras` is set if adapters are served.
     """
 
     metrics: Metrics
@@ -136,21 +142,23 @@ def _by_label(engines: Engines) -> Iterator[Metric]:
         "vllm:num_requests_waiting_by_reason", "Waiting requests by reason.", labels=(*LABELS, "reason")
     )
     blocked = GaugeMetricFamily(
-        "sundog:queue_blocked", "What the next request in the queue lacks.", labels=(*LABELS, "reason")
+        "sundog:queue_blocked",
+        "Resource that the next request in the queue lacks.",
+        labels=(*LABELS, "reason"),
     )
     sources = CounterMetricFamily(
-        "vllm:prompt_tokens_by_source", "Prompt tokens by where they came from.", labels=(*LABELS, "source")
+        "vllm:prompt_tokens_by_source", "Prompt tokens by source.", labels=(*LABELS, "source")
     )
     cached = CounterMetricFamily(
         "vllm:prompt_tokens_cached_by_source", "Cached prompt tokens by cache.", labels=(*LABELS, "source")
     )
     ended = CounterMetricFamily(
-        "vllm:request_success", "Requests that ended, by how.", labels=(*LABELS, "finished_reason")
+        "vllm:request_success", "Requests that ended, by reason.", labels=(*LABELS, "finished_reason")
     )
     refused = CounterMetricFamily("sundog:requests_refused", "Requests the policy refused.", labels=LABELS)
     sleep = GaugeMetricFamily(
         "vllm:engine_sleep_state",
-        "Engines that are up are awake; there is nothing of one that is down.",
+        "Sleep state of running engines: always awake. Absent for engines that are down.",
         labels=(*LABELS, "sleep_state"),
     )
     for labels, engine in engines:
@@ -181,7 +189,7 @@ def _drafts(engines: Engines) -> Iterator[Metric]:
     )
     positions = CounterMetricFamily(
         "vllm:spec_decode_num_accepted_tokens_per_pos",
-        "Accepted draft tokens by their position.",
+        "Accepted draft tokens by position.",
         labels=(*LABELS, "position"),
     )
     for labels, engine in engines:
@@ -211,7 +219,7 @@ def _adapters(requests: Iterable[Measured], max_loras: int) -> Metric:
 
 
 class KvTransferFamilies(Collector):
-    """Collects what has gone between pools, at each scrape."""
+    """Collector of transfers between pools."""
 
     def __init__(self, totals: KvTransferTotals, model: str) -> None:
         self._totals, self._model = totals, model
@@ -219,10 +227,10 @@ class KvTransferFamilies(Collector):
     def collect(self) -> Iterator[Metric]:
         totals = self._totals
         for name, about, value in (
-            ("transfers", "Prompts whose KV has gone from engine to engine.", totals.num_transfers),
+            ("transfers", "Prompts whose KV was transferred between engines.", totals.num_transfers),
             ("transfer_bytes", "Bytes of these.", totals.num_bytes),
-            ("transfer_seconds", "Seconds that transfers took, each by itself.", totals.seconds),
-            ("transfers_lost", "Transfers that an engine's end cut off.", totals.num_lost),
+            ("transfer_seconds", "Seconds spent in transfers, summed over transfers.", totals.seconds),
+            ("transfers_lost", "Transfers that an engine's end interrupted.", totals.num_lost),
         ):
             family = CounterMetricFamily(f"sundog:kv_{name}", about, labels=LABELS[:1])
             family.add_metric((self._model,), value)
@@ -230,24 +238,24 @@ class KvTransferFamilies(Collector):
 
 
 class LagFamilies(Collector):
-    """Collects the lag of every engine at each scrape."""
+    """Collector of every engine's lag."""
 
     def __init__(self, lag: Lag, model: str, first_engine: int = 0) -> None:
         self._lag, self._model, self._first_engine = lag, model, first_engine
 
     def collect(self) -> Iterator[Metric]:
         late = GaugeMetricFamily(
-            "sundog:emulation_late_seconds", "How late the last step ended, by the model.", labels=LABELS
+            "sundog:emulation_late_seconds",
+            "Seconds by which the last step ended later than modelled.",
+            labels=LABELS,
         )
         lost = CounterMetricFamily(
             "sundog:emulation_lost_seconds",
-            "Seconds by which steps took longer than the model says, and that cannot be caught up.",
+            "Seconds by which steps took longer than modelled and cannot catch up.",
             labels=LABELS,
         )
         scale = GaugeMetricFamily(
-            "sundog:emulation_time_scale",
-            "Seconds of the server's clock in one of the wall's.",
-            labels=LABELS,
+            "sundog:emulation_time_scale", "Seconds of the server's clock per real second.", labels=LABELS
         )
         seconds = zip(self._lag.late_s, self._lag.lost_s, strict=True)
         for number, (late_s, lost_s) in enumerate(seconds, self._first_engine):

@@ -1,4 +1,4 @@
-"""Requests over HTTP by route and status, under the names that they have in vLLM."""
+"""HTTP requests by route and status, under vLLM's names."""
 
 import collections
 import time
@@ -18,7 +18,9 @@ COARSE_S = (0.1, 0.5, 1)
 
 
 class HttpMetrics:
-    """Counts requests when they end: a stream with its last byte. `posted` are the POSTs by status, `2xx`."""
+    """Counts of finished requests; a stream finishes with its last byte. `posted` are POSTs by status
+    class, `2xx`.
+    """
 
     def __init__(self, registry: CollectorRegistry, posted: collections.Counter[str]) -> None:
         self._posted = posted
@@ -26,10 +28,10 @@ class HttpMetrics:
             "http_requests", "Requests.", ("method", "status", "handler"), registry=registry
         )
         self._sent = Summary(
-            "http_request_size_bytes", "Content lengths of requests.", ("handler",), registry=registry
+            "http_request_size_bytes", "Bytes of request bodies.", ("handler",), registry=registry
         )
         self._answered = Summary(
-            "http_response_size_bytes", "Content lengths of answers.", ("handler",), registry=registry
+            "http_response_size_bytes", "Bytes of response bodies.", ("handler",), registry=registry
         )
         self._fine = Histogram(
             "http_request_duration_highr_seconds", "Durations.", buckets=FINE_S, registry=registry
@@ -45,7 +47,7 @@ class HttpMetrics:
     def count(
         self, method: str, status: str, handler: str, num_bytes: tuple[int, int], elapsed_s: float
     ) -> None:
-        """Count a request that is over; `num_bytes` are its body's and the answer's, 0 where unknown."""
+        """Count a finished request; `num_bytes` are those of its body and answer, 0 if unknown."""
         self._total.labels(method, status, handler).inc()
         if method == "POST":
             self._posted[status] += 1
@@ -56,11 +58,11 @@ class HttpMetrics:
 
 
 Count = Callable[[str, str, str, tuple[int, int], float], None]
-"""A function that counts a request as `HttpMetrics.count` does, wherever it is."""
+"""Function that counts a request, here or in another process."""
 
 
 def count_requests(app: Quart, count: Count) -> None:
-    """Have every request of the app counted."""
+    """Count every request of the app."""
 
     def ended(method: str, status: str, handler: str, num_bytes: tuple[int, int], began_s: float) -> None:
         count(method, status, handler, num_bytes, time.perf_counter() - began_s)

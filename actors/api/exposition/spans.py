@@ -1,9 +1,9 @@
-"""Spans of requests: the answer over HTTP, and what the engine did for it.
+"""OpenTelemetry spans of requests: the HTTP answer, and the engine's work for it.
 
-An answer is a span of kind SERVER that goes on with its client's trace (W3C `traceparent` in) and says so in
-its headers (`traceparent` out). Below it each of the engine's requests is a span `llm_request` with vLLM's
-attributes, at the instants that /metrics counts, and below that are `queue`, `prefill` and `decode`. A trace
-that its client does not sample is passed on and not kept. Imported only if spans are asked for.
+An answer is a span of kind SERVER that continues its client's trace (W3C `traceparent` in and out). Its
+children are the engine's requests, spans `llm_request` with vLLM's attributes at the instants that /metrics
+counts, and below those `queue`, `prefill` and `decode`. A trace that its client does not sample is passed on
+and not recorded. Imported only if spans are switched on.
 """
 
 import logging
@@ -34,14 +34,14 @@ from sundog.actors.metrics.measured import Measured
 log = logging.getLogger("sundog.api")
 
 TIMEOUT_S = 5.0
-"""The time, in seconds, to send one batch, tries included; the end of a server waits for the last one."""
+"""Seconds to send one batch, retries included; a stopping server waits for the last one."""
 OPTION = "--otlp-traces-endpoint"
 
 
 def tracer_provider(endpoint: str) -> TracerProvider:
-    """Return what sends spans to `endpoint`; raises ConfigError for one that nothing can be sent to.
+    """Return the provider that sends spans to `endpoint`; raises ConfigError for an unusable one.
 
-    OpenTelemetry's own variables say the rest: sampling, names, headers, the size of batches.
+    OpenTelemetry's own variables set the rest: sampling, names, headers, the size of batches.
     """
     exporter = ToldExporter(exporter_to(endpoint), endpoint)
     # What its loggers say of each batch is said once, by the exporter above.
@@ -53,7 +53,9 @@ def tracer_provider(endpoint: str) -> TracerProvider:
 
 
 def exporter_to(endpoint: str) -> SpanExporter:
-    """Return an exporter for gRPC, if URL or OpenTelemetry's variable say so, or HTTP; raises ConfigError."""
+    """Return an exporter for gRPC or HTTP: the URL's scheme or OpenTelemetry's variable selects it. Raises
+    ConfigError.
+    """
     parts = urlsplit(endpoint)
     if parts.scheme not in ("http", "https", "grpc") or not parts.hostname:
         raise ConfigError(f"{OPTION} is {endpoint!r}: give a URL such as http://localhost:4318")
@@ -89,7 +91,7 @@ def _grpc_exporter(endpoint: str, timeout_s: float | None) -> SpanExporter:
 
 
 class ToldExporter(SpanExporter):
-    """Says in one line that spans get lost, and in another that they arrive again."""
+    """Exporter that logs one line when spans are lost, and one when they are delivered again."""
 
     def __init__(self, exporter: SpanExporter, endpoint: str) -> None:
         self._exporter = exporter
@@ -97,12 +99,12 @@ class ToldExporter(SpanExporter):
         self._num_lost = 0
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Send a batch, or lose it."""
+        """Send a batch of spans; drop it if that fails."""
         result = self._exporter.export(spans)
         if result is not SpanExportResult.SUCCESS:
             if not self._num_lost:
                 log.warning(
-                    "spans of requests cannot be sent to %s and are lost; requests go on", self._endpoint
+                    "spans cannot be sent to %s and are lost; requests are unaffected", self._endpoint
                 )
             self._num_lost += len(spans)
         elif self._num_lost:
@@ -111,7 +113,7 @@ class ToldExporter(SpanExporter):
         return result
 
     def shutdown(self) -> None:
-        """Send no more spans from now on."""
+        """Stop sending spans."""
         self._exporter.shutdown()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
@@ -126,13 +128,13 @@ Attributes = dict[str, str | int | float]
 
 
 class Spans:
-    """The spans of one server's requests."""
+    """Spans of one server's requests."""
 
     def __init__(self, tracer: Tracer, model: str) -> None:
         self._tracer, self._model = tracer, model
 
     def install(self, app: Quart) -> None:
-        """Have every answer of the app traced; install it before anything that may refuse a request."""
+        """Trace every answer of the app; install before anything that may refuse a request."""
         app.before_request(self._begin)
 
     async def _begin(self) -> None:
@@ -160,7 +162,7 @@ class Spans:
             return response
 
     def request_ended(self, ended: Measured, reason: str, time_s: float) -> None:
-        """The spans of one of the engine's requests, which was over at `time_s` on the run's clock."""
+        """Make the spans of an engine's request that ended at `time_s` on the run's clock."""
         parent = W3C.extract(dict(ended.trace_headers), Context())
         epoch_ns = time.time_ns() - round(now_s() * 1e9)
         begin_ns = epoch_ns + round(ended.arrival_s * 1e9)
@@ -183,7 +185,7 @@ class Spans:
             part.end(epoch_ns + round(end_s * 1e9))
 
     def _attributes(self, ended: Measured, reason: str, time_s: float) -> Attributes:
-        """Return the attributes that vLLM 0.32 sets (its `tracing` package), of events that occurred."""
+        """Return the attributes that vLLM 0.32 sets (its `tracing` package), for events that occurred."""
         scheduled_s, first_s, last_s = ended.times_s(time_s)
         sampling = ended.sampling
         attributes: Attributes = {

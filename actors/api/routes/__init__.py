@@ -1,1 +1,1 @@
-"""A file for each family of routes: each makes a blueprint, bound to its context."""
+"""Families of routes, one file each: each makes a blueprint bound to its context."""

@@ -1,8 +1,8 @@
 """Routes that change a running server, as in vLLM: reset the prefix cache, abort, pause, drain, adapters.
 
-Those of operators need `--admin-key`, in the header Authorization. Without such a key they are refused, since
-they end other people's requests. Adapters come and go only where the server was started for it; what runs
-or waits with one when it is unloaded is finished, and its memory is given back by a later change.
+Operators' routes need `--admin-key` in the header Authorization. Without such a key they are closed, since
+they end other people's requests. Adapters are loaded and unloaded only if the server was started for it;
+requests with an unloaded adapter finish, and its memory is freed by a later change.
 """
 
 import hmac
@@ -28,7 +28,7 @@ FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def admin_routes(context: ApiContext) -> Blueprint:
-    """The routes, all behind the one key."""
+    """Return the routes behind the admin key."""
     routes = Blueprint(OPERATORS, __name__)
     control = context.control
 
@@ -39,9 +39,7 @@ def admin_routes(context: ApiContext) -> Blueprint:
     @routes.post("/reset_prefix_cache")
     async def reset_prefix_cache() -> Response:
         if _flag("reset_external", False):
-            raise invalid(
-                "reset_external is true: there is no other cache than the engine's.", "reset_external"
-            )
+            raise invalid("reset_external is true: only the engine has a cache.", "reset_external")
         reset = ResetPrefixCache(_flag("reset_running_requests", False))
         return json_response({"success": isinstance(await context.llm.ask(reset), Done)})
 
@@ -84,7 +82,7 @@ def admin_routes(context: ApiContext) -> Blueprint:
 
 
 async def _pause(context: ApiContext, mode: str) -> None:
-    """Wait until no request is under way; with `keep`, until no engine computes."""
+    """Wait until no request is unfinished; with `keep`, until no engine computes."""
     await context.control.hold()
     if mode == "keep":
         await context.llm.ask(Freeze())
@@ -95,7 +93,7 @@ async def _pause(context: ApiContext, mode: str) -> None:
 
 
 async def _drain(context: ApiContext, *, is_draining: bool) -> Response:
-    """Answer how the engine is now: a drain may be undone before it is done. Raises 400 if unknown."""
+    """Begin or undo a drain and return the engine's status; raises 400 for an unknown engine."""
     engine = _engine()
     answer = await context.llm.ask(Drain(engine, is_draining))
     if isinstance(answer, Refused) and answer.param is not None:
@@ -125,7 +123,9 @@ def _check_key(admin_key: str | None) -> None:
     """Raise 403 without an admin key, and 401 for a wrong one; every guess takes the same time."""
     if admin_key is None:
         raise ApiError(
-            403, "This server was started without --admin-key: nobody may do this.", code="no_admin_key"
+            403,
+            "This server was started without --admin-key, so admin routes are closed.",
+            code="no_admin_key",
         )
     scheme, _, given = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not hmac.compare_digest(given.encode(), admin_key.encode()):

@@ -1,4 +1,4 @@
-"""POST /v1/completions and /v1/chat/completions: texts that go on, and conversations."""
+"""POST /v1/completions and /v1/chat/completions."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +22,7 @@ from sundog.actors.kernel.clock import run_blocking
 
 
 def completions_routes(context: ApiContext) -> Blueprint:
-    """The route, bound to its AsyncLLM."""
+    """Return the route, bound to its AsyncLLM."""
     routes = Blueprint("completions", __name__)
 
     @routes.post("/v1/completions")
@@ -43,7 +43,7 @@ def completions_routes(context: ApiContext) -> Blueprint:
 
 
 async def _echoes(context: ApiContext, body: CompletionBody, choices: AnswerChoices) -> tuple[str, ...]:
-    """The text of each prompt; nothing where its tokens are returned anyway, as in vLLM."""
+    """Return the text of each prompt; none if its tokens are returned anyway, as in vLLM."""
     if body.return_token_ids:
         return ("",) * len(body.prompt)
     tokens = {choice.asked.index: choice.asked.prompt_token_ids for choice in choices.all}
@@ -57,14 +57,14 @@ async def _echoes(context: ApiContext, body: CompletionBody, choices: AnswerChoi
 
 
 async def text_of(context: ApiContext, prompt: tuple[int, ...]) -> str:
-    """A prompt as the model reads it, special tokens shown."""
+    """Return a prompt as the model reads it, with special tokens."""
     assert context.codec is not None, "token ids came from it"
     return await run_blocking(partial(context.codec.decode, prompt, skip_special_tokens=False))
 
 
 @dataclass(frozen=True, slots=True)
 class ChatAnswer:
-    """A conversation that is being answered; its answer is read whole or in chunks."""
+    """Conversation being answered, whole or in chunks."""
 
     answering: PendingAnswer
     answer_id: str
@@ -76,7 +76,7 @@ class ChatAnswer:
     async def begin(
         cls, context: ApiContext, request: ApiRequest, body: ChatBody, id_prefix: str = ChatShape.id_prefix
     ) -> "ChatAnswer":
-        """Ask for the answer; raises ApiError if it is refused."""
+        """Submit the conversation; raises ApiError if it is refused."""
         adapter = context.check_model(body.model)
         turns = await read_conversation(body.messages, context)
         sampling = body.sampling(body.token_limit, context.model.defaults)
@@ -114,20 +114,20 @@ class ChatAnswer:
 
     @property
     def request_id(self) -> str:
-        """The engine's name for it."""
+        """Id of the engine's request."""
         return self.choices.all[0].asked.request_id
 
     async def whole(self) -> Json:
-        """The whole answer, as a chat completion."""
+        """Return the whole answer as a chat completion."""
         return await self.answering.whole(self.answer_id, self.choices, self.wanted)
 
     def chunks(self, shaped: Shaped | None = None) -> Feed:
-        """The events of the answer: chunks of a chat completion, or `shaped` otherwise."""
+        """Return the events of the answer: chunks of a chat completion, or `shaped` ones."""
         return self.answering.chunks(self.answer_id, self.choices, self.wanted, shaped)
 
 
 def chat_routes(context: ApiContext) -> Blueprint:
-    """The route, bound to its AsyncLLM."""
+    """Return the route, bound to its AsyncLLM."""
     routes = Blueprint("chat", __name__)
 
     @routes.post("/v1/chat/completions")

@@ -1,4 +1,4 @@
-"""The way from a checked body to an answer, whole or streamed, which the generating routes share."""
+"""Path from a checked body to an answer, whole or streamed, shared by the generating routes."""
 
 import time
 from collections.abc import Sequence
@@ -26,12 +26,12 @@ from sundog.actors.messages import CheckHealth, Generate, Reading
 from sundog.actors.messages.client import Prompt
 
 STORED = "resp_"
-"""The beginning of the ids of responses, to which clients may come back."""
+"""Beginning of the ids of responses that clients may refer to later."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingAnswer:
-    """A request that is to be answered."""
+    """Request that is to be answered."""
 
     context: ApiContext
     request: ApiRequest
@@ -40,7 +40,9 @@ class PendingAnswer:
     adapter: Adapter | None
 
     async def start(self, prompts: Sequence[Prompt], sampling: Sampling) -> tuple[str, AnswerChoices]:
-        """Ask for `n` choices of each prompt: the answer's id and they; raises ApiError if any is refused."""
+        """Submit `n` choices of each prompt; return the answer's id and the choices. Raises ApiError if
+        any is refused.
+        """
         body, shape = self.body, self.shape
         body.check_choices(len(prompts))
         if sampling.thinking_token_budget is not None:
@@ -59,7 +61,7 @@ class PendingAnswer:
         )
 
     def wanted(self, sampling: Sampling, echoes: tuple[str, ...] | None, only_echo: bool = False) -> Wanted:
-        """Return what the client wants to see in addition to the new text."""
+        """Return the parts that the client wants besides the new text."""
         body = self.body
         return Wanted(
             usage=body.usage_wanted(),
@@ -72,7 +74,7 @@ class PendingAnswer:
         )
 
     async def respond(self, answer_id: str, choices: AnswerChoices, wanted: Wanted) -> Response:
-        """The answer, whole or streamed."""
+        """Return the answer, whole or streamed."""
         if self.body.stream:
             return fed_response(self.chunks(answer_id, choices, wanted))
         return json_response(await self.whole(answer_id, choices, wanted))
@@ -91,7 +93,7 @@ class PendingAnswer:
     def chunks(
         self, answer_id: str, choices: AnswerChoices, wanted: Wanted, shaped: Shaped | None = None
     ) -> Feed:
-        """The events of a streamed answer, `shaped` otherwise if asked for."""
+        """Return the events of a streamed answer, `shaped` if given."""
         views = self._views(choices, wanted)
         context = self.context
         writer = ChunkWriter(
@@ -106,7 +108,7 @@ class PendingAnswer:
         return Events(choices, shaping, context.answers.stream_interval)
 
     async def whole(self, answer_id: str, choices: AnswerChoices, wanted: Wanted) -> Json:
-        """The whole answer; one choice is read after the other, and what is unread merges in its stream."""
+        """Return the whole answer; choices are read one after the other, and unread output merges."""
         whole = []
         for view in self._views(choices, wanted):
             whole.append((view, await whole_choice(self.context, view.choice)))
@@ -139,9 +141,9 @@ async def ask(
     field: str,
     n: int = 1,
 ) -> tuple[str, AnswerChoices]:
-    """Ask for `n` choices of each prompt: the answer's id, which begins with `prefix`, and they.
+    """Submit `n` choices of each prompt; return the answer's id, which begins with `prefix`, and the choices.
 
-    Raises ApiError if any is refused; `field` is what the route calls the prompt.
+    Raises ApiError if any is refused; `field` is the route's name of the prompt.
     """
     await context.in_flight.pass_gate()
     client = await count_answer(context, request)
@@ -193,13 +195,16 @@ async def count_answer(context: ApiContext, request: ApiRequest) -> KeyHolder | 
 
 
 async def _acquire(context: ApiContext, client: KeyHolder, limited_as: str) -> Release:
-    """Have the answer counted for its client; returns what ends that. Raises a 429 if it has all it may."""
+    """Count the answer for its client and return the function that ends the count; raises 429 at the
+    limit.
+    """
     try:
         return await context.limits.acquire(limited_as, client.max_requests)
     except LimitReached as full:
         raise ApiError(
             429,
-            f"This key has {client.max_requests} answers under way, as many as it may: wait for one of them.",
+            f"This key has {client.max_requests} unfinished requests, its limit: wait for one of them to "
+            "end.",
             param=None,
             code="rate_limit_exceeded",
             headers=retry_after(full.room_in_s),
@@ -209,9 +214,9 @@ async def _acquire(context: ApiContext, client: KeyHolder, limited_as: str) -> R
 async def fetched(
     context: ApiContext, request: ApiRequest, body: TermsBody, request_id: str, num_choices: int
 ) -> bool:
-    """Return True if another server has computed the prompt, once its keys and values are here.
+    """Return whether another server computed the prompt, after its keys and values have arrived.
 
-    Raises 400 where nothing can be fetched.
+    Raises 400 if nothing can be fetched.
     """
     params = body.kv_transfer_params
     if not params:
@@ -220,7 +225,7 @@ async def fetched(
     if transfers is None:
         raise invalid(not_supported(FIELD, params), FIELD, "unsupported_parameter")
     if num_choices > 1:
-        raise invalid(f"{FIELD} is for one choice of one prompt, and {num_choices} are asked for.", FIELD)
+        raise invalid(f"{FIELD} allows one choice of one prompt, not {num_choices}.", FIELD)
     request.at_end.callback(transfers.tables.take, request_id)
     wait_s = transfers.begins(params, request_id)
     if wait_s is not None:
@@ -229,7 +234,7 @@ async def fetched(
 
 
 async def whole_choice(context: ApiContext, choice: AnswerChoice) -> Delta:
-    """The whole choice as one delta; raises ApiError if it failed."""
+    """Return the whole choice as one delta; raises ApiError if it failed."""
     deltas = [await choice.read()]
     while deltas[-1].finish_reason is None:
         deltas.append(await choice.read())

@@ -1,6 +1,6 @@
 """GET /health, /ping, /load, /server_info, /version, /v1/models and /metrics: for operators and scrapers.
 
-Health is 200 while new requests are taken, and 503 while every engine is restarting, drained or dead, and
+Health is 200 while new requests are accepted, and 503 while every engine is restarting, drained or dead, and
 from the first signal to stop on.
 """
 
@@ -19,7 +19,7 @@ from sundog.actors.messages import CheckHealth, Health
 
 
 def operations_routes(context: ApiContext) -> Blueprint:
-    """The routes that report the server's health and version."""
+    """Return the routes that report the server's health and version."""
     routes = Blueprint("operations", __name__)
 
     @routes.get("/load")
@@ -75,7 +75,7 @@ def _server_info(model: ServedModel, health: Health) -> Json:
 
 
 def models_routes(context: ApiContext) -> Blueprint:
-    """The two routes; a name may contain slashes, as on the Hugging Face hub."""
+    """Return the two routes; a name may contain slashes, as on the Hugging Face hub."""
     routes = Blueprint("models", __name__)
 
     @routes.get("/v1/models")
@@ -90,7 +90,7 @@ def models_routes(context: ApiContext) -> Blueprint:
 
 
 def metrics_routes(exposition: Exposition) -> Callable[[ApiContext], Blueprint]:
-    """The route that writes down what is counted."""
+    """Return the maker of the /metrics route."""
 
     def routes_of(context: ApiContext) -> Blueprint:
         routes = Blueprint("metrics", __name__)

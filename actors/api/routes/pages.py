@@ -1,4 +1,4 @@
-"""Pages and what they show: GET /, /docs and /openapi.json, /dashboard and its events; all offline."""
+"""Pages and their data: GET /, /docs and /openapi.json, /dashboard and its events; all work offline."""
 
 import json
 from collections.abc import AsyncGenerator
@@ -25,7 +25,7 @@ HTML = "text/html; charset=utf-8"
 
 
 def documents_routes(context: ApiContext) -> Blueprint:
-    """The two routes; the page draws what the document says."""
+    """Return the two routes of the OpenAPI document and its page."""
     routes = Blueprint("documents", __name__)
     described = document(server_version(), has_key=context.has_key)
     page = (files("sundog.actors.api") / "pages" / "docs.html").read_bytes()
@@ -42,7 +42,7 @@ def documents_routes(context: ApiContext) -> Blueprint:
 
 
 def dashboard_routes(context: ApiContext) -> Blueprint:
-    """The page, and the events that it reads."""
+    """Return the routes of the live page and its events."""
     routes = Blueprint("dashboard", __name__)
     page = (files("sundog.actors.api") / "pages" / "dashboard.html").read_bytes()
 
@@ -53,7 +53,7 @@ def dashboard_routes(context: ApiContext) -> Blueprint:
     @routes.get(LIVE)
     async def show_events() -> Response:
         if context.live is None:
-            raise ApiError(501, "This server measures nothing.")
+            raise ApiError(501, "This server has no metrics.")
         return event_stream_response(_events(context.live, context.in_flight, current_request().client))
 
     return routes
@@ -62,9 +62,9 @@ def dashboard_routes(context: ApiContext) -> Blueprint:
 async def _events(
     live: LiveEvents, in_flight: AnswersInFlight, holder: KeyHolder | None
 ) -> AsyncGenerator[bytes, None]:
-    """Yield instants until the reader leaves or the server stops, and the gate when it changes.
+    """Yield snapshots until the reader leaves or the server stops, and the gate when it changes.
 
-    The holder of one of several keys sees the names of its own requests alone.
+    The holder of one of several keys sees only the names of its own requests.
     """
     gate = b""
     while True:
@@ -88,17 +88,17 @@ def _gate(in_flight: AnswersInFlight, *, is_stopping: bool) -> bytes:
 
 
 LINKS = {
-    "/dashboard": "the live page: queue, batch, KV blocks",
+    "/dashboard": "live page: queue, batch, KV blocks",
     "/docs": "the routes and their fields",
-    "/openapi.json": "the same for programs",
+    "/openapi.json": "the same as JSON",
     "/metrics": "metrics for Prometheus",
-    "/health": "whether requests are taken",
+    "/health": "health check",
     "/v1/models": "the models",
 }
 
 
 def welcome_routes(context: ApiContext) -> Blueprint:
-    """A page for browsers, the same as JSON for everything else."""
+    """Return the welcome page for browsers, and the same as JSON for everything else."""
     routes = Blueprint("welcome", __name__)
     page = Template((files("sundog.actors.api") / "pages" / "welcome.html").read_text(encoding="utf-8"))
     links = "\n".join(f'<li><a href="{path}">{path}</a>: {what}</li>' for path, what in LINKS.items())

@@ -1,6 +1,6 @@
 """POST /tokenize and /detokenize, GET /tokenizer_info: the model's tokenizer, in vLLM's shapes.
 
-It works in a thread, one large text at a time, so that no stream waits for it.
+It runs in a thread, one large text at a time, so that no stream waits for it.
 """
 
 import json
@@ -24,13 +24,13 @@ from sundog.actors.front.foreign import ForeignFailure, contained
 T = TypeVar("T")
 
 MOST_TOKENS = 2**19
-"""Tokens of one text: the list of a million is made in 80 ms, in which nothing else runs."""
+"""Maximum number of tokens of one text: a list of a million takes 80 ms, during which nothing else runs."""
 PIECE = 2**14
-"""Items, or characters, that are written as JSON in one go: a few milliseconds."""
+"""Items or characters that are written as JSON at a time, in a few milliseconds."""
 
 
 def tokenize_routes(context: ApiContext) -> Blueprint:
-    """Return the three routes about the tokenizer."""
+    """Return the three routes of the tokenizer."""
     routes = Blueprint("tokenize", __name__)
 
     @routes.post("/tokenize")
@@ -84,14 +84,14 @@ def _text_of(codec: TextCodec, tokens: list[int]) -> str:
 
 def _codec(context: ApiContext) -> TextCodec:
     if context.codec is None:
-        raise ApiError(501, "This server counts tokens and has no tokenizer.")
+        raise ApiError(501, "This server has no tokenizer: it only counts tokens.")
     return context.codec
 
 
 async def apart(context: ApiContext, request: ApiRequest, work: Callable[[], T], param: str) -> T:
-    """Return the result of work on the tokenizer, from a thread; it counts as an answer of its key.
+    """Run tokenizer work in a thread, counted as an answer of its key.
 
-    Raises 400 for what the tokenizer or the template refuses, or fails at.
+    Raises 400 if the tokenizer or the template refuses the input or fails.
     """
     await count_answer(context, request)
     try:
@@ -106,12 +106,11 @@ async def apart(context: ApiContext, request: ApiRequest, work: Callable[[], T],
 
 
 def json_bytes(value: object) -> bytes:
-    """Return a small value as JSON."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def list_bytes(items: Sequence[object] | None) -> bytes:
-    """Return a long list as JSON, piece by piece: the interpreter's lock is let go in between."""
+    """Return a long list as JSON, written in pieces that release the interpreter's lock in between."""
     if items is None:
         return b"null"
     pieces = [json_bytes(items[at : at + PIECE])[1:-1] for at in range(0, len(items), PIECE)]
@@ -119,5 +118,5 @@ def list_bytes(items: Sequence[object] | None) -> bytes:
 
 
 def text_bytes(text: str) -> bytes:
-    """Return a long text as JSON, piece by piece, as `list_bytes` does."""
+    """Return a long text as JSON, written in pieces like `list_bytes`."""
     return b'"%s"' % b"".join([json_bytes(text[at : at + PIECE])[1:-1] for at in range(0, len(text), PIECE)])

@@ -1,4 +1,4 @@
-"""POST /v1/messages and /v1/responses: two other shapes of a conversation, answered as chats are."""
+"""POST /v1/messages and /v1/responses: two other shapes of a conversation, answered as chats."""
 
 import re
 import time
@@ -33,7 +33,7 @@ FIELD = re.compile(r"^\w+")
 
 @contextmanager
 def renamed(names: Mapping[str, str]) -> Iterator[None]:
-    """Raise an ApiError under the field's name here, in its message, too; `names` maps a chat's to these."""
+    """Rename the field in an ApiError and its message; `names` maps a chat's fields to these."""
     try:
         yield
     except ApiError as error:
@@ -46,7 +46,7 @@ def renamed(names: Mapping[str, str]) -> Iterator[None]:
 
 
 NAMES_IN_MESSAGES = {"stop": "stop_sequences", "thinking_token_budget": "thinking.budget_tokens"}
-"""The names in this API of fields of a chat completion."""
+"""Names in this API of a chat completion's fields."""
 BodyT = TypeVar("BodyT", bound=PromptBody)
 
 
@@ -85,7 +85,7 @@ async def _parsed_message(body_type: type[BodyT], context: ApiContext) -> BodyT:
 
 
 async def _is_large(num_messages: int) -> bool:
-    """Return whether to rewrite the request in a thread, because of its messages or other fields."""
+    """Return whether to convert the request in a thread, because of its messages or other fields."""
     return num_messages > MANY_MESSAGES or len(await current_request().read_body()) >= THREAD_FROM_BYTES
 
 
@@ -99,9 +99,9 @@ async def _continued(context: ApiContext, body: ResponseBody, before: list[Json]
 
 
 async def count_prompt(context: ApiContext, chat: ChatBody) -> int:
-    """Return how many tokens a chat's prompt has; raises 501 where there is no tokenizer."""
+    """Return the number of tokens of a chat's prompt; raises 501 without a tokenizer."""
     if context.codec is None:
-        raise ApiError(501, "This server counts tokens and has no tokenizer.")
+        raise ApiError(501, "This server has no tokenizer: it only counts tokens.")
     turns = await read_conversation(chat.messages, context)
     encode = partial(context.codec.encode_chat, turns, None, chat.reading())
     # The ids are counted, and freed, in the thread: millions of them take the event loop 60 ms.
@@ -109,23 +109,23 @@ async def count_prompt(context: ApiContext, chat: ChatBody) -> int:
 
 
 BYTES_A_TOKEN = 8
-"""Bytes of a token of an answer that is stored."""
+"""Bytes per token of a stored answer."""
 NAMES_IN_RESPONSES = {
     "messages": "input",
     "max_tokens": "max_output_tokens",
     "max_completion_tokens": "max_output_tokens",
     "response_format": "text.format",
 }
-"""The names in this API of fields of a chat completion."""
+"""Names in this API of a chat completion's fields."""
 
 
 def responses_routes(context: ApiContext) -> Blueprint:
-    """The routes, and the responses that this server remembers."""
+    """Return the routes; they share the stored responses."""
     routes = Blueprint("responses", __name__)
     kept = StoredResponses(context.keeps_responses)
 
     async def parsed() -> tuple[ResponseBody, list[Json], int, bool]:
-        """Return the body, the messages it goes on from, the bytes of both, and if the body is large."""
+        """Return the body, the messages before it, the bytes of both, and whether it is large."""
         context.must_generate("Responses API")
         request = current_request()
         body = await read_body(ResponseBody, request, context)
@@ -183,7 +183,7 @@ def responses_routes(context: ApiContext) -> Blueprint:
     async def cancel_response(name: str) -> Response:
         stored = kept.get(current_request().owner, name)
         if not stored.response.is_in_progress:
-            raise invalid("The response is over: there is nothing to cancel.", None)
+            raise invalid("The response has ended and cannot be cancelled.", None)
         stored.response.cancel()
         context.llm.tell(Cancel(stored.request_id))
         return json_response(stored.response.as_json())

@@ -1,4 +1,4 @@
-"""POST /v1/embeddings, /score and /rerank: vectors of texts, and how alike texts are by their angle."""
+"""POST /v1/embeddings, /score and /rerank: vectors of texts and their cosine similarity."""
 
 import base64
 import math
@@ -18,7 +18,7 @@ from sundog.actors.api.routes.generate import ask, whole_choice
 
 
 def embeddings_routes(context: ApiContext) -> Blueprint:
-    """The route, bound to its AsyncLLM."""
+    """Return the route, bound to its AsyncLLM."""
     routes = Blueprint("embeddings", __name__)
 
     @routes.post("/v1/embeddings")
@@ -71,7 +71,7 @@ def _listed(context: ApiContext, answer_id: str, data: list[Json], num_tokens: i
 
 
 def scoring_routes(context: ApiContext) -> Blueprint:
-    """The routes, bound to their AsyncLLM."""
+    """Return the routes, bound to their AsyncLLM."""
     routes = Blueprint("scoring", __name__)
 
     async def create_score() -> Response:

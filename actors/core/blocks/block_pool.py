@@ -1,13 +1,13 @@
-"""The pool of KV blocks: their holders, the order of their reuse, and what each block holds.
+"""Pool of KV blocks: holders, order of reuse and contents of each block.
 
-Law: every block but the null block 0 is either free (in the free queue once) or held. Freeing never forgets
-what a block holds; only reuse does. The order of reuse is vLLM V1's, as the golden logs show it.
+Law: every block but the null block 0 is either free (in the free queue once) or held. Releasing a block keeps
+its contents; only reuse forgets them. The order of reuse is vLLM V1's, as the golden logs show.
 
-Blocks that are registered, shared, let go and reused together are one run. A run becomes two where a part of
-it has another fate, so that cost follows the number of runs: a prompt that shares nothing is one run, however
-long, and its blocks are only copied.
+Blocks that are registered, shared, released and reused together are one `BlockRun`. A run is split when part
+of it has another fate, so that costs follow the number of runs: a prompt that shares nothing is one run,
+however long, and its block ids are only copied.
 
-The free queue is a stack of blocks that hold nothing, and behind it the free runs. Both are reused from their
+The free queue is a stack of blocks without contents, and behind it the free runs. Both are reused from their
 last block on, so that prefixes survive longest. Of 8 blocks, with `(…)` for a run:
 
                                               stack, top last   free runs   held by A     by B
@@ -18,8 +18,8 @@ last block on, so that prefixes survive longest. Of 8 blocks, with `(…)` for a
     B takes one and registers it as x         7 6 5             (3)                       (1 2 4)
     A takes four: block 3 forgets c                                         5 6 7 3       (1 2 4)
 
-A key that several runs hold is found in the oldest. Runs that share one key share all: they are copies, and
-become two together.
+A key in several runs is found in the oldest. Runs that share one key share all of them: they are copies, and
+are split together.
 """
 
 from collections import Counter
@@ -34,12 +34,14 @@ NULL = 0
 
 @lru_cache(maxsize=1)
 def _descending(num_blocks: int) -> tuple[int, ...]:
-    """Return all blocks but the null block, the last first. Pools of a fleet share the objects."""
+    """Return all blocks but the null block in descending order, cached so that pools of a fleet share the
+    objects.
+    """
     return tuple(range(num_blocks - 1, NULL, -1))
 
 
 class BlockPool:
-    """Blocks 1 to `num_blocks - 1`; block 0 is the null block, which is never given out."""
+    """Pool of the blocks 1 to `num_blocks - 1`; block 0 is the null block, which is never allocated."""
 
     __slots__ = ("_copies", "_empty", "_free", "_runs", "changes", "num_blocks", "num_free", "states")
 
@@ -49,35 +51,37 @@ class BlockPool:
         self._empty = list(_descending(num_blocks))
         self._free = FreeRuns()
         self._runs: dict[int, BlockRun] = {}
-        """The runs that are held or can be found, by their first block."""
+        """Runs that are held or in the cache, by their first block."""
         self._copies: dict[Key, list[BlockRun]] = {}
-        """The runs that hold the same keys, by the first of these keys, the oldest run first."""
+        """Runs with the same keys, oldest first, by the first of these keys."""
         self.changes: KvChanges | None = None
-        """The changes of the keys that can be found; None if nothing reads them."""
+        """Changes of the keys in the cache; None if nothing reads them."""
         self.states: set[Key] = set()
-        """The keys of blocks at whose end a state was kept, among those that can be found."""
+        """Keys of cached blocks after which the state of linear attention was kept."""
 
     @property
     def free_order(self) -> list[int]:
-        """The free blocks, the next to be reused first. O(blocks)."""
+        """Free blocks in the order of their reuse. O(blocks)."""
         return self._empty[::-1] + [block for run in self._free for block in reversed(run.blocks)]
 
     @property
     def num_cached(self) -> int:
-        """Blocks that hold what a lookup, or their last owner, could have found again. O(runs)"""
+        """Number of blocks whose contents a lookup, or their last owner, could find again. O(runs)"""
         held = [run for run in self._runs.values() if run.keys and run.num_holders]
         return sum([len(run.blocks) for run in [*self._free, *held]])
 
     def take(self, count: int) -> list[int]:
-        """The next `count` free blocks, which forget what they held; at least `count` must be free."""
+        """Take the next `count` free blocks and forget their contents; at least `count` must be free."""
         if count > self.num_free:
             raise KeyError(f"{count} blocks are asked for, {self.num_free} are free")
         self.num_free -= count
         if not (count and self._empty):
             return self._reuse(count)
-        blocks = self._empty[: -count - 1 : -1]
+        blocks = self._empty[-count:]
         del self._empty[-count:]
         missing = count - len(blocks)
+        if count > 1:
+            blocks.reverse()
         return blocks + self._reuse(missing) if missing else blocks
 
     def _reuse(self, count: int) -> list[int]:
@@ -96,16 +100,20 @@ class BlockPool:
                 self._forget(run, run.keys[::-1])
                 del self._runs[run.blocks[0]]
             if num_blocks > count:
-                blocks += run.blocks[: -count - 1 : -1]
+                taken = run.blocks[-count:]
                 del run.blocks[-count:]
+                num_blocks = count
             else:
-                blocks += run.blocks[::-1]
+                taken = run.blocks
                 self._free.remove(run)
+            if num_blocks > 1:  # A slice that goes backwards would take four times as long.
+                taken.reverse()
+            blocks = blocks + taken if blocks else taken
             count -= num_blocks
         return blocks
 
     def find(self, keys: list[Key], most: int) -> list[int]:
-        """The blocks that hold the first keys, at most `most`; the oldest where several do. O(runs)"""
+        """Return up to `most` blocks that hold the first keys; of several copies the oldest. O(runs)"""
         blocks: list[int] = []
         while (start := len(blocks)) < most:
             copies = self._copies.get(keys[start])
@@ -115,9 +123,9 @@ class BlockPool:
         return blocks
 
     def runs(self, table: list[int], start: int, end: int) -> list[BlockRun]:
-        """The runs of which blocks of a table consist, all of them found or registered. O(runs)
+        """Return the runs that make up blocks of a table, all of them found or registered. O(runs)
 
-        A run of which only the beginning is there becomes two.
+        A run that is only partly in the range is split.
         """
         runs = []
         while start < end:
@@ -132,7 +140,7 @@ class BlockPool:
         return runs
 
     def share(self, blocks: list[int]) -> None:
-        """Hold blocks once more that were found; free ones leave the free queue."""
+        """Add a holder to blocks that were found; free ones leave the free queue."""
         for run in self.runs(blocks, 0, len(blocks)):
             if not run.num_holders:
                 self._free.remove(run)
@@ -140,10 +148,10 @@ class BlockPool:
             run.num_holders += 1
 
     def release(self, table: list[int], num_known: int, num_kept: int = 0) -> None:
-        """Release a request's blocks, tail first, so that prefixes survive longest.
+        """Release a request's blocks, last first, so that prefixes survive longest.
 
-        The first `num_known` were found or registered; those from there to `num_kept` hold what no other
-        request could find. Free blocks join the back of the queue if they hold something, else its front.
+        The first `num_known` were found or registered; those from there to `num_kept` have contents that no
+        other request could find. Free blocks with contents join the back of the queue, others its front.
         """
         kept, empty = table[num_known:num_kept], table[max(num_known, num_kept) :]
         self.num_free += len(kept) + len(empty)
@@ -161,10 +169,10 @@ class BlockPool:
         self._empty += empty
 
     def register(self, table: list[int], keys: list[Key], start: int, end: int) -> list[tuple[int, int]]:
-        """Remember that the blocks of a table from `start` to before `end` hold what their keys stand for.
+        """Register the blocks of a table from `start` to before `end` under their keys.
 
-        They are held once, and those before them were found or registered. Returns the ranges of positions
-        whose keys no block held before. O(runs), and one look-up for each key.
+        They must have one holder, and the blocks before them must be found or registered. Returns the ranges
+        of positions whose keys no block had before. O(runs), and one lookup per key.
         """
         last = self.runs(table, 0, start)[-1] if start else None
         if last is not None and not last.keys:
@@ -191,24 +199,23 @@ class BlockPool:
         return added
 
     def _end_of_unknown(self, keys: list[Key], start: int, end: int) -> int:
-        """Return where, behind `start`, the first key of a known run stands."""
+        """Return the position behind `start` of the first key that begins a known run."""
         if self._copies.keys().isdisjoint(keys[start:end]):
             return end
         return next(index for index in range(start, end) if keys[index] in self._copies)
 
     def _is_alone(self, run: BlockRun, key: Key) -> bool:
-        """Return whether one request holds the run, without copies, and the run may continue with the key."""
+        """Return whether the run has one holder, no copies, and can be extended by the key."""
         is_alone = run.num_holders == 1 and bool(run.keys) and len(self._copies[run.keys[0]]) == 1
         return is_alone and isinstance(run.keys[0], OwnKey) is isinstance(key, OwnKey)
 
     def _cut_before(self, key: Key) -> None:
-        """Have a run that holds the key begin with it, where the one before it was forgotten. O(runs)"""
+        """Split the run that contains the key, so that a run begins with it. O(runs)"""
         for copies in list(self._copies.values()):
             if key in copies[0].keys[1:]:
                 self._split(copies[0], copies[0].keys.index(key))
 
     def _split(self, run: BlockRun, start: int) -> None:
-        """Split this run, and each of its copies, at `start`."""
         rests = []
         for copy in self._copies[run.keys[0]]:
             rest = BlockRun(copy.blocks[start:], copy.keys[start:], copy.num_holders)
@@ -220,14 +227,14 @@ class BlockPool:
         self._copies[rests[0].keys[0]] = rests
 
     def forget(self, table: list[int], start: int, end: int) -> None:
-        """Forget what blocks of a table hold that were registered: they are no longer found."""
+        """Remove registered blocks of a table from the cache."""
         self.runs(table, 0, start)
         for run in self.runs(table, start, end):
             self._forget(run, run.keys)
             run.keys = []
 
     def _forget(self, run: BlockRun, keys: list[Key]) -> None:
-        """Remove the run from lookups, and record its keys, in order, if it has no copy."""
+        """Remove the run from lookups; if it has no copy, record its keys, in order."""
         copies = self._copies[run.keys[0]]
         copies.remove(run)
         if not copies:
@@ -238,7 +245,7 @@ class BlockPool:
                 self.changes.forgets(keys)
 
     def forget_all(self) -> bool:
-        """Forget all cached prefixes; does nothing and returns False while any block is held."""
+        """Clear the prefix cache; do nothing and return False while any block is held."""
         if self.num_free != self.num_blocks - 1:
             return False
         if self.changes is not None:
@@ -251,8 +258,9 @@ class BlockPool:
         return True
 
     def check(self, tables: Iterable[Sequence[int]]) -> None:
-        """Verify every invariant against the block tables of all requests. O(blocks)."""
+        """Check every invariant against the block tables of all requests. O(blocks)."""
         held = Counter(block for table in tables for block in table)
+        # A block in no run is not cached, and has the one holder that it was taken for.
         num_holders = {block: run.num_holders for run in self._runs.values() for block in run.blocks}
         wrong = [block for block in held if held[block] != num_holders.get(block, 1)]
         wrong += [block for block, count in num_holders.items() if count != held[block]]
@@ -268,6 +276,7 @@ class BlockPool:
         for first, run in self._runs.items():
             copies = self._copies.get(run.keys[0], []) if run.keys else [run]
             is_whole = run.blocks[0] == first and run in copies and run.keys == copies[0].keys
+            # Either it is held, or it is in the free queue, and never both.
             is_placed = (unheld.pop(first, None) is run) is not bool(run.num_holders)
             num_found -= bool(run.keys)
             if not (is_whole and is_placed and len(run.keys) in (0, len(run.blocks))):

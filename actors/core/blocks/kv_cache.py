@@ -1,8 +1,8 @@
-"""KV space for requests: prefix hits, admission, growth and release over one block pool.
+"""KV space of requests: prefix hits, admission, growth and release over one block pool.
 
-Law: a running request owns exactly the blocks that its computed and scheduled tokens need. Full
-blocks are registered under their keys when they are given out, before their tokens are computed,
-so that a request admitted in the same step may already share them.
+Law: a running request owns exactly the blocks that its computed and scheduled tokens need. Full blocks are
+registered when they are allocated, before their tokens are computed, so that a request admitted in the same
+step can already share them.
 """
 
 from collections import Counter
@@ -18,11 +18,13 @@ from sundog.actors.core.params.sampling import Adapter
 from sundog.actors.core.request import Request, Status
 
 BlockHasher = Callable[[Key | None, tuple[int, ...], str | None, Adapter | None], Key]
-"""Key of a full block from its parent's key (None for the first), its tokens and the cache salt."""
+"""Function from the parent's key (None for the first block), the tokens and the cache salt to a block's
+key.
+"""
 
 
 class KVCache:
-    """The KV space of one scheduler: the pool, and how keys of decoded blocks are made."""
+    """KV space of one scheduler: the block pool and the hash function for decoded blocks."""
 
     __slots__ = (
         "block_size",
@@ -43,17 +45,17 @@ class KVCache:
         self.caching = config.enable_prefix_caching
         self.keeps_states = config.keeps_states and config.enable_prefix_caching
         self.new_states: set[Key] = set()
-        """The keys of blocks whose states the step that is being planned will compute."""
+        """Keys of blocks whose linear-attention states the step being planned will compute."""
         self.hash_block = hash_block
         self.watermark_blocks = int(config.watermark * config.num_gpu_blocks)
         self.host = None if config.host_memory is None else HostTier(config.host_memory)
 
     def find_hit(self, request: Request) -> list[int]:
-        """The longest run of cached blocks that hold the request's first tokens.
+        """Return the longest run of cached blocks that hold the request's first tokens.
 
-        At least one token is left to compute, because a token is sampled from the last one. A request that
-        asks for its prompt's log probabilities computes its whole prompt, as in vLLM. One whose blocks were
-        fetched holds them already. O(hit).
+        At least one token is left to compute, because the first output is sampled from the last position. A
+        request for prompt log probabilities gets no hit, as in vLLM. A request with fetched blocks already
+        holds them. O(hit).
         """
         if request.block_ids and request.status is not Status.RUNNING:
             return request.block_ids
@@ -66,7 +68,9 @@ class KVCache:
         return self._up_to_state(request, found) if self.keeps_states else found
 
     def _up_to_state(self, request: Request, found: list[int]) -> list[int]:
-        """Return these blocks up to the last one with a state, and record where the rest ends."""
+        """Return `found` up to the last block with a state; the next computation keeps a state behind the
+        rest.
+        """
         count = len(found)
         while count and request.block_keys[count - 1] not in self.pool.states:
             count -= 1
@@ -74,27 +78,26 @@ class KVCache:
         return found[:count]
 
     def waits_for_state(self, request: Request, num_blocks: int) -> bool:
-        """Return True if a hit of that many blocks ends with a state that this very step will compute."""
+        """Return whether a hit of this many blocks ends with a state that the current step computes."""
         return bool(num_blocks) and request.block_keys[num_blocks - 1] in self.new_states
 
     def _num_named_blocks(self, request: Request) -> int:
-        """Return the number of the request's first blocks whose keys others may look up.
+        """Return how many of the request's first blocks other requests may look up.
 
-        Where tokens are only counted, no other request can share any beyond the blocks whose keys came with
-        the request.
+        If tokens are only counted, these are just the blocks whose keys came with the request.
         """
         if request.token_ids is None or self.hash_block is None:
             return len(request.submit.block_hashes or ())
         return request.length_limit
 
     def num_blocks(self, num_tokens: int) -> int:
-        """Blocks that hold this many tokens."""
+        """Return the number of blocks for this many tokens."""
         return -(-num_tokens // self.block_size)
 
     def fits(self, hit: list[int], num_tokens: int, reserved_blocks: int) -> bool:
-        """Return True if a request that shares `hit` can have `num_tokens` tokens in all.
+        """Return whether a request that shares `hit` can have `num_tokens` tokens in all.
 
-        Shared blocks that no request holds count as taken: they leave the free queue.
+        Shared blocks without a holder count as allocated, since they leave the free queue.
         """
         needed = max(self.num_blocks(num_tokens) - len(hit), 0)
         if hit:
@@ -104,7 +107,7 @@ class KVCache:
     def fits_without(
         self, victims: list[Request], hit: list[int], num_tokens: int, reserved_blocks: int
     ) -> bool:
-        """Return True if the request would fit without all of `victims`. O(their runs)."""
+        """Return whether the request would fit after preempting all `victims`. O(blocks of these)"""
         found = self.pool.runs(hit, 0, len(hit))
         held, num_freed = Counter[BlockRun](), 0
         for victim in victims:
@@ -116,7 +119,9 @@ class KVCache:
         return needed + reserved_blocks <= self.pool.num_free + num_freed + _num_blocks(freed)
 
     def num_shared_blocks(self, request: Request) -> int:
-        """Return the number of a running request's blocks that others hold too: always its first ones."""
+        """Return the number of a running request's blocks that others also hold; they are always its
+        first.
+        """
         num_shared = 0
         for run in self.pool.runs(request.block_ids, 0, request.num_known_blocks):
             if run.num_holders == 1:
@@ -125,20 +130,20 @@ class KVCache:
         return num_shared
 
     def admit(self, request: Request, hit: list[int], num_tokens: int) -> None:
-        """Give an admitted request its shared blocks and new ones for `num_tokens` in all."""
+        """Allocate an admitted request's shared blocks and new ones, for `num_tokens` in all."""
         if not request.block_ids:
             self.hold(request, hit, num_tokens)
         self.register(request, min(num_tokens, request.num_tokens))
 
     def hold(self, request: Request, hit: list[int], num_tokens: int) -> None:
-        """Give a request its shared blocks and new ones for `num_tokens` in all, that hold nothing yet."""
+        """Allocate shared blocks and new, still empty ones for `num_tokens` in all."""
         pool = self.pool
         pool.share(hit)
         request.block_ids = hit + pool.take(self.num_blocks(num_tokens) - len(hit))
         request.num_registered_blocks = request.num_known_blocks = len(hit)
 
     def grow(self, request: Request, num_tokens: int) -> list[int] | None:
-        """Blocks so that a running request holds `num_tokens`; None if there are too few."""
+        """Allocate blocks until a running request has `num_tokens`; return None if too few are free."""
         count = self.num_blocks(num_tokens) - len(request.block_ids)
         if count <= 0:
             return []
@@ -151,7 +156,8 @@ class KVCache:
     def register(self, request: Request, num_tokens: int) -> None:
         """Register the request's full blocks among its first `num_tokens` known tokens.
 
-        Its own blocks are only counted until it releases them: no lookup could find them before.
+        Blocks whose keys no other request has are only counted until release, since no lookup can find them
+        earlier.
         """
         num_full = num_tokens // self.block_size
         if not self.caching or num_full <= request.num_registered_blocks:
@@ -170,7 +176,7 @@ class KVCache:
         request.num_registered_blocks = num_full
 
     def _publish(self, changes: KvChanges, request: Request, added: list[tuple[int, int]]) -> None:
-        """Record which of the request's blocks have contents that no block had before."""
+        """Add the request's blocks with new contents to the KV events."""
         assert request.token_ids is not None, "tokens that are only counted are not published"
         size, submit, keys = self.block_size, request.submit, request.block_keys
         for start, end in added:
@@ -189,7 +195,7 @@ class KVCache:
             changes.blocks.append(stored)
 
     def unregister(self, request: Request, num_tokens: int) -> None:
-        """Forget the request's blocks beyond those that its first `num_tokens` tokens fill."""
+        """Remove the request's blocks beyond its first `num_tokens` tokens from the cache."""
         num_full = num_tokens // self.block_size
         num_named = min(request.num_registered_blocks, request.num_named_blocks)
         if num_full < num_named:
@@ -197,10 +203,11 @@ class KVCache:
         request.num_registered_blocks = min(request.num_registered_blocks, num_full)
 
     def take_events(self, batch: Batch, has_ended: bool) -> KvEvents | None:
-        """Return the changes of the prefix cache, at the end of a step that does more than decode on.
+        """Return the cache's changes at the end of a step that does more than continue decoding.
 
-        What decodes take comes with the next such step: so events come at the same instants whether or not a
-        run of decodes is one event. Where events are published, they come with every step, without runs.
+        Blocks taken by decodes are reported with the next such step, so events come at the same instants
+        whether or not decode steps are grouped. If events are published, every step returns them and steps
+        are not grouped.
         """
         changes = self.pool.changes
         if changes is None:
@@ -210,7 +217,7 @@ class KVCache:
         return changes.take()
 
     def num_on_host(self, request: Request, num_hit_blocks: int, now_s: float) -> int:
-        """Return how many further blocks of a waiting request the host's memory holds. O(that number)"""
+        """Return how many further blocks of a waiting request are in host memory. O(that number)"""
         assert self.host is not None, "there is host memory"
         num_full = request.num_tokens // self.block_size
         self._name(request, min(num_full, request.num_named_blocks))
@@ -218,9 +225,9 @@ class KVCache:
         return self.host.num_found(request.block_keys, num_hit_blocks, num_full, now_s)
 
     def offload(self, request: Request, num_blocks: int, now_s: float, *, is_whole: bool) -> None:
-        """Copy the request's first `num_blocks`, computed and registered, to the host if they are not there.
+        """Copy the request's first `num_blocks` computed blocks to the host, if they are missing there.
 
-        The blocks of an answer are copied together when the request leaves, not one by one as in vLLM.
+        Blocks of an answer are copied together when the request leaves, not one by one as in vLLM.
         """
         if self.host is None or num_blocks <= request.num_offloaded_blocks:
             return
@@ -232,7 +239,7 @@ class KVCache:
             self.host.touch(keys[:num_blocks])
 
     def release(self, request: Request, *, returns: bool = False) -> None:
-        """Take back all of the request's blocks; if it `returns`, it may find some again."""
+        """Release all blocks of the request; one that `returns` to the queue may find some of them again."""
         num_kept, num_known = request.num_registered_blocks, request.num_known_blocks
         if returns and num_known < num_kept:
             keys = request.block_keys

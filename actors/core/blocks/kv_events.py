@@ -1,17 +1,16 @@
-"""Changes of a prefix cache: KV events, as vLLM's, for readers that keep an index of it."""
-
-from dataclasses import dataclass
+"""Changes of a prefix cache as KV events in vLLM's format."""
 
 from sundog.actors.core.blocks.runs import OwnKey
 from sundog.actors.core.params.sampling import Adapter
+from sundog.actors.core.records import dataclass
 
 
 @dataclass(slots=True)
 class KvBlocks:
-    """Consecutive blocks of one request that can be found from now on, or `keys` of those that no longer can.
+    """Consecutive blocks of one request that were stored, or `keys` of removed blocks.
 
-    For stored blocks `parent` is the key of the block before them, None for the first of a prompt, and
-    `token_ids` are their tokens. Nothing stored and no key means that the whole cache was forgotten.
+    For stored blocks `parent` is the key of the previous block (None at the start of a prompt), and
+    `token_ids` are their tokens. No stored blocks and no key mean that the whole cache was cleared.
     """
 
     is_stored: bool
@@ -25,9 +24,9 @@ class KvBlocks:
 
 @dataclass(slots=True)
 class KvEvents:
-    """Keys of blocks that can be found from now on, and of those that can be found no more.
+    """Keys of blocks stored in the cache and keys removed from it.
 
-    `blocks` says it in more detail, in the order of the changes, if KV events are published.
+    If KV events are published, `blocks` has the details in order.
     """
 
     stored: tuple[object, ...]
@@ -36,9 +35,9 @@ class KvEvents:
 
 
 class KvChanges:
-    """The changes of a pool since they were last taken: of each key, whether it is there now.
+    """Net changes of a pool since the last `take`: whether each key is now in the cache.
 
-    With `publishes`, each of them in order, too. Keys that one request alone has are passed over.
+    With `publishes` also each change in order. Keys that belong to one request alone are skipped.
     """
 
     __slots__ = ("blocks", "is_stored", "publishes")
@@ -49,12 +48,12 @@ class KvChanges:
         self.blocks: list[KvBlocks] = []
 
     def stores(self, keys: list[object]) -> None:
-        """Note that these keys are found from now on."""
+        """Record that these keys entered the cache."""
         if keys and not isinstance(keys[0], OwnKey):
             self.is_stored.update(dict.fromkeys(keys, True))
 
     def forgets(self, keys: list[object]) -> None:
-        """Note that these keys are no longer found."""
+        """Record that these keys left the cache."""
         if isinstance(keys[0], OwnKey):
             return
         self.is_stored.update(dict.fromkeys(keys, False))
@@ -62,13 +61,13 @@ class KvChanges:
             self.blocks += [KvBlocks(False, (key,)) for key in keys]
 
     def forgets_all(self, keys: list[object]) -> None:
-        """Note that none of these keys, which are all there were, is found any longer."""
+        """Record that the cache, which held exactly these keys, was cleared."""
         self.is_stored.update((key, False) for key in keys if not isinstance(key, OwnKey))
         if self.publishes:
             self.blocks.append(KvBlocks(False))
 
     def take(self) -> KvEvents | None:
-        """Return the changes as events, and forget them; None if nothing has changed."""
+        """Return the changes as events and reset them; None if nothing changed."""
         changes, self.is_stored = self.is_stored, {}
         blocks, self.blocks = self.blocks, []
         if not (changes or blocks):

@@ -1,21 +1,21 @@
-"""Runs of blocks, and the queue of those that no request holds."""
+"""Runs of blocks, and the queue of runs without a holder."""
 
 from collections.abc import Iterator
 
 Key = object
-"""The key of a block: it stands for its tokens and all before them; equal keys are equal beginnings."""
+"""Key of a block: a hash of its tokens and all before them. Equal keys mean equal prefixes."""
 
 
 class OwnKey:
-    """A key that one request alone has: no other lookup finds what it stands for."""
+    """Key that belongs to one request, so that no other lookup finds its block."""
 
     __slots__ = ()
 
 
 class BlockRun:
-    """Blocks that follow each other in a table, and are held, found, let go and reused together.
+    """Consecutive blocks of a table that are held, found, released and reused together.
 
-    `keys` say what each of them holds; without any they are not found. A run that no request holds is in a
+    `keys` are the blocks' keys, empty if they are not in the cache. A run without a holder is in a linked
     queue, between `before` and `behind`.
     """
 
@@ -41,9 +41,9 @@ class BlockRun:
 
 
 class FreeRuns:
-    """The order in which free runs are reused: the one that was let go first comes first.
+    """Queue of free runs in the order of reuse, first released first.
 
-    A linked ring, so that a run is shared out of the middle, or becomes two, at no cost.
+    A linked ring, so that removing a run from the middle, or splitting one, is O(1).
     """
 
     __slots__ = ("_end",)
@@ -60,24 +60,24 @@ class FreeRuns:
 
     @property
     def first(self) -> BlockRun:
-        """The next run to be reused; there must be one."""
+        """Next run to reuse; there must be one."""
         run = self._end.behind
         assert run is not None and run is not self._end, "no run is free"
         return run
 
     def add(self, run: BlockRun) -> None:
-        """Add a run that no request holds any more, to be reused last of all."""
+        """Append a run that lost its last holder; it is reused last."""
         self.insert(run, self._end)
 
     def insert(self, run: BlockRun, behind: BlockRun) -> None:
-        """Add a run to be reused just before the one `behind` it."""
+        """Insert a run before the run `behind`."""
         before = behind.before
         assert before is not None, "it is in no queue"
         run.before, run.behind = before, behind
         before.behind = behind.before = run
 
     def remove(self, run: BlockRun) -> None:
-        """Take a run out, wherever it is."""
+        """Remove a run from any place in the queue."""
         before, behind = run.before, run.behind
         assert before is not None and behind is not None, "it is in no queue"
         before.behind, behind.before = behind, before

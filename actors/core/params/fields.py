@@ -1,16 +1,16 @@
-"""The table of sampling fields: the bounds of each, in numbers and in words, and what honours it.
+"""Table of sampling fields: the bounds of each, in numbers and words, and the part that honours it.
 
-Bodies and models' own defaults take the bounds of HTTP from it, the front those of the engine, and
-`docs/sampling.md` its words. A field that a client may send fails a test until it has a row here and in the
+Request bodies and models' own defaults use the bounds of HTTP, the front those of the engine, and
+docs/sampling.md the words. A field that a client may send fails a test until it has a row here and in that
 page, and examples that are sent over HTTP.
 """
 
 import enum
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from sundog.actors.core.params.sampling import Sampling
+from sundog.actors.core.records import dataclass
 
 INT32_MAX = 2**31 - 1
 INT64_MIN = -(2**63)
@@ -18,7 +18,7 @@ INT64_MAX = 2**63 - 1
 
 
 class HonouredBy(enum.Enum):
-    """The part that a field is for."""
+    """Part of the server that a field is for."""
 
     FRONT = "front"
     SCHEDULER = "scheduler"
@@ -28,9 +28,9 @@ class HonouredBy(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The numbers that the engine takes, in words too, and the first and last that HTTP takes if they differ.
+    """Numbers that the engine accepts, also in words, and the bounds over HTTP if they differ.
 
-    The least itself is `excluded` where that is said.
+    With `excluded` the lower bound itself is not accepted.
     """
 
     least: float
@@ -40,12 +40,12 @@ class Range:
     excluded: bool = False
 
     def holds(self, value: float) -> bool:
-        """True for a number within the range; NaN is in none."""
+        """Return whether the number is within the range; NaN never is."""
         return self.least <= value <= self.most and not (self.excluded and value == self.least)
 
     @property
     def bounds(self) -> dict[str, float]:
-        """The bounds over HTTP, under the names of JSON Schema's validators."""
+        """Bounds over HTTP, under the names of JSON Schema's validators."""
         least, most = self.http or (self.least, self.most)
         return {"gt" if self.excluded else "ge": least, "le": most}
 
@@ -56,14 +56,14 @@ def _integers(least: int, most: int, http: tuple[int, int] | None = None) -> Ran
 
 @dataclass(frozen=True, slots=True)
 class SamplingField:
-    """A field of a request, as a client and the page about sampling see it."""
+    """Field of a request as described to clients and in docs/sampling.md."""
 
     honoured_by: HonouredBy
     default: str
     bounds: str
     effect: str
     range: Range | None = None
-    """The range of a field that is a number."""
+    """Range of a numeric field; None for others."""
 
 
 TEMPERATURE = Range(0.0, sys.float_info.max, "give a finite number, at least 0", (0, 2))
@@ -130,7 +130,7 @@ SAMPLING_FIELDS: dict[str, SamplingField] = {
     "allowed_token_ids": SamplingField(SAMPLER, "–", "at least one", "nothing else is said"),
     "bad_words": SamplingField(
         *(SAMPLER, "[]", "1,024 words"),
-        "the last token of a word is banned when the tokens before it have just been said",
+        "the last token of a word is banned when the tokens before it have just been generated",
     ),
     "max_tokens": SamplingField(
         SCHEDULER,
@@ -176,19 +176,19 @@ SAMPLING_FIELDS: dict[str, SamplingField] = {
         SAMPLER, "–", "the same", "those of the prompt's tokens; not with `stream`"
     ),
     "response_format": SamplingField(
-        GRAMMAR, "–", "`docs/structured.md`", "holds the answer to JSON, a schema or a structural tag"
+        GRAMMAR, "–", "`docs/structured.md`", "restricts the answer to JSON, a schema or a structural tag"
     ),
     "structured_outputs": SamplingField(
         *(GRAMMAR, "–", "`docs/structured.md`"),
-        "holds the answer to a schema, an expression, choices or a grammar",
+        "restricts the answer to a schema, an expression, choices or a grammar",
     ),
 }
 
 
 def out_of_range(sampling: Sampling) -> Iterator[tuple[str, object, str]]:
-    """Yield each number that is beyond its bounds, by its name and with what would do.
+    """Yield the name, the value and the accepted range of each number that is out of bounds.
 
-    The number is typed as an object, for compiled code would make a float of it, and huge integers fit none.
+    The number is typed as an object, because compiled code would make it a float, and huge integers fit none.
     """
     for name, field in SAMPLING_FIELDS.items():
         if field.range is None:

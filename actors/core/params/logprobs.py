@@ -1,18 +1,18 @@
-"""Log probabilities of tokens, as they travel from the backend to the client: plain numbers.
+"""Log probabilities of tokens, from the backend to the client, as plain numbers.
 
-They are those of the model itself: of its logits as they came, before penalties, biases, bans and temperature
-(vLLM's `raw_logprobs`). Only a grammar's mask comes before them.
+They come from the model's raw logits, before penalties, biases, bans and temperature (vLLM's `raw_logprobs`).
+Only a grammar's mask is applied before.
 """
 
-from dataclasses import dataclass
+from sundog.actors.core.records import dataclass
 
 
 @dataclass(slots=True)
 class TokenLogprobs:
-    """The log probability and rank of one token, and the likeliest tokens in its place.
+    """Log probability and rank of one token, and the likeliest tokens at its position.
 
     `rank` is the number of tokens at least as likely, itself included. `top_ids` and `top_logprobs` go
-    together, the likeliest first: as many as were asked for, whether the token is one of them or not.
+    together, the likeliest first: as many as requested, whether or not the token is one of them.
     """
 
     token_id: int
@@ -24,10 +24,10 @@ class TokenLogprobs:
 
 @dataclass(slots=True)
 class PromptLogprobs:
-    """Log probabilities of neighbouring prompt tokens of one request, the first at position `start`.
+    """Log probabilities of consecutive prompt tokens of one request, the first at position `start`.
 
-    Position 0 has none, as nothing comes before it. Parts come in order, but after a preemption from the
-    first on again.
+    Position 0 has none, as nothing comes before it. Parts come in order, but start again at the first after a
+    preemption.
     """
 
     request_id: str

@@ -1,15 +1,18 @@
-"""Sampling parameters of one request, and the records that they are made of."""
+"""Sampling parameters of one request, and the records they consist of."""
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
+
+from sundog.actors.core.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """A LoRA adapter: low-rank changes to a model's layers. `path` is its origin, and in its blocks' keys.
+    """LoRA adapter: low-rank changes to a model's layers. `path` is its origin and part of its blocks' keys.
 
-    `version` tells those apart that were loaded under one name while a server ran; 0: it came at the start.
+    `version` distinguishes adapters loaded under one name while a server runs; 0 for those given at the
+    start.
     """
 
     name: str
@@ -18,29 +21,29 @@ class Adapter:
 
 
 class ConstraintKind(enum.Enum):
-    """The language that the text of a constraint is written in."""
+    """Language of a constraint's text."""
 
     JSON = "json"
-    """A JSON schema that the answer fits."""
+    """JSON schema of the answer."""
     REGEX = "regex"
-    """A regular expression that the whole answer matches."""
+    """Regular expression that matches the whole answer."""
     CHOICE = "choice"
-    """A JSON list of strings, one of which the answer is."""
+    """JSON list of strings; the answer is one of them."""
     GRAMMAR = "grammar"
-    """A grammar in EBNF (GBNF) or Lark."""
+    """Grammar in EBNF (GBNF) or Lark."""
     STRUCTURAL_TAG = "structural_tag"
-    """A JSON object that says which tags may stand in free text, and what they hold."""
+    """JSON object with the tags allowed in free text and the grammar of their contents."""
     CALLS_OR_JSON = "calls_or_json"
-    """A JSON object: the `schema` of an answer, or else the way in which `names` may be called."""
+    """JSON object with the `schema` of an answer, or the format of calls of the functions `names`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """A form that the answer of one request must have. The front checks it, the backend keeps to it.
+    """Required form of one request's answer; the front checks it and the backend enforces it.
 
-    `any_whitespace` allows whitespace between the tokens of JSON, `whitespace_pattern` says which;
-    `closed_objects` forbids properties that a schema does not name. `param` is the field that a client gave
-    it in, for refusals; it does not tell constraints apart.
+    `any_whitespace` allows whitespace between JSON tokens, `whitespace_pattern` restricts it;
+    `closed_objects` forbids properties that a schema does not name. `param` is the client's field, for error
+    messages; it is ignored in comparisons.
     """
 
     kind: ConstraintKind
@@ -53,9 +56,9 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class Pooling:
-    """The vector of a prompt: its first `dimensions` numbers (None: all), scaled to length 1 if `normalise`.
+    """Embedding request: the first `dimensions` numbers (None: all), scaled to length 1 if `normalise`.
 
-    `normalise` None does what the model's own files say.
+    With `normalise` None the model's own files decide.
     """
 
     dimensions: int | None = None
@@ -64,7 +67,7 @@ class Pooling:
 
 @dataclass(frozen=True, slots=True)
 class Repetition:
-    """An answer ends when its last tokens are `min_count` times the same `min_size` to `max_size` tokens.
+    """Stop rule: the last tokens are `min_count` copies of the same `min_size` to `max_size` tokens.
 
     This is vLLM's `repetition_detection`.
     """
@@ -75,11 +78,13 @@ class Repetition:
 
     @property
     def most_tokens(self) -> int:
-        """The number of last tokens that `ends` looks at."""
+        """Number of last tokens that `ends` reads."""
         return self.max_size * self.min_count
 
     def ends(self, tokens: Sequence[int]) -> bool:
-        """Return True if `tokens` end so. O(sizes), and O(`most_tokens`) for each that may be one."""
+        """Return whether `tokens` end in such a repetition. O(sizes), and O(`most_tokens`) per candidate
+        size.
+        """
         for size in range(self.min_size, self.max_size + 1):
             length = size * self.min_count
             if length > len(tokens):
@@ -93,21 +98,21 @@ class Repetition:
 class Sampling:
     """Sampling parameters of one request, under vLLM's names and with vLLM's meaning.
 
-    `temperature` 0 is greedy. `top_k` None and `top_p` 1.0 switch their filters off, as `min_p` 0.0,
-    `repetition_penalty` 1.0 and the other penalties' 0.0 do. `seed` None draws from the engine's own stream.
+    `temperature` 0 is greedy. `top_k` None and `top_p` 1.0 switch their filters off, as do `min_p` 0.0,
+    `repetition_penalty` 1.0 and 0.0 for the other penalties. `seed` None uses the engine's own random stream.
     `logit_bias` pairs token and bias, each token once. `bad_words` are as the client wrote them;
-    `bad_words_token_ids` are the sequences of tokens that they became. `allowed_token_ids` None allows all.
+    `bad_words_token_ids` are their token sequences. `allowed_token_ids` None allows all.
 
-    `logprobs` asks for the log probability of each new token and of that many likeliest ones (0: of the new
-    token alone), or of `logprob_token_ids` instead; `prompt_logprobs` for those of the prompt's tokens.
-    `constraint` says what the answer must look like, behind the token `constraint_after` if that is given.
-    `thinking_token_budget` bounds the tokens of each section of reasoning, between the two tokens `thought`.
-    With `pooling` the prompt's vector is the answer: one token is counted, and means nothing.
+    `logprobs` requests the log probability of each new token and of that many likeliest ones (0: of the new
+    token alone), or of `logprob_token_ids` instead; `prompt_logprobs` those of the prompt's tokens.
+    `constraint` restricts the answer, after the token `constraint_after` if that is given.
+    `thinking_token_budget` limits the tokens of each section of reasoning, between the two tokens `thought`.
+    With `pooling` the prompt's vector is the answer: one meaningless token is counted.
 
-    The scheduler reads the limits, the stop tokens and whether `prompt_logprobs` are wanted; the backend
-    reads the rest. Stop strings, `repetition` and special tokens concern AsyncLLM alone: with
-    `include_stop_str_in_output` the text ends with what stopped it, and special tokens have a text where
-    `skip_special_tokens` is off, without spaces between them where `spaces_between_special_tokens` is, too.
+    The scheduler reads the limits, the stop tokens and whether `prompt_logprobs` are requested; the backend
+    reads the rest. Only AsyncLLM handles stop strings, `repetition` and special tokens: with
+    `include_stop_str_in_output` the text ends with the stop string, and special tokens have a text if
+    `skip_special_tokens` is off, without spaces between them if `spaces_between_special_tokens` is off, too.
     """
 
     temperature: float = 1.0
@@ -157,13 +162,13 @@ _DRAFTABLE = (
     "logit_bias",
     "allowed_token_ids",
 )
-"""Parameters by which a token depends on its position, but not on the tokens right before it."""
+"""Parameters whose effect depends on a token's position, but not on the preceding tokens."""
 
 
 def may_draft(sampling: Sampling) -> bool:
-    """Return True if tokens of such a request can be verified side by side; others decode one by one.
+    """Return whether drafts of the request can be verified in one step; others decode one by one.
 
-    Penalties, bad words and whatever else looks at the tokens so far would need each draft's own past;
-    log probabilities are given for one token a step.
+    Penalties, bad words and everything else that reads the tokens so far would need each draft's own past;
+    log probabilities are computed for one token a step.
     """
     return replace(sampling, **{name: getattr(DEFAULTS, name) for name in _DRAFTABLE}) == DEFAULTS

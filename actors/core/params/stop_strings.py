@@ -1,10 +1,10 @@
-"""Watch a growing text for stop strings, which may arrive in pieces."""
+"""Detection of stop strings in a text that arrives in pieces."""
 
 
 class StopStrings:
-    """Holds back the last characters while they could still begin a stop string.
+    """Detector that holds back the last characters while they may begin a stop string.
 
-    With `are_shown` the text ends with the stop string, and nothing needs to be held back.
+    With `are_shown` the text ends with the stop string, and nothing is held back.
     """
 
     __slots__ = ("_are_shown", "_held", "_hold", "_stops")
@@ -14,13 +14,13 @@ class StopStrings:
         self._are_shown = are_shown
         self._hold = max([len(stop) for stop in stops]) - 1 if stops else 0
         self._held = ""
-        """The last characters: held back, or already shown where nothing is."""
+        """Last characters of the text: held back, or already shown if `are_shown`."""
 
     def feed(self, text: str, may_stop: bool = True) -> tuple[str, str | None]:
-        """The text that may be shown now, and the stop string that it met, if any.
+        """Return the text that may be shown now, and the stop string that was met, if any.
 
-        Met is the one that ends first, and ends in this very text, if it `may_stop`. The text shown ends
-        before the stop string, or with it.
+        The stop string is the one that ends first, within this piece, and only if it `may_stop`. The text
+        shown ends before the stop string, or includes it.
         """
         num_held, text = len(self._held), self._held + text
         first = num_held + 1
@@ -40,6 +40,6 @@ class StopStrings:
         return min(found, key=lambda stop: ends[stop], default=None)
 
     def flush(self) -> str:
-        """The text held back, once no more comes."""
+        """Return the held-back text at the end."""
         held, self._held = self._held, ""
         return "" if self._are_shown else held

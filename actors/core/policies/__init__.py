@@ -51,10 +51,10 @@ POLICIES: dict[str, Callable[..., Policy]] = {
     "prefill-first": PrefillFirst,
     "decode-first": Fcfs,
 }
-"""The policies that can be asked for by name; `decode-first` is another name for `fcfs`."""
+"""Policies by name; `decode-first` is an alias of `fcfs`."""
 
 
 def name_of(policy: Policy) -> str:
-    """The name by which a policy of Sundog is asked for; the class of another."""
+    """Return the option name of a built-in policy, or the class name of another."""
     names = (name for name, cls in POLICIES.items() if cls is type(policy))
     return next(names, class_name(policy))

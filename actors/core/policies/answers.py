@@ -1,6 +1,6 @@
-"""Answers of a user's policy or router: checked, and copied into data that behaves as it looks.
+"""Checks of what a user's policy or router returns, copied into plain data.
 
-Law: what leaves here is of an exact type of Python's own, so that comparing it runs no code of the user's.
+Law: the returned values have Python's own exact types, so that comparing them runs no user code.
 """
 
 import math
@@ -13,23 +13,24 @@ from typing import Final, cast
 from sundog.actors.core.queue.policy import Rank, RankValue, Refusal
 
 MOST_OF_A_REASON: Final = 1000
-"""The most characters of a reason."""
-OURS: Final = tuple(str(Path(__file__).parents[1] / f"{room}/guard.py") for room in ("policies", "routers"))
-"""The code that calls a user's."""
+"""Largest number of characters of a reason."""
+CALLERS: Final = ("policies/guard.py", "routers/guard.py", "predictors.py", "scalers.py")
+OURS: Final = tuple(str(Path(__file__).parents[1] / file) for file in CALLERS)
+"""Files of Sundog that call users' code; error messages leave out their lines."""
 NUMBERS: Final = frozenset((int, float))
 WHAT: Final = "a number, text or a tuple of them"
 Data = int | float | str | tuple["Data", ...] | None
 NUMBER: Final = "a number"
 Kind = str | tuple["Kind", ...]
-"""The kind of a value for comparisons: a number, a text, or a tuple of these."""
+"""Kind of a value for comparisons: number, text, or tuple of these."""
 
 
 class WrongAnswer(Exception):
-    """A method returned what it must not, or took too long."""
+    """Raised if a user's method returned a wrong value or took too long."""
 
 
 def exact(value: object, *, what: str = WHAT, takes_none: bool = False) -> Data:
-    """The value as Python's own number, text or tuple of these; numbers of numpy and the like are converted.
+    """Return the value as Python's own number, text or tuple; numpy's numbers are converted.
 
     Raises WrongAnswer for anything else, and for NaN, which has no order.
     """
@@ -49,7 +50,7 @@ def exact(value: object, *, what: str = WHAT, takes_none: bool = False) -> Data:
 
 
 def _converted(value: object) -> int | float | None:
-    """Convert a value to a number; None if it is none."""
+    """Convert a value to a number; return None if it is not one."""
     if isinstance(value, float):
         return float.__float__(value)
     if hasattr(value, "__index__"):
@@ -58,7 +59,7 @@ def _converted(value: object) -> int | float | None:
 
 
 def exact_rank(answer: Rank) -> Rank:
-    """A rank as data, with the limits up to which it holds."""
+    """Return a rank as plain data, with the limits of its validity."""
     value, at_s, at_step = answer.value, answer.until_s, answer.until_step
     has_limits = type(at_s) is float and at_s == at_s and type(at_step) is int
     if has_limits and type(value) in NUMBERS and value == value and answer.per_s == 0.0:
@@ -82,31 +83,25 @@ def exact_rank(answer: Rank) -> Rank:
 
 
 def exact_key(key: object) -> Data:
-    """A key of ranks as data, or None."""
+    """Return a key of ranks as plain data, or None."""
     return None if key is None else exact(key, what=f"{WHAT}, or None", takes_none=True)
 
 
-def exact_quota(quota: object) -> int | None:
-    """The quota as a whole number, or None."""
-    return _exact_quota(quota, 1, "from 1 on, or None (0 if the policy says `pauses = True`)")
-
-
-def exact_pause(quota: object) -> int | None:
-    """The quota of a policy that pauses requests by one of 0."""
-    return _exact_quota(quota, 0, "from 0 on, or None")
-
-
-def _exact_quota(quota: object, least: int, words: str) -> int | None:
+def exact_quota(quota: object, least: int) -> int | None:
+    """Return the quota as a whole number of at least `least`, or None; 0 is a pause."""
     if quota is None or (type(quota) is int and quota >= least):
         return quota
     found = exact(quota) if hasattr(quota, "__index__") and not isinstance(quota, bool) else None
     if not isinstance(found, int) or found < least:
-        raise WrongAnswer(f"returned {printed(quota)}: it must be a whole number {words}")
+        may_pause = " (0 needs `pauses = True`)" if least else ""
+        raise WrongAnswer(
+            f"returned {printed(quota)}: it must be a whole number from {least} on, or None{may_pause}"
+        )
     return found
 
 
 def exact_refusal(refusal: object) -> Refusal | None:
-    """The refusal, if it is one that a client can be told."""
+    """Return the refusal, checked so that it can be sent to a client."""
     if refusal is None:
         return None
     if not isinstance(refusal, Refusal):
@@ -124,7 +119,7 @@ def exact_refusal(refusal: object) -> Refusal | None:
 
 
 def exact_score(score: object) -> float:
-    """A router's score as a number."""
+    """Return a router's score as a number."""
     found = None if isinstance(score, bool | str | tuple) else exact(score, what="a number")
     if not isinstance(found, int | float):
         raise WrongAnswer(f"returned {printed(score)}: it must be a number")
@@ -132,25 +127,25 @@ def exact_score(score: object) -> float:
 
 
 def kind_of(value: Data) -> Kind:
-    """The kind of an answer: values of one kind can be compared with each other."""
+    """Return the kind of a value; values of one kind can be compared."""
     if isinstance(value, tuple):
         return tuple([kind_of(each) for each in value])
     return "text" if isinstance(value, str) else NUMBER
 
 
 def kind_in_words(kind: Kind) -> str:
-    """The kind as it stands in an error."""
+    """Return the kind in words, for an error message."""
     return kind if isinstance(kind, str) else f"({', '.join(map(kind_in_words, kind))})"
 
 
 def names_of(request_ids: list[str], most: int = 3) -> str:
-    """The first of some requests by name, and the number of the others."""
+    """Return the first request ids and the number of the others."""
     more = f" and {len(request_ids) - most} more" if len(request_ids) > most else ""
     return ", ".join(request_ids[:most]) + more
 
 
 def printed(value: object) -> str:
-    """A value in one line, as far as it can be printed."""
+    """Return a value as one line of text, even if its `__repr__` fails."""
     try:
         return one_line([repr(value)])
     except Exception:  # noqa: BLE001  # a user's __repr__ may raise anything
@@ -158,7 +153,7 @@ def printed(value: object) -> str:
 
 
 def raised(error: BaseException) -> str:
-    """The error, and the line of the policy that it came from."""
+    """Return the error with the line of the policy's file that raised it."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename not in OURS]
     own = [frame for frame in frames if frame.filename == frames[0].filename]
     where = f" (line {own[-1].lineno})" if own else ""
@@ -166,6 +161,6 @@ def raised(error: BaseException) -> str:
 
 
 def one_line(lines: Iterable[str]) -> str:
-    """The lines as one of 200 characters at most."""
+    """Join the lines into one of at most 200 characters."""
     text = " ".join(" ".join(lines).split())
     return text if len(text) <= 200 else text[:197] + "..."

@@ -1,13 +1,14 @@
-"""The guard of a user's policy or router: whatever its code does wrong becomes one error with a name.
+"""Guard around a user's policy or router, which turns every failure of its code into one named error.
 
-Policies that come with Sundog are not guarded. A guarded one is shown requests that it cannot change
-(`shown.py`), and its answers are checked and copied (`answers.py`). A failure ends the run, unless there is a
-fallback: then the policy alone ends, and the queue is ranked again.
+Built-in policies are not guarded. A guarded policy gets read-only requests (`shown.py`), and its return
+values are checked and copied (`answers.py`). A failure ends the run, unless there is a fallback policy: then
+the fallback takes over and the queue is ranked again.
 """
 
 import copy
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import ClassVar, Final, Generic, Self, TypeVar, cast
 
 from sundog.actors.core.config import ConfigError
@@ -20,7 +21,6 @@ from sundog.actors.core.policies.answers import (
     WrongAnswer,
     exact,
     exact_key,
-    exact_pause,
     exact_quota,
     exact_rank,
     exact_refusal,
@@ -36,18 +36,20 @@ from sundog.actors.core.queue.view import View
 from sundog.actors.core.request import Request
 
 P = TypeVar("P")
+G = TypeVar("G")
 Answer = TypeVar("Answer")
 
 SLOW_S: Final = 1.0
-"""The seconds from which a call is slow: every stream stands still while a policy thinks."""
+"""Seconds from which a call counts as slow; every stream stands still during the call."""
 MOST_SLOW_CALLS: Final = 3
-"""A single slow call may be the machine's fault."""
+"""Slow calls that are tolerated, since a single one may be the machine's fault."""
 MANY_RANKS: Final = 1_000_000
-"""The number of times from which a dynamic rank is said to be slow, by all replicas together."""
+"""Calls of a dynamic rank, over all replicas, after which a warning reports their cost."""
 log = logging.getLogger("sundog.policy")
 ANY = BaseException
-"""Anything that a user's code raises: an `exit()` or a KeyboardInterrupt in it ends the policy, not the
-server, and says where it was. A policy is called between two awaits, so no cancellation passes through it."""
+"""Exceptions caught from user code: an `exit()` or KeyboardInterrupt ends the policy, not the server.
+Policies run between two awaits, so no cancellation passes through.
+"""
 
 
 class PolicyError(ConfigError):
@@ -67,7 +69,7 @@ class PolicyError(ConfigError):
 
 
 class Guard(Generic[P]):
-    """Calls `inner`, which its author knows as `name`, until it fails and the fallback takes over."""
+    """Wrapper that calls `inner`, reported as `name`, until it fails and the fallback takes over."""
 
     word: ClassVar[str]
 
@@ -75,10 +77,10 @@ class Guard(Generic[P]):
         self.inner = inner
         self.name = name
         self.fallback: P | None = None
-        """Takes over when `inner` fails; None: its failure is raised."""
+        """Replacement after a failure of `inner`; None: the failure is raised."""
         self.failure: PolicyError | None = None
         self.on_failure: list[Callable[[PolicyError], None]] = []
-        """The functions that are called, in order, when the fallback has taken over."""
+        """Callbacks to run, in order, after the fallback took over."""
         self._clock: Callable[[], float] | None = None
         self._num_slow = 0
         self._use(inner)
@@ -87,19 +89,19 @@ class Guard(Generic[P]):
         self.inner = inner
 
     def for_replica(self) -> Self:
-        """Return a copy for one replica, which shares nothing with this one."""
+        """Return an independent copy for one replica."""
         return type(self)(copy.deepcopy(self.inner), self.name)
 
     def replace_when_slow(self, clock: Callable[[], float]) -> None:
-        """Let the policy fail that takes long to answer, by a clock in seconds."""
+        """Treat slow calls, measured by this clock in seconds, as a failure."""
         self._clock = clock
 
     def stalled(self, reason: str) -> None:
-        """Let the policy fail under which no request gets on."""
+        """Fail the policy because no request makes progress under it."""
         self._fail(PolicyError(f"{self.word} {self.name}: {reason}"), None)
 
     def _timed(self, call: Callable[..., Answer], *arguments: object) -> Answer:
-        """The answer of a call; raises WrongAnswer when slow ones have become too many."""
+        """Return the result of a call; raise WrongAnswer after too many slow ones."""
         if self._clock is None:
             return call(*arguments)
         start_s = self._clock()
@@ -120,7 +122,7 @@ class Guard(Generic[P]):
         return str(error) if isinstance(error, WrongAnswer) else f"raised {raised(error)}"
 
     def _fail(self, failure: PolicyError, cause: BaseException | None) -> None:
-        """Let the fallback take over; raises the failure if there is none."""
+        """Switch to the fallback, or raise the failure if there is none."""
         if self.fallback is None:
             raise failure from cause
         self.failure = failure
@@ -130,23 +132,23 @@ class Guard(Generic[P]):
 
 
 class GuardedPolicy(Guard[Policy], Policy):
-    """A user's scheduling policy; one object for each replica."""
+    """Guard of a user's scheduling policy, one object per replica."""
 
     word = "policy"
 
     def __init__(self, inner: Policy, name: str) -> None:
         super().__init__(inner, name)
         self._num_asked = [0]
-        """How often a dynamic rank was asked for; replicas count together."""
+        """Number of calls of a dynamic rank, counted over all replicas."""
 
     def for_replica(self) -> Self:
-        """Return a copy for one replica, which shares nothing but the count of ranks."""
+        """Return a copy for one replica that shares only the count of rank calls."""
         twin = super().for_replica()
         twin._num_asked = self._num_asked
         return twin
 
     def show(self, view: View) -> None:
-        """Learn what to show of the state; the scheduler whose policy it is calls this once."""
+        """Set the state that the policy may read; called once by its scheduler."""
         self._view = cast(View, PolicyView(view))
 
     def _use(self, inner: Policy) -> None:
@@ -157,7 +159,7 @@ class GuardedPolicy(Guard[Policy], Policy):
         self.prefills_first = inner.prefills_first  # type: ignore[misc]
         self.pauses = inner.pauses  # type: ignore[misc]
         self._checks: dict[str, Callable[[object], int | None]] = {
-            "quota": exact_pause if inner.pauses else exact_quota,
+            "quota": partial(exact_quota, least=0 if inner.pauses else 1),
             "sampled": lambda answer: None,
         }
 
@@ -181,7 +183,7 @@ class GuardedPolicy(Guard[Policy], Policy):
         return answer
 
     def ask_each(self, method: str, requests: Sequence[Request], view: View) -> list[int | None]:
-        """The answers of `quota` or `sampled` about some requests in turn, timed as one call."""
+        """Return the results of `quota` or `sampled` for several requests, timed as one call."""
         answers: list[int | None] = []
         if self.failure is None:
             call, own, check = getattr(self.inner, method), self._view, self._checks[method]
@@ -203,9 +205,9 @@ class GuardedPolicy(Guard[Policy], Policy):
             self._num_asked[0] += 1
             if self._num_asked[0] == MANY_RANKS:
                 log.warning(
-                    "policy %s: its rank has been asked for %s times, as it is_dynamic: leave that out, and"
-                    " return Rank(value, per_s=…) for a rank that moves with the time, or Rank(value,"
-                    " until_s=…), and each is asked for only when it is due (docs/policies.md)",
+                    "policy %s: rank was called %s times, because of is_dynamic: without it, return"
+                    " Rank(value, per_s=…) for a rank that changes with time, or Rank(value, until_s=…),"
+                    " which is computed again only when it expires (docs/policies.md)",
                     self.name,
                     f"{MANY_RANKS:,}",
                 )
@@ -215,7 +217,7 @@ class GuardedPolicy(Guard[Policy], Policy):
         return self._ask("rank_key", request, view, exact_key)
 
     def urgency(self, request: Request, view: View) -> RankValue:
-        """The request's urgency; all are equally urgent once the policy has failed."""
+        """Return the request's urgency; all are equally urgent after a failure."""
         if self.failure is None:
             try:
                 answer = exact(self._timed(self.inner.urgency, shown(request, view), self._view))
@@ -269,7 +271,9 @@ class GuardedPolicy(Guard[Policy], Policy):
         return self._of_one_kind("rank", exact(answer))
 
     def _of_one_kind(self, method: str, value: Data) -> RankValue:
-        """Return the value if it is of the usual kind: mixed kinds cannot be sorted."""
+        """Return the value; raise WrongAnswer if its kind differs from earlier ones: mixed kinds cannot be
+        sorted.
+        """
         if type(value) in NUMBERS and self._kinds.get(method) == NUMBER:
             return cast(RankValue, value)
         kind = kind_of(value)
@@ -280,11 +284,8 @@ class GuardedPolicy(Guard[Policy], Policy):
         return cast(RankValue, value)
 
 
-SHIPPED = frozenset(POLICIES.values())
-
-
 def ask_each(policy: Policy, method: str, requests: Sequence[Request], view: View) -> list[int | None]:
-    """Ask `quota` or `sampled` about some requests in turn; returns the answers."""
+    """Call `quota` or `sampled` for each request and return the results."""
     if method == "sampled":
         view.num_memory_changes += len(requests)
     if isinstance(policy, GuardedPolicy):
@@ -294,9 +295,16 @@ def ask_each(policy: Policy, method: str, requests: Sequence[Request], view: Vie
 
 
 def guarded(policy: Policy, name: str | None = None) -> Policy:
-    """The policy as one replica may use it: a user's is guarded, one that comes with Sundog is not."""
-    if isinstance(policy, GuardedPolicy):
-        return policy.for_replica()
-    if type(policy) in SHIPPED:
-        return policy
-    return GuardedPolicy(copy.deepcopy(policy), name or type(policy).__qualname__)
+    """Wrap a user's policy for one replica; return a built-in one unchanged."""
+    return own_guard(policy, GuardedPolicy, POLICIES.values(), name)
+
+
+def own_guard(
+    found: G, guard: Callable[[G, str], G], built_in: Iterable[object], name: str | None = None
+) -> G:
+    """Return a new guard of `found`, which may be a guard already; return a built-in one unchanged."""
+    if isinstance(found, Guard):
+        return cast(G, found.for_replica())
+    if type(found) in built_in:
+        return found
+    return guard(copy.deepcopy(found), name or type(found).__qualname__)

@@ -1,11 +1,11 @@
-"""Orders of the waiting queue, and choices of a victim."""
+"""Orders of the waiting queue, and choices of a preemption victim."""
 
-from dataclasses import dataclass
 from math import inf
 from typing import ClassVar
 
 from sundog.actors.core.queue.policy import Policy
 from sundog.actors.core.queue.view import View
+from sundog.actors.core.records import dataclass
 from sundog.actors.core.request import Request
 
 
@@ -31,11 +31,11 @@ class Fcfs(Policy):
 
 @dataclass(frozen=True)
 class PrefillFirst(Policy):
-    """First come, first served, but prefills take the token budget and decodes what they leave.
+    """First come, first served, but prefills take the token budget before decodes.
 
-    The prefill-prioritising schedule of Orca and early vLLM, as Sarathi-Serve (Agrawal et al.,
-    OSDI 2024, section 3) describes it: first tokens come sooner, running answers stall meanwhile.
-    No request is admitted into blocks that a running request needs in the same step.
+    The prefill-prioritising schedule of Orca and early vLLM, as Sarathi-Serve (Agrawal et al., OSDI 2024,
+    section 3) describes it: first tokens come sooner, and running answers stall meanwhile. No request is
+    admitted into blocks that a running request needs in the same step.
     """
 
     returns_to_front: ClassVar[bool] = True
@@ -44,7 +44,7 @@ class PrefillFirst(Policy):
 
 @dataclass(frozen=True)
 class Priority(Policy):
-    """Order requests by (priority, arrival, id); the least urgent, latest arrived is preempted first."""
+    """Order by (priority, arrival, id); the victim is the least urgent, latest arrived request."""
 
     def rank(self, request: Request, view: View) -> tuple[int, float, str]:
         return (request.submit.priority, request.submit.arrival_s, request.request_id)
@@ -58,9 +58,10 @@ class Priority(Policy):
 
 @dataclass(frozen=True)
 class ShortestPrompt(Policy):
-    """Shortest job first (Conway, Maxwell and Miller, Theory of Scheduling, 1967, section 8-3)
-    with the prompt's tokens for the job's length. Long prompts may wait for as long as short ones
-    keep coming.
+    """Shortest job first by prompt length (Conway, Maxwell and Miller, Theory of Scheduling, 1967, section
+    8-3).
+
+    Long prompts may wait as long as short ones keep arriving.
     """
 
     def rank(self, request: Request, view: View) -> int:
@@ -69,13 +70,12 @@ class ShortestPrompt(Policy):
 
 @dataclass(frozen=True)
 class ShortestRemaining(Policy):
-    """SRPT (Schrage, Operations Research 16, 1968) over predicted output tokens, as for language
-    models TRAIL does (Shahout et al., ICLR 2025).
+    """SRPT (Schrage, Operations Research 16, 1968) over predicted output tokens, as TRAIL does for language
+    models (Shahout et al., ICLR 2025).
 
-    The prediction is `Submit.predicted_tokens`, or `max_tokens` where there is none.
-    An answer that outlives its prediction counts as about to end. With `preempt_for_priority` a
-    shorter request takes the place of a longer one. Long answers may wait for as long as short
-    ones keep coming.
+    The prediction is `Submit.predicted_tokens`, or `max_tokens` if there is none. An answer longer than
+    predicted counts as about to end. With `preempt_for_priority` a shorter request replaces a longer one.
+    Long answers may wait as long as short ones keep arriving.
     """
 
     def rank(self, request: Request, view: View) -> int:
@@ -94,8 +94,8 @@ class ShortestRemaining(Policy):
 class LongestPrefixMatch(Policy):
     """SGLang's cache-aware order (Zheng et al., NeurIPS 2024, section 3, algorithm 1).
 
-    Costs a lookup per waiting request and admission. A request without a hit may wait for as
-    long as others with one keep coming.
+    Costs a lookup per waiting request and admission. A request without a hit may wait as long as requests
+    with hits keep arriving.
     """
 
     is_dynamic: ClassVar[bool] = True
@@ -108,8 +108,8 @@ class LongestPrefixMatch(Policy):
 class EarliestDeadline(Policy):
     """EDF (Jackson, 1955; Liu and Layland, JACM 20, 1973, section 7) over arrival + `slo_ttft_s`.
 
-    A request without a target has `default_slo_s`; by default it has no deadline, and comes after all that
-    have one. Each request with a deadline has its turn, as later requests fall due later.
+    A request without a target gets `default_slo_s`; by default it has no deadline and comes after all that
+    have one. No request with a deadline starves, since later requests have later deadlines.
     """
 
     default_slo_s: float = inf
@@ -130,15 +130,15 @@ class EarliestDeadline(Policy):
 
 
 def least_urgent(policy: Policy, running: dict[str, Request], view: View) -> Request:
-    """The least urgent by the policy's own order; of equals the latest admitted."""
+    """Return the policy's least urgent request; of equals the latest admitted."""
     return max(reversed(running.values()), key=lambda request: policy.urgency(request, view))
 
 
 def least_recompute(running: dict[str, Request], view: View) -> Request:
-    """The request that loses the fewest computed tokens; of equals the latest admitted.
+    """Return the request that loses the fewest computed tokens; of equals the latest admitted.
 
-    Tokens in blocks that another request holds too are not lost. The request that would lose most is never
-    chosen while others run, so one request always advances.
+    Tokens in blocks shared with another request are not lost. The request with most to lose is never chosen
+    while others run, so that one request always advances.
     """
     return min(reversed(running.values()), key=view.num_lost_tokens)
 
@@ -190,13 +190,13 @@ class VirtualTokenCounter(Policy):
 
 @dataclass(frozen=True)
 class Mlfq(Policy):
-    """FastServe's queues (Wu et al., arXiv:2305.05920, section 4.1) as a function of the past.
+    """FastServe's multi-level feedback queue (Wu et al., arXiv:2305.05920, section 4.1).
 
-    Level i gives `quantum_steps` * 2^i output tokens, then the request is demoted to the next. It
-    joins at the first level whose quantum its prefill fits into (skip-join), a step being worth
+    Level i gives `quantum_steps` * 2^i output tokens, then the request is demoted to the next. It joins at
+    the first level whose quantum its prefill fits into (skip-join), a step being worth
     `prompt_tokens_per_step`. A request that has waited `starve_steps` is at the top until it has used the top
-    quantum, so none starves. With `preempt_for_priority` higher levels take the place of lower ones at once,
-    as in the paper.
+    quantum, so none starves. With `preempt_for_priority` higher levels replace lower ones at once, as in the
+    paper.
     """
 
     is_dynamic: ClassVar[bool] = True
@@ -225,7 +225,7 @@ class Mlfq(Policy):
         return self.level(request.submit.num_prompt_tokens, view.num_output_tokens(request))
 
     def level(self, num_prompt_tokens: int, num_output_tokens: int) -> int:
-        """The level of a request with this many output tokens. O(levels)."""
+        """Return the level of a request with this many output tokens. O(levels)."""
         level, quantum, lowest = 0, self.quantum_steps, self.num_levels - 1
         while level < lowest and quantum * self.prompt_tokens_per_step < num_prompt_tokens:
             level, quantum = level + 1, quantum * 2

@@ -1,8 +1,8 @@
-"""Requests and the state as a user's policy or router is shown them: facts to read, and not to change.
+"""Read-only views of requests and the state for a user's policy or router.
 
-Law: an assignment to what is handed out raises AttributeError, and so does a deletion; `view.memory` alone
-may change. Policies that come with Sundog see the records themselves. This keeps a mistake from spoiling a
-run in silence. It is no sandbox: names that begin with an underscore lead to the records.
+Law: assigning to a view, or deleting from it, raises AttributeError; only `view.memory` can be changed.
+Built-in policies get the records themselves. This catches mistakes and is no sandbox: names that begin with
+an underscore lead to the records.
 """
 
 from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
@@ -14,7 +14,7 @@ from sundog.actors.core.request import Request, Status, Submit
 
 
 class ReadOnly:
-    """A record that can be read and not changed."""
+    """Read-only view of a record."""
 
     __slots__ = ("_record",)
 
@@ -35,7 +35,7 @@ class ReadOnly:
 
 
 def _facts(kind: type) -> dict[str, object]:
-    """Make a property for each public fact of a record: three times as fast as `__getattr__`."""
+    """Return a property for each public field of a record: three times as fast as `__getattr__`."""
     names = [name for name, value in vars(kind).items() if not name.startswith("_") and not callable(value)]
     return {name: property(attrgetter(f"_record.{name}")) for name in names}
 
@@ -45,7 +45,7 @@ ReadOnlyView = type("ReadOnlyView", (ReadOnly,), {"__slots__": (), **_facts(View
 
 
 class RequestView(ReadOnly):
-    """A request, with exact counts at any moment; the same object each time, until the request has ended."""
+    """Read-only view of a request, the same object until the request has ended."""
 
     __slots__ = ("_view", "request_id", "submit")
     _record: Request
@@ -57,7 +57,7 @@ class RequestView(ReadOnly):
         object.__setattr__(self, "submit", ReadOnlySubmit(request.submit))
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"a policy is not shown Request.{name} (docs/policies.md lists what it is)")
+        raise AttributeError(f"policies cannot read Request.{name} (docs/policies.md lists the fields)")
 
     @property
     def status(self) -> Status:
@@ -79,7 +79,7 @@ class RequestView(ReadOnly):
 
 
 def shown(request: Request, view: View) -> RequestView:
-    """The view of a request that a policy is handed."""
+    """Return the view of a request that is passed to a policy."""
     found = request.shown
     if not isinstance(found, RequestView):
         found = request.shown = RequestView(request, view)
@@ -87,7 +87,7 @@ def shown(request: Request, view: View) -> RequestView:
 
 
 class RequestViews(Mapping[str, RequestView]):
-    """Some requests by id, in their order; looking one up is O(1)."""
+    """Read-only mapping from ids to request views, in order; lookup is O(1)."""
 
     __slots__ = ("_requests", "_view")
 
@@ -115,7 +115,7 @@ class RequestViews(Mapping[str, RequestView]):
 
 
 def _of_record(name: str) -> Callable[..., Any]:
-    """Return `View`'s method of this name, for a request behind a read-only view."""
+    """Return `View`'s method of this name, adapted to request views."""
     method = getattr(View, name)
 
     def call(self: "PolicyView", request: RequestView, *more: object) -> object:
@@ -125,7 +125,7 @@ def _of_record(name: str) -> Callable[..., Any]:
 
 
 class PolicyView(ReadOnlyView):  # type: ignore[misc, valid-type]  # made above
-    """A `View` that takes and gives requests as they are shown."""
+    """`View` that takes and returns request views."""
 
     __slots__ = ()
     _record: View

@@ -1,1 +1,1 @@
-"""The waiting and running requests, and the order a policy gives them."""
+"""Waiting and running requests, and their order under a policy."""

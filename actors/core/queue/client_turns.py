@@ -1,4 +1,4 @@
-"""Work of several clients for one worker: the next is that of the client who waited longest for a turn."""
+"""Fair turns of several clients at one worker: next is the client whose last turn is longest ago."""
 
 from collections import deque
 from collections.abc import Callable
@@ -6,25 +6,25 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 MOST_CLIENTS = 1024
-"""Clients whose last turn is kept; one that is forgotten is as one that never had a turn."""
+"""Number of clients whose last turn is kept; a forgotten client counts as new."""
 
 
 class ClientTurns(Generic[T]):
-    """Work by client, in order for each of them. O(clients that wait) for a turn."""
+    """Queues of work by client, first in first out per client. O(waiting clients) per turn."""
 
     __slots__ = ("_last_turns", "_num_turns", "_waiting")
 
     def __init__(self) -> None:
         self._waiting: dict[str | None, deque[T]] = {}
         self._last_turns: dict[str | None, int] = {}
-        """The number of each client's last turn, the oldest first."""
+        """Number of each client's last turn, oldest first."""
         self._num_turns = 0
 
     def put(self, client: str | None, item: T) -> None:
         self._waiting.setdefault(client, deque()).append(item)
 
     def take(self) -> T | None:
-        """Return what is next, and forget it; None if nothing waits."""
+        """Remove and return the next work; None if nothing waits."""
         if not self._waiting:
             return None
         client = min(self._waiting, key=lambda each: self._last_turns.get(each, 0))
@@ -39,7 +39,7 @@ class ClientTurns(Generic[T]):
         return item
 
     def keep(self, wanted: Callable[[T], bool]) -> None:
-        """Forget what is not wanted any more."""
+        """Drop work for which `wanted` returns false."""
         left = {
             client: deque([each for each in items if wanted(each)]) for client, items in self._waiting.items()
         }

@@ -2,8 +2,9 @@
 
 In steady decode only lengths change. A member's lengths are therefore not stored; they follow from the step
 in which it joined. A step touches a member only when the member needs a new block (`grows`), has filled one
-(`fills`) or reaches its length limit (`expiries`): three calendars by step number, the first two in order of
-admission.
+(`fills`) or reaches its length limit (`expiries`). The last two are calendars by step number. A member grows
+once in as many steps as a block has tokens, always at the same place of this period, and `grows` lists the
+members of each place. Members that grow or fill in one step are in order of admission.
 
 Law: settling a member at any moment gives the counts that touching it in every step would have given.
 
@@ -28,22 +29,22 @@ from sundog.actors.core.request import Request
 
 Calendar = dict[int, list[Request]]
 PLENTY: Final = 256
-"""Number of steps that is enough for one decode run."""
+"""Number of steps that suffices for one decode run."""
 
 
 class InFlight:
     """A planned step whose result has not come back.
 
-    `samplers` sample in it without being in lockstep any more. `drafted` is how many drafts it verifies of
-    each request. Outputs of `dropped` requests are discarded when they come. `firsts` sample their first
-    token. `computed` is how many full blocks requests with chunks will have, and whether that is all they
-    know.
+    `samplers` are requests that sample in it but have left the lockstep since. `drafted` is the number of
+    drafts to verify, by request. Outputs of `dropped` requests will be discarded. `firsts` sample their first
+    token. `computed` has, for requests with chunks, the full blocks they will have, and whether all their
+    known tokens are then computed. A record whose result has come back serves a later step.
     """
 
     __slots__ = ("computed", "drafted", "dropped", "firsts", "samplers", "step")
 
-    def __init__(self, step: int) -> None:
-        self.step = step
+    def __init__(self) -> None:
+        self.step = 0
         self.samplers: list[Request] = []
         self.drafted: dict[str, int] = {}
         self.dropped: set[str] = set()
@@ -51,14 +52,11 @@ class InFlight:
         self.computed: Sequence[tuple[Request, int, bool]] = ()
 
 
-def _enter(calendar: Calendar, step: int, request: Request) -> None:
-    entered = calendar.get(step)
-    if entered is None:
-        calendar[step] = [request]
-        return
-    entered.append(request)
-    if entered[-2].order > request.order:
-        entered.sort(key=_order)
+def _add(members: list[Request], request: Request) -> None:
+    members.append(request)
+    # Most join in order of admission; one with a long prompt joins after some that were admitted later.
+    if len(members) > 1 and members[-2].order > request.order:
+        members.sort(key=_order)
 
 
 def _leave(calendar: Calendar, step: int, request: Request) -> None:
@@ -79,6 +77,8 @@ class Lockstep:
     __slots__ = (
         "_expiry_steps",
         "_first_expiry",
+        "_spare_until",
+        "_unused",
         "block_size",
         "done",
         "done_s",
@@ -103,12 +103,39 @@ class Lockstep:
         self.done_s = 0.0
         """Time at which the last finished step ended."""
         self.in_flight: list[InFlight] = []
-        self.grows: Calendar = {}
+        self._unused: InFlight | None = None
+        self.grows: list[list[Request]] = [[] for _ in range(block_size)]
+        """Members by the steps in which they need a block, modulo the tokens of a block."""
+        self._spare_until = 0
+        """Step before which some member may have a block more than it needs."""
         self.fills: Calendar = {}
         self.expiries: Calendar = {}
         self._expiry_steps: list[int] = []
         self._first_expiry = 0
         """Step before which no member reaches its limit."""
+
+    def begin(self, step: int) -> InFlight:
+        """Add a planned step, and return its record."""
+        self.planned = step
+        record, self._unused = self._unused, None
+        if record is None:
+            record = InFlight()
+        record.step = step
+        self.in_flight.append(record)
+        return record
+
+    def end(self, record: InFlight) -> None:
+        """Forget a step whose result has been applied; another one will use its record."""
+        if record.samplers:
+            record.samplers = []
+        if record.drafted:
+            record.drafted = {}
+        if record.dropped:
+            record.dropped = set()
+        if record.firsts:
+            record.firsts = []
+        record.computed = ()
+        self._unused = record
 
     def join(self, request: Request) -> None:
         """Add a request that catches up with the step just planned."""
@@ -135,46 +162,55 @@ class Lockstep:
             self.service.join(request)
 
     def enter_grow(self, request: Request, step: int) -> None:
-        request.next_grow = step
-        _enter(self.grows, step, request)
+        """Let a member need its first block in `step`."""
+        request.first_grow = step
+        _add(self.grows[step % self.block_size], request)
+        if step > self.planned + self.block_size:
+            self._spare_until = max(self._spare_until, step)
 
     def enter_fill(self, request: Request, step: int) -> None:
         request.next_fill = step
-        _enter(self.fills, step, request)
+        entered = self.fills.get(step)
+        if entered is None:
+            self.fills[step] = [request]
+        else:
+            _add(entered, request)
+
+    @property
+    def has_spare(self) -> bool:
+        """Whether a member may have a block more than it needs, so that it grows a period later."""
+        return self.planned < self._spare_until
+
+    def grows_in(self, request: Request, step: int) -> bool:
+        """Return whether a member needs a block in `step`, not before the next one."""
+        return step >= request.first_grow and (step - request.first_grow) % self.block_size == 0
 
     def due_to_grow(self, step: int) -> list[Request]:
-        """Return members whose next token in `step` needs a new block, and enter each again.
+        """Return members whose next token in `step` needs a new block.
 
-        The list is the calendar's own until a member is settled.
+        The list may be the lockstep's own, which changes when a member joins or is settled.
         """
-        return self._grow_next(step, step + self.block_size) if step in self.grows else []
-
-    def _grow_next(self, step: int, later: int) -> list[Request]:
-        """Return the members that grow in `step`, entered together at `later`, when each grows again."""
-        growing = self.grows.pop(step)
-        for request in growing:
-            request.next_grow = later
-        entered = self.grows.get(later)
-        self.grows[later] = growing if entered is None else sorted(entered + growing, key=_order)
+        growing = self.grows[step % self.block_size]
+        if step < self._spare_until:
+            growing = [request for request in growing if request.first_grow <= step]
         return growing
 
     def grow_through(self, first: int, last: int) -> tuple[list[Request], int]:
-        """Return the members that need blocks in steps `first` to `last`, in turn, and the number of blocks.
+        """Return the members that need blocks in steps `first` to `last`, in order, and the number of blocks.
 
-        Turns repeat: the n-th block goes to request n modulo k, of the k requests returned.
+        The order repeats: of k members, the n-th block goes to number n modulo k.
         """
-        size, turns, num_blocks = self.block_size, [], 0
+        size, grows, turns, num_blocks = self.block_size, self.grows, list[Request](), 0
+        # One period names each member that grows at all.
         for step in range(first, min(last, first + size - 1) + 1):
-            if step not in self.grows:
-                continue
-            num_times = (last - step) // size + 1
-            growing = self._grow_next(step, step + num_times * size)
-            num_blocks += num_times * len(growing)
-            turns += growing
+            growing = grows[step % size]
+            if growing:
+                num_blocks += ((last - step) // size + 1) * len(growing)
+                turns += growing
         return turns, num_blocks
 
     def due_to_fill(self, step: int) -> list[Request]:
-        """Return members whose token of `step` fills a block, and enter each again."""
+        """Return members whose token of `step` fills a block, and enter each in the calendar again."""
         due: list[Request] = []
         if step in self.fills:
             due = self.fills.pop(step)
@@ -205,6 +241,7 @@ class Lockstep:
         """Return the exact number of the request's samples that have not come back."""
         if not request.in_lockstep:
             return request.num_in_flight
+        # Steps before it joined are in its own count; of the others those that are not done are in flight.
         return request.num_in_flight + self.planned - max(self.done, request.joined - 1)
 
     def num_tokens(self, request: Request) -> int:
@@ -230,7 +267,7 @@ class Lockstep:
             if record.step >= request.joined:
                 record.samplers.append(request)
         request.in_lockstep = False
-        _leave(self.grows, request.next_grow, request)
+        self.grows[request.first_grow % self.block_size].remove(request)
         _leave(self.fills, request.next_fill, request)
         del self.members[request.request_id]
         if not self.members:
@@ -243,14 +280,15 @@ class Lockstep:
         members = list(self.members.values())
         for request in members:
             self.settle(request)
-        self.grows.clear()
         self.fills.clear()
         self.expiries.clear()
         self._expiry_steps.clear()
         return members
 
     def next_expiry(self) -> int | None:
-        """Return the first step, from the last planned on, whose token may bring a member to its limit."""
+        """Return the first step, from the last planned one on, whose token may bring a member to its length
+        limit.
+        """
         steps = self._expiry_steps
         while steps and (steps[0] < self.planned or steps[0] not in self.expiries):
             self.expiries.pop(heapq.heappop(steps), None)
@@ -260,7 +298,9 @@ class Lockstep:
         return steps[0]
 
     def steps_that_fit(self, num_free_blocks: int) -> int:
-        """Return a number of steps for which blocks surely suffice. O(block size) if few are free."""
+        """Return a number of steps for which free blocks suffice for certain. O(block size) if few are
+        free.
+        """
         grows, size = self.grows, self.block_size
         # Lower bound without a look at the calendar: every member gets the same number of blocks.
         num_each = num_free_blocks // len(self.members) if self.members else 0
@@ -268,8 +308,7 @@ class Lockstep:
             return num_each * size  # Every member grows at most once in as many steps as a block has tokens.
         coming, each_period = list[int](), 0
         for step in range(self.planned + 1, self.planned + size + 1):
-            growing = grows.get(step)
-            num_growing = 0 if growing is None else len(growing)
+            num_growing = len(grows[step % size])
             coming.append(num_growing)
             each_period += num_growing
         periods, rest = divmod(num_free_blocks, each_period or 1)

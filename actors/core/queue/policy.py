@@ -1,23 +1,23 @@
-"""The interface of scheduling policies: which request is admitted next, and which is preempted.
+"""Interface of scheduling policies: the next request to admit, and the one to preempt.
 
-Law: a policy is a frozen object of pure functions. It sees the requests and a `View` of the past. What has to
-be counted is counted in the scheduler's state, or in the memory that the policy declares, so that the policy
-runs alike in every world. Nothing it can see tells how long an answer will be.
+Law: a policy is a frozen object of pure functions. It reads the requests and a `View` of the past. Counts are
+kept in the scheduler's state, or in the memory that the policy declares, so that the policy behaves alike in
+every world. Nothing it can read reveals the length of an answer.
 """
 
-from dataclasses import dataclass
 from math import inf
 from typing import ClassVar, Final, NamedTuple, Protocol, Self
 
 from sundog.actors.core.queue.view import View
+from sundog.actors.core.records import dataclass
 from sundog.actors.core.request import Request
 
 NEVER: Final = 1 << 62
-"""A number that no step has."""
+"""Step number that is never reached."""
 
 
 class RankValue(Protocol):
-    """A number, a text, or a tuple of them, which compares with its like."""
+    """Value of a rank: a number, a text, or a tuple of them."""
 
     def __lt__(self, other: Self, /) -> bool: ...
 

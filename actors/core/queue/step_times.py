@@ -1,9 +1,9 @@
-"""Durations of steps, for policies: from a cost model, or from measured steps."""
+"""Durations of steps for policies, from a cost model or from measured steps."""
 
 from typing import Final, Protocol
 
 KEPT: Final = 0.99
-"""Factor of a step's weight at each later measurement: the last few hundred count."""
+"""Decay factor of a step's weight per later measurement: the last few hundred steps count."""
 Sums = list[float]
 
 
@@ -11,17 +11,17 @@ class StepTimes(Protocol):
     """Source of step durations."""
 
     def step_s(self, prefill_tokens: int, decodes: int, context_tokens: int) -> float | None:
-        """Return the seconds of a step with prompt tokens and decodes that read a context in total.
+        """Return the seconds of a step with these prompt tokens and decodes over this total context.
 
-        None before anything is known.
+        Returns None before anything was measured.
         """
         ...
 
 
 class MeasuredSteps:
-    """Least-squares fit of `a + b * prompt tokens + c * decodes`; the latest steps count most.
+    """Least-squares fit of `a + b * prompt tokens + c * decodes`; recent steps weigh most.
 
-    A part that would be negative is left out. The context is ignored. O(1) a step.
+    A coefficient that would be negative is set to 0. The context is ignored. O(1) a step.
     """
 
     __slots__ = ("_fit", "_products", "_seconds")
@@ -41,7 +41,7 @@ class MeasuredSteps:
         self._fit = None
 
     def step_s(self, prefill_tokens: int, decodes: int, context_tokens: int) -> float | None:
-        """Return the seconds by the fit; None before the first step."""
+        """Return the fitted seconds of a step; None before the first step."""
         if not self._products[0][0]:
             return None
         fit = self._fit
@@ -50,7 +50,7 @@ class MeasuredSteps:
         return fit[0] + fit[1] * prefill_tokens + fit[2] * decodes
 
     def _fitted(self, parts: list[int]) -> Sums:
-        """Fit with these parts only; the other coefficients are 0."""
+        """Fit only the coefficients in `parts`; the others are 0."""
         fit = [0.0] * 3
         for part, value in zip(parts, self._solved(parts), strict=True):
             fit[part] = value
@@ -60,7 +60,7 @@ class MeasuredSteps:
         return self._fitted([part for part in parts if part != least])
 
     def _solved(self, parts: list[int]) -> Sums:
-        """Solve the normal equations; redundant parts, and parts that never occurred, get 0."""
+        """Solve the normal equations; coefficients that cannot be determined get 0."""
         rows = [[*(self._products[row][column] for column in parts), self._seconds[row]] for row in parts]
         size, solved = len(parts), [0.0] * len(parts)
         is_free = [False] * size

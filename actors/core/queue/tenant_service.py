@@ -1,25 +1,26 @@
-"""The service that each tenant has received: virtual token counters, kept in O(what changed).
+"""Service of each tenant: virtual token counters, updated in O(what changed).
 
 A counter is `w_p * prompt tokens admitted + w_q * output tokens + lift`. A tenant whose first request begins
-to wait is lifted to the least served tenant that waits, or, if none does, to the one that left last: absence
+to wait is lifted to the least served waiting tenant, or, if none waits, to the one that left last: absence
 earns no credit (Sheng et al., OSDI 2024, algorithm 2).
 
-Law: at any moment the counts equal those of counting token by token. The members
-of the lockstep get one token each with every step, so a tenant's are `members * steps done` plus a
-constant; a member that joins while earlier steps are in flight gets none from those. Counts are whole
-numbers, so that the order of adding cannot change a sum.
+Law: at any moment the counts equal those of counting token by token. Members of the lockstep get one token
+each with every step, so a tenant's count is `members * finished steps` plus a constant; a member that joins
+while earlier steps are in flight gets no token from those. Counts are whole numbers, so that the order of
+additions cannot change a sum.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
+from sundog.actors.core.records import dataclass
 from sundog.actors.core.request import Request
 
 Tenant = str | None
 
 
 class Steps(Protocol):
-    """Source of the number of finished steps: the Lockstep."""
+    """Source of the number of finished steps, which the Lockstep is."""
 
     done: int
 
@@ -30,10 +31,10 @@ class Account:
 
     num_prompt_tokens: int = 0
     num_output_tokens: int = 0
-    """Number of output tokens, without those that `num_members` get with every finished step."""
+    """Output tokens, excluding those that `num_members` get with every finished step."""
     num_members: int = 0
     early: list[int] = field(default_factory=list)
-    """Last step without a token of each member that joined during earlier steps; ascending."""
+    """Last step without a token for each member that joined during earlier steps; ascending."""
     num_waiting: int = 0
     lift: float = 0.0
 
@@ -80,11 +81,11 @@ class TenantService:
         self._accounts[request.submit.tenant].num_prompt_tokens += request.submit.num_prompt_tokens
 
     def sample(self, request: Request) -> None:
-        """A request that is not in lockstep was given a token."""
+        """Count a token of a request outside the lockstep."""
         self._accounts[request.submit.tenant].num_output_tokens += 1
 
     def join(self, request: Request) -> None:
-        """The request joined the lockstep: from `joined` on, every step done gives it a token."""
+        """Add the request to its tenant's lockstep members; it gets a token from step `joined` on."""
         account, before = self._accounts[request.submit.tenant], request.joined - 1
         account.num_members += 1
         account.num_output_tokens -= before
@@ -92,7 +93,7 @@ class TenantService:
             account.early.append(before)
 
     def settle(self, request: Request) -> None:
-        """The request left the lockstep."""
+        """Remove the request from its tenant's lockstep members and settle its tokens."""
         account, before = self._accounts[request.submit.tenant], request.joined - 1
         account.num_members -= 1
         account.num_output_tokens += max(self._steps.done, before)

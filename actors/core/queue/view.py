@@ -13,7 +13,7 @@ from sundog.actors.core.request import Request, Status
 
 
 class Queue(Protocol):
-    """Requests that wait, the next one first."""
+    """Waiting requests, the next one first."""
 
     def __iter__(self) -> Iterator[Request]: ...
 
@@ -21,7 +21,7 @@ class Queue(Protocol):
 
 
 class Pool(Protocol):
-    """Counts of KV blocks, the null block included in `num_blocks`."""
+    """Counts of KV blocks; `num_blocks` includes the null block."""
 
     @property
     def num_blocks(self) -> int: ...
@@ -31,7 +31,7 @@ class Pool(Protocol):
 
 
 class Blocks(Protocol):
-    """The KV blocks that requests hold, and what the prefix cache has of them."""
+    """KV blocks held by requests, and their prefix-cache hits."""
 
     @property
     def pool(self) -> Pool: ...
@@ -85,7 +85,7 @@ class View:
         step_times: StepTimes | None = None,
     ) -> None:
         self.limits = limits
-        """The engine's configuration: `max_num_seqs`, `max_num_batched_tokens`, `num_gpu_blocks`, ..."""
+        """Configuration of the engine: `max_num_seqs`, `max_num_batched_tokens`, `num_gpu_blocks`, ..."""
         self._kv = kv
         self._lockstep = lockstep
         self._running = running
@@ -93,18 +93,18 @@ class View:
         self._seed = seed
         self._step_times = step_times
         self.now_s = 0.0
-        """The run's time: the planned step can begin then at the earliest, or the last one ended then."""
+        """Time of the run in seconds: the earliest begin of the planned step, or the end of the last one."""
         self.memory: Any = None
-        """The policy's memory (`Policy.new_memory`), of a type that only its author knows."""
+        """Memory of the policy (`Policy.new_memory`), of a type that its author chooses."""
         self.num_memory_changes = 0
-        """Counts how often the policy was asked what may change its memory."""
+        """Number of policy calls so far that may have changed its memory."""
 
     def show(self, waiting: Queue) -> None:
-        """Show the waiting requests; the scheduler calls this once."""
+        """Set the waiting requests that policies can read; the scheduler calls this once."""
         self._waiting = waiting
 
     def advance(self, now_s: float) -> None:
-        """Set the time; only the Scheduler calls this, before each step."""
+        """Set the time. The Scheduler sets `now_s` itself, before each step."""
         self.now_s = now_s
 
     @property
@@ -245,5 +245,5 @@ class View:
         """
         service = self._lockstep.service
         if service is None:
-            raise LookupError("no service is counted: the policy gives no token_weights")
+            raise LookupError("service is not counted: the policy defines no token_weights")
         return service.of(tenant)

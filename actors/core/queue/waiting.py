@@ -1,9 +1,9 @@
-"""The queue of waiting requests, in the policy's order.
+"""Queue of waiting requests in the policy's order.
 
-A tournament names the next of the requests by (rank, turn), or turns alone do where the policy has no ranks.
-Requests of one key (`Policy.rank_key`) stand in a line by turn, and the first of each line takes part;
-without keys all do. A rank is asked again when it may have changed: before each admission where the policy
-`is_dynamic`, otherwise when its `Rank` holds no longer.
+A `Tournament` finds the next request by (rank, turn); if the policy has no ranks, `Turns` does by turn alone.
+Requests of one group (`Policy.rank_key`) form a line by turn, and only the first of each line takes part;
+without groups all do. A rank is computed again when it may have changed: before each admission if the policy
+`is_dynamic`, otherwise when its `Rank` expires.
 
 Law: the next request is the one that would be next if all were ranked again.
 """
@@ -20,13 +20,13 @@ from sundog.actors.core.queue.view import View
 from sundog.actors.core.request import Request
 
 Line = list[tuple[int, Request]]
-"""A heap; a request that left is skipped when it comes first."""
+"""Heap of one group's requests; one that has left the queue is skipped when it is at the head."""
 FEW: Final = 64
-"""The number of obsolete alarms that a heap may hold beside one for each that holds."""
+"""Number of obsolete alarms that the heap may hold, beyond one for each valid alarm."""
 
 
 class Alarms:
-    """Times, or numbers of steps, at which ranks are due: one for each request at most."""
+    """Times, or step numbers, at which ranks expire; at most one per request."""
 
     __slots__ = ("_heap", "_of")
 
@@ -38,7 +38,7 @@ class Alarms:
         return len(self._of)
 
     def set(self, name: str, at: float) -> None:
-        """Let the rank of a request be due then, and at no other time. O(log n)"""
+        """Set when the rank of a request expires, instead of any earlier setting. O(log n)"""
         if self._of.get(name) == at:
             return
         self._of[name] = at
@@ -48,11 +48,11 @@ class Alarms:
             heapq.heapify(self._heap)
 
     def forget(self, name: str) -> None:
-        """Let the rank of a request not be due any more."""
+        """Remove the expiry of a request's rank."""
         self._of.pop(name, None)
 
     def take(self, now: float, due: dict[str, None]) -> None:
-        """Move the requests whose time has come to `due`."""
+        """Move the requests whose rank has expired to `due`."""
         heap = self._heap
         while heap and heap[0][0] <= now:
             at, name = heapq.heappop(heap)
@@ -62,7 +62,9 @@ class Alarms:
 
 
 class WaitingQueue:
-    """Requests that wait, by the order of one policy. O(log n), and for each rank that is due."""
+    """Waiting requests in the order of one policy. Each operation is O(log n), plus the ranks that
+    expired.
+    """
 
     __slots__ = (
         "_always",
@@ -78,84 +80,85 @@ class WaitingQueue:
         "_num_changes",
         "_order",
         "_passed",
-        "_places",
         "_policy",
-        "_ranks",
         "_service",
         "_turn_back",
         "_turn_front",
         "_unranked",
         "_view",
+        "places",
+        "ranks",
     )
 
     def __init__(self, policy: Policy, view: View, service: TenantService | None) -> None:
         self._policy = policy
         self._view = view
         self._service = service
-        self._places: dict[str, Place] = {}
+        self.places: dict[str, Place] = {}
+        """The place of each waiting request, by its id."""
         self._passed: dict[str, Request] = {}
         self._turn_back = 0
         self._turn_front = 0
-        self._ranks: list[tuple[str, RankValue]] | None = [] if defines(policy, "rank") else None
-        """The ranks that were given since they were last told; None where all ranks are the same."""
+        self.ranks: list[tuple[str, RankValue]] | None = [] if defines(policy, "rank") else None
+        """Ranks computed since they were last taken; None if all ranks are equal."""
         self._begin()
 
     def _begin(self) -> None:
-        self._has_keys = self._ranks is not None and gives_keys(self._policy)
-        self._asks_again = self._has_keys or (self._ranks is not None and self._policy.is_dynamic)
+        self._has_keys = self.ranks is not None and gives_keys(self._policy)
+        self._asks_again = self._has_keys or (self.ranks is not None and self._policy.is_dynamic)
         """False while no rank can change in the queue."""
-        self._order: Tournament | Turns = Turns() if self._ranks is None else Tournament()
-        """The requests that may be next."""
+        self._order: Tournament | Turns = Turns() if self.ranks is None else Tournament()
+        """Requests that may be next."""
         self._lines: dict[object, Line] = {}
         self._key_of: dict[str, object] = {}
         self._is_stale = False
-        """True if ranks may be due since the next request was named."""
+        """Whether ranks may have expired since the next request was found."""
         self._unranked: dict[str, None] = {}
-        """Requests that have come to the head of a line, or were passed over, since they were ranked."""
+        """Requests that became the first of a line, or were passed over, since they were ranked."""
         self._always: dict[str, None] = {}
-        """Requests whose rank is due before each admission."""
+        """Requests whose rank is computed before each admission."""
         self._at_memory: dict[str, None] = {}
-        """Requests whose rank is due whenever the policy may have changed its memory."""
+        """Requests whose rank expires whenever the policy may have changed its memory."""
         self._by_time = Alarms()
         self._by_step = Alarms()
         self._now_s, self._num_changes = self._view.now_s, self._view.num_memory_changes
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self.places)
 
     def __iter__(self) -> Iterator[Request]:
         """All waiting requests, the next one first, each ranked like the first of its line. O(n log n)"""
-        now_s, places = self._view.now_s, self._places.values()
+        now_s, places = self._view.now_s, self.places.values()
         order = sorted([(self._first_of(place).rank(now_s), place.turn, place.request) for place in places])
         return iter([request for _, _, request in order])
 
     @property
     def may_turn(self) -> bool:
-        """True if the order may change by the time, the steps or the counts of requests alone."""
+        """Whether time, steps or token counts alone may change the order."""
         is_due = self._is_stale or bool(self._unranked) or bool(self._always)
         return is_due or bool(self._by_time) or bool(self._by_step) or self._order.may_turn
 
     def push(self, request: Request) -> None:
-        """Queue a request that arrives, behind those of equal rank."""
+        """Queue an arriving request behind those of equal rank."""
         self._turn_back += 1
         self._push(request, self._turn_back)
 
     def put_back(self, request: Request) -> None:
-        """Queue a request that returns, in front of those of equal rank if the policy says so."""
+        """Queue a returning request, in front of equal ranks if the policy `returns_to_front`."""
         if not self._policy.returns_to_front:
             return self.push(request)
         self._turn_front -= 1
         self._push(request, self._turn_front)
 
     def peek(self) -> Request | None:
-        """The next request that is not passed over; None if there is none."""
+        """Return the next request that is not passed over; None if there is none."""
         while self._is_stale or self._unranked:
             self._rank_due()
         place = self._order.first(self._view.now_s)
         return None if place is None else place.request
 
     def pass_over(self) -> None:
-        """Skip the next request, which keeps its place, until `rewind`."""
+        """Skip the next request until `rewind`; it keeps its place."""
         place = self._order.first(self._view.now_s)
         assert place is not None, "no request is next"
         request = place.request
@@ -163,7 +166,7 @@ class WaitingQueue:
         self._step_aside(request)
 
     def rewind(self) -> None:
-        """Look at all requests again."""
+        """Include the passed-over requests again."""
         passed, self._passed = self._passed, {}
         for name, request in passed.items():
             self._stand(request, self._key(request))
@@ -171,23 +174,25 @@ class WaitingQueue:
                 self._unranked[name] = None
 
     def rerank(self) -> None:
-        """Have ranks that may have changed asked again before the next request is named."""
+        """Compute ranks that may have changed before the next request is found."""
         self._is_stale = self._asks_again
 
     def rank_anew(self, _reason: object = None) -> None:
-        """Ask for all ranks and keys: another policy takes over, perhaps in the middle of an answer. O(n)"""
+        """Compute all ranks and groups again, because another policy took over, perhaps within a call.
+        O(n)
+        """
         self._begin()
-        for name, former in list(self._places.items()):
+        for name, former in list(self.places.items()):
             request = former.request
             answer = self._policy.rank(request, self._view)
-            self._places[name] = _place(answer, former.turn, request)
+            self.places[name] = _place(answer, former.turn, request)
             if name not in self._passed:
                 self._stand(request, self._key(request))
                 self._note(request, answer)
 
     def renew(self, request: Request) -> None:
-        """Rank a waiting request again that was given a token by a step from before it waited."""
-        if self._asks_again and request.request_id in self._places:
+        """Rank a waiting request again after a step, planned before its preemption, gave it a token."""
+        if self._asks_again and request.request_id in self.places:
             self._step_aside(request)
             self._stand(request, self._key(request))
             self._is_stale = True
@@ -195,21 +200,23 @@ class WaitingQueue:
                 self._unranked[request.request_id] = None
 
     def note_rank(self, request: Request) -> None:
-        """Remember the rank of a request, which may have changed, to be told."""
-        if self._ranks is not None and self._asks_again:
-            place = self._places[request.request_id]
-            self._ranks.append((request.request_id, place.rank(self._view.now_s)))
+        """Record the rank of a request, for `take_ranks`."""
+        if self.ranks is not None and self._asks_again:
+            place = self.places[request.request_id]
+            self.ranks.append((request.request_id, place.rank(self._view.now_s)))
 
     def take_ranks(self) -> tuple[tuple[str, RankValue], ...]:
-        """The ranks of requests that began to wait, were next and lacked something, or were admitted."""
-        if not self._ranks:
+        """Return and reset the new ranks: of requests that began to wait, lacked something at the head, or
+        were admitted.
+        """
+        if not self.ranks:
             return ()
-        ranks, self._ranks = self._ranks, []
+        ranks, self.ranks = self.ranks, []
         return tuple(ranks)
 
     def discard(self, request: Request) -> None:
-        """Remove the request, if it waits."""
-        if self._places.pop(request.request_id, None) is not None:
+        """Remove a request if it waits."""
+        if self.places.pop(request.request_id, None) is not None:
             if self._asks_again:
                 self._step_aside(request)
             else:
@@ -222,13 +229,13 @@ class WaitingQueue:
         request.num_overtakes = 0
         if self._service is not None:
             self._service.enter(request)
-        if self._ranks is None:
-            place = self._places[request.request_id] = Place(0, 0.0, turn, request)
+        if self.ranks is None:
+            place = self.places[request.request_id] = Place(0, 0.0, turn, request)
             return self._order.put(request.request_id, place, self._view.now_s)
         key = self._key(request)
         answer = self._policy.rank(request, self._view)
-        place = self._places[request.request_id] = _place(answer, turn, request)
-        self._ranks.append((request.request_id, place.rank(self._view.now_s)))
+        place = self.places[request.request_id] = _place(answer, turn, request)
+        self.ranks.append((request.request_id, place.rank(self._view.now_s)))
         self._stand(request, key)
         self._note(request, answer)
         self._is_stale = self._asks_again
@@ -239,8 +246,8 @@ class WaitingQueue:
         return self._policy.rank_key(request, self._view) if self._has_keys else None
 
     def _stand(self, request: Request, key: object) -> None:
-        """Add a request to the line of its key; the first of a line may be next."""
-        place = self._places[request.request_id]
+        """Add a request to the line of its group; the first of a line takes part in the tournament."""
+        place = self.places[request.request_id]
         if self._has_keys:
             key = request if key is None else key  # without a key, a line of its own
             self._key_of[request.request_id] = key
@@ -254,7 +261,7 @@ class WaitingQueue:
         self._order.put(request.request_id, place, self._view.now_s)
 
     def _step_aside(self, request: Request) -> None:
-        """Remove a request from its line; a new first one is to be ranked."""
+        """Remove a request from its line; the new first one is ranked later."""
         name = request.request_id
         self._forget(name)
         key = self._key_of.pop(name, None)
@@ -263,7 +270,7 @@ class WaitingQueue:
         line = self._lines[key]
         while line:
             turn, first = line[0]
-            place = self._places.get(first.request_id)
+            place = self.places.get(first.request_id)
             if place is not None and place.turn == turn and self._key_of.get(first.request_id) == key:
                 self._unranked[first.request_id] = None
                 return
@@ -276,7 +283,7 @@ class WaitingQueue:
 
     def _first_of(self, place: Place) -> Place:
         key = self._key_of.get(place.request.request_id)
-        return place if key is None else self._places[self._lines[key][0][1].request_id]
+        return place if key is None else self.places[self._lines[key][0][1].request_id]
 
     # --- ranks that are due ----------------------------------------------------------------------
 
@@ -317,14 +324,14 @@ class WaitingQueue:
         if not due:
             return
         for name in due:
-            former = self._places.get(name)
+            former = self.places.get(name)
             if former is None:
                 continue
             answer = self._policy.rank(former.request, self._view)
             self._note(former.request, answer)
             place = _place(answer, former.turn, former.request)
             if place.value != former.value or place.per_s != former.per_s or name in fresh:
-                self._places[name] = place
+                self.places[name] = place
                 self._order.put(name, place, self._view.now_s)
 
     def _add_due(self, due: dict[str, None]) -> None:
@@ -344,7 +351,7 @@ class WaitingQueue:
     def _firsts(self) -> list[str]:
         if self._has_keys:
             return [line[0][1].request_id for line in self._lines.values()]
-        return [name for name in self._places if name not in self._passed]
+        return [name for name in self.places if name not in self._passed]
 
 
 def _place(answer: RankValue | Rank, turn: int, request: Request) -> Place:

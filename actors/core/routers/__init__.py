@@ -1,4 +1,4 @@
-"""Router policies: which replica a request goes to.
+"""Router policies: the choice of a replica for each request.
 
 A router policy is a small frozen object with pure functions, chosen by name in every world. To add one,
 subclass `RouterPolicy`; docs/routing.md shows how to use one from a file.
@@ -32,4 +32,4 @@ ROUTERS: dict[str, Callable[..., RouterPolicy]] = {
     "weighted": Weighted,
     "data-parallel": DataParallel,
 }
-"""The router policies that can be asked for by name."""
+"""Router policies by name."""

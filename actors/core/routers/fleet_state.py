@@ -1,7 +1,7 @@
-"""The Router's record of its replicas: which are up, what each was sent, and its blocks, as far as known.
+"""The Router's record of its replicas: which are up, the requests sent to each, and their known blocks.
 
-A plain record with one owner, the Router; router policies look at it through a `Fleet`. Law: `num_requests`
-and `num_tokens` of a replica are those of the requests that were sent there and have not ended.
+A plain record with one owner, the Router; router policies read it through a `Fleet`. Law: `num_requests` and
+`num_tokens` of a replica are those of the requests that were sent there and have not ended.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,11 +12,11 @@ from sundog.actors.core.request import Submit
 from sundog.actors.core.routers.prefix_index import Key, PrefixIndex
 
 Role = Literal["both", "prefill", "decode"]
-"""The part of a request that a replica does: the whole, its prompt, or its answer."""
+"""Part of a request that a replica computes: all of it (`both`), its prompt, or its answer."""
 
 
 class Sent:
-    """A request that its replica has not ended."""
+    """Unfinished request on a replica."""
 
     __slots__ = (
         "decodes_since",
@@ -34,18 +34,18 @@ class Sent:
         self.replica = replica
         self.num_tokens = num_tokens
         self.num_prefill_tokens = num_prefill_tokens
-        """Tokens of its prompt that are yet to be computed, as far as the Router has heard."""
+        """Prompt tokens still to compute, as last reported to the Router."""
         self.is_running = False
         self.is_moving = submit.has_remote_kv
-        """True from the order to hand it over until it runs again, and once it has ended."""
+        """True from the order to move the request until it runs again, and after its end."""
         self.num_output_tokens = 0
-        """Tokens of its answer when it was admitted last."""
+        """Output tokens at its latest admission."""
         self.decodes_since: int | None = None
-        """The steps that its replica had done when it began to decode; None while it does not."""
+        """Finished steps of its replica when it began to decode; None while it does not."""
 
 
 class Tally:
-    """Replicas by how many unfinished requests each has; a set of them is a number, a bit for each."""
+    """Replicas grouped by number of unfinished requests; a group is an integer with one bit per replica."""
 
     __slots__ = ("_replicas", "fewest", "most")
 
@@ -56,12 +56,12 @@ class Tally:
         self.fewest, self.most = min(counts.values(), default=0), max(counts.values(), default=0)
 
     def idlest(self) -> int:
-        """The first replica of those that have the fewest; there must be one."""
+        """Return the first of the replicas with the fewest requests; there must be one."""
         replicas = self._replicas[self.fewest]
         return (replicas & -replicas).bit_length() - 1
 
     def change(self, replica: int, before: int, now: int) -> None:
-        """A replica has one request more or less than before. O(1)"""
+        """Move a replica to the group of its new count. O(1)"""
         rest = self._replicas[before] ^ 1 << replica
         self._replicas[before] = rest
         self._replicas[now] = self._replicas.get(now, 0) | 1 << replica
@@ -72,16 +72,16 @@ class Tally:
 
 
 HEARTBEAT_S = 5.0
-"""The seconds after which a coordinator publishes again what has not changed."""
+"""Seconds after which the coordinator publishes unchanged counts again."""
 Counts = tuple[int, int, float]
-"""Waiting and running requests of a replica, and the share of its KV cache that is in use."""
+"""Waiting requests, running requests and used share of the KV cache of a replica."""
 
 
 class Published:
-    """The counts of replicas as vLLM's coordinator of data-parallel ranks publishes them.
+    """Counts of replicas as vLLM's coordinator of data-parallel ranks publishes them.
 
-    A change is published at once, or `every_s` seconds after what was published before. An engine reports
-    its share of KV when its numbers of requests change. Publications have numbers.
+    A change is published at once, or `every_s` seconds after the previous publication. An engine reports its
+    KV usage when its numbers of requests change. Publications are numbered.
     """
 
     __slots__ = ("_changed_s", "_current", "_every_s", "_is_changed", "_last_s", "counts", "number")
@@ -96,12 +96,12 @@ class Published:
         self.number = 0
 
     def add(self) -> None:
-        """There is one more replica."""
+        """Add a replica."""
         self._current.append((0, 0, 0.0))
         self.counts.append((0, 0, 0.0))
 
     def note(self, time_s: float, replica: int, num_waiting: int, num_running: int, kv_usage: float) -> None:
-        """A replica reports its counts."""
+        """Record the counts that a replica reports."""
         self.until(time_s)
         before = self._current[replica]
         if before[0] != num_waiting or before[1] != num_running:
@@ -111,7 +111,7 @@ class Published:
             self.until(time_s)
 
     def until(self, time_s: float) -> None:
-        """Publish what is due by an instant; a state that does not change is published at its heartbeats."""
+        """Publish all counts that are due by a time; unchanged ones are published only at heartbeats."""
         if self._is_changed:
             due_s = max(self._last_s + self._every_s, self._changed_s)
             if time_s < due_s:
@@ -125,24 +125,26 @@ class Published:
 
 
 class FleetState:
-    """All replicas by number. `new_index` makes a replica's index of blocks, given how many it has."""
+    """State of all replicas by number. `new_index` makes a replica's index of blocks from their number."""
 
     def __init__(
         self, new_index: Callable[[int], PrefixIndex], seed: int, published: Published | None = None
     ) -> None:
         self.seed = seed
         self.published = published
-        """The counts that a policy reads which takes them as published."""
+        """Published counts, for a policy that reads them."""
         self.now_s = 0.0
         self.num_routers, self.router_number = 1, 0
         self.num_held = 0
-        """Requests that no replica was chosen for yet."""
+        """Number of requests without a replica yet."""
         self.num_changes = 0
-        """How often a request has left a replica, an eventful step has ended, or a replica come or gone."""
+        """Number of events so far: a request left a replica, an eventful step ended, a replica came or
+        went.
+        """
         self.up_for: dict[Role, tuple[int, ...]] = {}
-        """Replicas that may be sent requests, in order, by role."""
+        """Replicas that accept requests, in order, by role."""
         self.tallies: dict[Role, Tally] = {}
-        """The tally of the requests of these replicas, by role."""
+        """Tally of the requests of these replicas, by role."""
         self.roles: list[Role] = []
         self._down: set[int] = set()
         self._draining: set[int] = set()
@@ -155,20 +157,20 @@ class FleetState:
         self.num_running: list[int] = []
         self.num_waiting: list[int] = []
         self.num_steps: list[int] = []
-        """The steps that each replica has done since it was added, as of the last that was noted."""
+        """Steps of each replica since it was added, as of the last recorded one."""
         self._told_steps: list[int] = []
         self.step_s: list[float | None] = []
-        """The duration, for each replica, of the last step that computed something."""
+        """Seconds of each replica's last step that computed something."""
         self.indexes: list[PrefixIndex] = []
         self.has_ended: list[bool] = []
-        """True for a replica that has ended a request since it came up."""
+        """Whether a replica has ended a request since it came up."""
         self._new_index = new_index
         self._sent: dict[str, Sent] = {}
         self._hits: dict[int, int] = {}
-        """The blocks that replicas have of the request that is being routed."""
+        """Hit blocks by replica, for the request being routed."""
 
     def add(self, num_blocks: int, block_size: int, role: Role = "both") -> None:
-        """Know one more replica, which is up, with `num_blocks` blocks that requests may use."""
+        """Add a replica that is up, with `num_blocks` blocks for requests."""
         self.block_size = block_size
         self.roles.append(role)
         self.num_blocks.append(num_blocks)
@@ -193,12 +195,12 @@ class FleetState:
     # --- a request -------------------------------------------------------------------------------
 
     def begin(self, now_s: float) -> None:
-        """A request is about to be routed."""
+        """Begin to route a request."""
         self.now_s = now_s
         self._hits.clear()
 
     def num_hit_blocks(self, keys: tuple[object, ...] | None, num_prompt_tokens: int, replica: int) -> int:
-        """The number of the prompt's first blocks, by their `keys`, that the replica has.
+        """Return the number of the prompt's first blocks, by `keys`, that the replica has.
 
         At least one token is left to compute.
         """
@@ -211,7 +213,7 @@ class FleetState:
         return found
 
     def send(self, request: Submit, replica: int) -> None:
-        """A request goes to a replica."""
+        """Record that a request was sent to a replica."""
         num_prompt_tokens = request.num_prompt_tokens
         num_tokens = num_prompt_tokens + num_answer_tokens(request)
         to_compute = (
@@ -230,23 +232,23 @@ class FleetState:
             self.indexes[replica].sent(request.block_hashes)
 
     def forget(self, request_id: str) -> None:
-        """A request's client has heard of its end."""
+        """Forget a request whose client received its end."""
 
     def sent(self, request_id: str) -> Sent | None:
-        """A request that has not ended."""
+        """Return an unfinished request; None if it is unknown."""
         return self._sent.get(request_id)
 
     def on_replica(self, replica: int) -> list[Sent]:
-        """The requests of a replica, in the order in which they were sent. O(all that are unfinished)"""
+        """Return the requests of a replica in the order of sending. O(all unfinished requests)"""
         return [sent for sent in self._sent.values() if sent.replica == replica]
 
     def replica_of(self, request_id: str) -> int | None:
-        """The replica of a request that has not ended."""
+        """Return the replica of an unfinished request."""
         sent = self._sent.get(request_id)
         return None if sent is None else sent.replica
 
     def end(self, request_id: str) -> None:
-        """A request is over; one that was lost with its replica is known no more."""
+        """Remove a finished request; one lost with its replica has already been removed."""
         sent = self._sent.pop(request_id, None)
         if sent is not None:
             self.num_changes += 1
@@ -264,7 +266,7 @@ class FleetState:
     # --- a replica -------------------------------------------------------------------------------
 
     def lose(self, replica: int) -> tuple[str, ...]:
-        """A replica is down, with all that it held; returns its requests."""
+        """Record the loss of a replica and everything it held; return its requests."""
         lost = tuple(name for name, sent in self._sent.items() if sent.replica == replica)
         for name in lost:
             self.end(name)
@@ -278,16 +280,16 @@ class FleetState:
         return lost
 
     def forget_blocks(self, replica: int) -> None:
-        """The cache of a replica is empty."""
+        """Forget the blocks of a replica whose cache was reset."""
         self.indexes[replica] = self._new_index(self.num_blocks[replica])
 
     def regain(self, replica: int) -> None:
-        """A replica is up again; one that is drained is still not sent requests."""
+        """Record that a replica is up again; a drained one still gets no requests."""
         self._down.discard(replica)
         self._look()
 
     def drain(self, replica: int, is_draining: bool) -> None:
-        """A replica is to be sent nothing new, or requests again."""
+        """Begin or end the drain of a replica."""
         (self._draining.add if is_draining else self._draining.discard)(replica)
         self._look()
 
@@ -302,7 +304,7 @@ class FleetState:
     def note(
         self, replica: int, num_free_blocks: int, num_running: int, num_waiting: int, step_s: float | None
     ) -> None:
-        """Take in what a replica's step left; `step_s` None if it computed nothing."""
+        """Record a replica's state after a step; `step_s` is None if it computed nothing."""
         self.num_free_blocks[replica] = num_free_blocks
         self.num_running[replica], self.num_waiting[replica] = num_running, num_waiting
         self.num_steps[replica] = self._told_steps[replica]
@@ -312,16 +314,18 @@ class FleetState:
     def publish(
         self, time_s: float, replica: int, num_waiting: int, num_running: int, kv_usage: float
     ) -> None:
-        """Take in the counts that a replica reports, for a policy that reads them as published."""
+        """Record the counts that a replica reports, for a policy that reads published counts."""
         if self.published is not None:
             self.published.note(time_s, replica, num_waiting, num_running, kv_usage)
 
     def change_blocks(self, replica: int, stored: Iterable[Key], removed: Iterable[Key]) -> None:
-        """Take in which blocks a replica has stored and removed."""
+        """Record the blocks that a replica stored and removed."""
         self.indexes[replica].changed(stored, removed)
 
     def follow(self, replica: int, batch: Batch, num_steps: int) -> None:
-        """Take in what a replica's steps computed of prompts, and which requests run. O(what changed)"""
+        """Record the prompt tokens that a replica's steps computed, and which requests run. O(what
+        changed)
+        """
         self._told_steps[replica] += num_steps
         for name in batch.preempted:
             if (sent := self._sent.get(name)) is not None:
@@ -346,10 +350,10 @@ class FleetState:
 
 
 class SharedState(FleetState):
-    """Replicas behind several Routers: the whole, and for each Router a view of its own.
+    """State of replicas behind several Routers: the whole, and one view per Router.
 
-    A view counts the requests that its Router has sent, and knows their blocks; what replicas report, and
-    which of them are up, all views hear. Requests go to the Routers in turn.
+    A view counts the requests that its Router sent, and their blocks; reports of replicas go to all views.
+    Requests go to the Routers in turn.
     """
 
     def __init__(
@@ -362,11 +366,10 @@ class SharedState(FleetState):
             view.num_routers, view.router_number = num_routers, number
             self.views.append(view)
         self._router_of: dict[str, int] = {}
-        """The Router of each unfinished request."""
         self._turn = 0
 
     def router_of(self, names: tuple[str, ...]) -> int:
-        """Return the Router of requests that go together; the next in turn takes new ones."""
+        """Return the Router of requests that belong together; new ones go to the next in turn."""
         number = self._router_of.get(names[0])
         if number is None:
             number, self._turn = self._turn, (self._turn + 1) % len(self.views)
@@ -446,7 +449,7 @@ class SharedState(FleetState):
 
 
 def num_answer_tokens(request: Submit) -> int:
-    """The length of the answer as far as it is said: a prediction, else the client's limit, else 0."""
+    """Return the predicted length of the answer, else the client's limit, else 0."""
     if request.predicted_tokens is not None:
         return request.predicted_tokens
     return request.sampling.max_tokens or 0

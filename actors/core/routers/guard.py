@@ -1,10 +1,9 @@
-"""The guard of a user's router policy: a score is a number, a choice is a replica that is up."""
+"""Guard of a user's router policy: checks that a score is a number and a choice is a replica that is up."""
 
-import copy
 import operator
 
 from sundog.actors.core.policies.answers import WrongAnswer, exact_refusal, exact_score, printed
-from sundog.actors.core.policies.guard import ANY, Guard
+from sundog.actors.core.policies.guard import ANY, Guard, own_guard
 from sundog.actors.core.policies.shown import ReadOnlySubmit
 from sundog.actors.core.queue.policy import Refusal
 from sundog.actors.core.request import Submit
@@ -65,7 +64,7 @@ class GuardedRouter(Guard[RouterPolicy], RouterPolicy):
 
 
 def _up_or_held(replica: object, fleet: Fleet) -> int | None:
-    """Return the replica if it may be chosen, or None if the request may be held."""
+    """Return the replica if it may be chosen, or None if the policy may hold the request."""
     if replica is None and fleet.role != "decode":
         if any(map(fleet.num_requests, range(fleet.num_replicas))):
             return None
@@ -81,7 +80,7 @@ def _up_or_held(replica: object, fleet: Fleet) -> int | None:
 
 
 def _checked_moves(moves: list[object], fleet: Fleet) -> list[tuple[Unfinished, int]]:
-    """Return the moves, if each is of a different known request, to another replica that is up."""
+    """Return the moves if each is of a different unfinished request to another replica that is up."""
     found: dict[str, tuple[Unfinished, int]] = {}
     for move in moves:
         if not (isinstance(move, tuple) and len(move) == 2 and isinstance(move[0], Unfinished)):
@@ -98,13 +97,6 @@ def _checked_moves(moves: list[object], fleet: Fleet) -> list[tuple[Unfinished, 
     return list(found.values())
 
 
-SHIPPED = frozenset(ROUTERS.values())
-
-
 def guarded_router(policy: RouterPolicy) -> RouterPolicy:
-    """The policy as a Router may use it: a user's is guarded, one that comes with Sundog is not."""
-    if isinstance(policy, GuardedRouter):
-        return policy.for_replica()
-    if type(policy) in SHIPPED:
-        return policy
-    return GuardedRouter(copy.deepcopy(policy), type(policy).__qualname__)
+    """Wrap a user's router policy; return a built-in one unchanged."""
+    return own_guard(policy, GuardedRouter, ROUTERS.values())

@@ -1,7 +1,7 @@
-"""The interface of router policies: which replica a request goes to.
+"""Interface of router policies: the choice of a replica for each request.
 
-Law: a router policy is a frozen object of pure functions. It sees the request and a `Fleet` of facts that a
-Router has in every world. It is called once for each request, and once for all choices of one prompt.
+Law: a router policy is a frozen object of pure functions. It reads the request and a `Fleet` of facts that a
+Router has in every world. It is called once per request, and once for all choices of one prompt.
 """
 
 from collections.abc import Iterable
@@ -62,9 +62,9 @@ class Fleet:
     def __init__(self, state: FleetState, memory: Any = None, role: Role = "both") -> None:
         self._state = state
         self.role = role
-        """The part of the request that a replica is chosen for: `both`, `prefill` or `decode`."""
+        """Part of the request to choose a replica for: `both`, `prefill` or `decode`."""
         self.memory = memory
-        """The policy's memory (`RouterPolicy.new_memory`), of a type that only its author knows."""
+        """Memory of the policy (`RouterPolicy.new_memory`), of a type that its author chooses."""
 
     @property
     def now_s(self) -> float:
@@ -83,7 +83,7 @@ class Fleet:
 
     @property
     def num_routers(self) -> int:
-        """Number of Routers that share these replicas. Each has a view of its own."""
+        """Number of Routers that share these replicas; each counts only its own requests."""
         return self._state.num_routers
 
     @property
@@ -106,11 +106,13 @@ class Fleet:
         return self._state.num_requests[replica]
 
     def num_tokens(self, replica: int) -> int:
-        """Return the tokens of its unfinished requests: prompts, and answers as predicted or else allowed."""
+        """Return the tokens of a replica's unfinished requests: prompts, and answers as predicted or else as
+        allowed.
+        """
         return self._state.num_tokens[replica]
 
     def num_prefill_tokens(self, replica: int) -> int:
-        """Return how many prompt tokens of its requests are not computed yet.
+        """Return how many prompt tokens of a replica's requests are not computed yet.
 
         The number is exact for policies with `follows_steps`. For others a prompt counts until its request
         ends.
@@ -118,19 +120,23 @@ class Fleet:
         return self._state.num_prefill_tokens[replica]
 
     def num_free_blocks(self, replica: int) -> int:
-        """Return its free KV blocks after its last eventful step; all without `follows_steps`."""
+        """Return a replica's free KV blocks after its last eventful step; all its blocks without
+        `follows_steps`.
+        """
         return self._state.num_free_blocks[replica]
 
     def num_running(self, replica: int) -> int:
-        """Return its running requests after its last eventful step; 0 without `follows_steps`."""
+        """Return a replica's running requests after its last eventful step; 0 without `follows_steps`."""
         return self._state.num_running[replica]
 
     def num_waiting(self, replica: int) -> int:
-        """Return its waiting requests after its last eventful step; 0 without `follows_steps`."""
+        """Return a replica's waiting requests after its last eventful step; 0 without `follows_steps`."""
         return self._state.num_waiting[replica]
 
     def step_s(self, replica: int) -> float | None:
-        """Return the seconds of its last eventful step; None before the first, or without `follows_steps`."""
+        """Return the seconds of a replica's last eventful step; None before the first, or without
+        `follows_steps`.
+        """
         return self._state.step_s[replica]
 
     def published(self, replica: int) -> Counts:
@@ -256,9 +262,9 @@ class RouterPolicy:
     policy that defines `moves` receives steps as well.
     """
     stale_s: ClassVar[float] = 0.0
-    """Seconds between two publications of `Fleet.published`; 0: as of the last step."""
+    """Seconds between two publications of `Fleet.published`; 0 makes it follow every eventful step."""
     moves_every_s: ClassVar[float] = 1.0
-    """Least number of seconds between two calls of `moves`."""
+    """Least seconds between two calls of `moves`."""
 
     def score(self, request: Submit, replica: int, fleet: Fleet) -> float:
         """Return the score of a replica for a request: the highest score is chosen.

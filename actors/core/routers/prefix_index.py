@@ -1,8 +1,7 @@
-"""The blocks of KV that each replica has, as far as their Router knows: an index for each replica.
+"""Indexes of the KV blocks of each replica, as known to its Router.
 
-Blocks are named by keys that each stand for everything before them too, and engines forget the end of a
-prompt before its beginning: so an index that knows a block knows all before it, and the length of a hit is
-found by bisection.
+A block's key stands for the block and everything before it, and engines evict the end of a prompt before its
+beginning. So an index with a block has all blocks before it, and the length of a hit is found by bisection.
 """
 
 from collections import deque
@@ -11,30 +10,30 @@ from typing import Protocol
 
 Key = object
 REPEATS = 4
-"""An index may note all its blocks this often before it forgets what was sent first."""
+"""Number of keys, as a multiple of the capacity, that an index stores before it drops the oldest prompt."""
 
 
 class PrefixIndex(Protocol):
-    """The blocks of a replica, as far as they are known."""
+    """Known blocks of a replica."""
 
     def num_hit_blocks(self, keys: Sequence[Key]) -> int:
-        """The number of a prompt's first blocks that the replica has. O(log blocks)"""
+        """Return the number of a prompt's first blocks that the replica has. O(log blocks)"""
         ...
 
     def sent(self, keys: tuple[Key, ...]) -> None:
-        """Note that a prompt with these blocks was sent to the replica. O(blocks)"""
+        """Record that a prompt with these blocks was sent to the replica. O(blocks)"""
         ...
 
     def changed(self, stored: Iterable[Key], removed: Iterable[Key]) -> None:
-        """The replica says what it has stored and removed since it last said so."""
+        """Record the blocks that the replica stored and removed since its last report."""
         ...
 
 
 class SentBlocks:
-    """The approximate index: the blocks of the prompts that were sent, the least recently sent forgotten.
+    """Approximate index of a replica's blocks: the prompts that were sent, least recently sent evicted first.
 
-    It holds at most `capacity` blocks, and prompts of at most `REPEATS` times as many. A block is forgotten
-    with the last prompt that had it.
+    It holds at most `capacity` blocks, and prompts with at most `REPEATS` times as many in total. A block is
+    evicted with the last prompt that contains it.
     """
 
     __slots__ = ("_capacity", "_last", "_num_keys", "_number", "_prompts")
@@ -42,10 +41,9 @@ class SentBlocks:
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._last: dict[Key, int] = {}
-        """The last prompt that had each block, by number."""
+        """Number of the last prompt with each block."""
         self._prompts: deque[tuple[int, tuple[Key, ...]]] = deque()
         self._num_keys = 0
-        """The number of keys of all these prompts together."""
         self._number = 0
 
     def num_hit_blocks(self, keys: Sequence[Key]) -> int:
@@ -67,11 +65,11 @@ class SentBlocks:
                 del last[key]
 
     def changed(self, stored: Iterable[Key], removed: Iterable[Key]) -> None:
-        """Ignore what replicas say of their blocks."""
+        """Ignore reports of replicas."""
 
 
 class StoredBlocks:
-    """The exact index: the blocks that the replica says it has, as late as it says so."""
+    """Exact index of the blocks that the replica reports; it lags behind by the delay of the reports."""
 
     __slots__ = ("_stored",)
 
@@ -82,7 +80,7 @@ class StoredBlocks:
         return num_leading(keys, self._stored)
 
     def sent(self, keys: tuple[Key, ...]) -> None:
-        """Do nothing: nothing is stored before the replica says so."""
+        """Do nothing: blocks are stored only when the replica reports them."""
 
     def changed(self, stored: Iterable[Key], removed: Iterable[Key]) -> None:
         for key in removed:
@@ -91,7 +89,7 @@ class StoredBlocks:
 
 
 class NoBlocks:
-    """The index of a policy that does not ask: it knows nothing, and costs nothing."""
+    """Empty index, for policies without one."""
 
     __slots__ = ()
 
@@ -106,7 +104,9 @@ class NoBlocks:
 
 
 def new_index(name: str) -> Callable[[int], PrefixIndex]:
-    """The maker of a replica's index, given its number of blocks; `name` is as in `RouterPolicy.index`."""
+    """Return the constructor of a replica's index, which takes its number of blocks; `name` as in
+    `RouterPolicy.index`.
+    """
     match name:
         case "own":
             return SentBlocks
@@ -117,7 +117,7 @@ def new_index(name: str) -> Callable[[int], PrefixIndex]:
 
 
 def num_leading(keys: Sequence[Key], known: dict[Key, int] | dict[Key, None]) -> int:
-    """The number of first keys that are known; an index that knows a key knows all before it. O(log keys)"""
+    """Return the number of leading keys that are known, by bisection. O(log keys)"""
     least, most = 0, 1
     while most <= len(keys) and keys[most - 1] in known:
         least, most = most, 2 * most

@@ -1,18 +1,18 @@
-"""The router policies that come with Sundog."""
+"""Built-in router policies."""
 
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import ceil, inf
 from typing import ClassVar
 
+from sundog.actors.core.records import dataclass
 from sundog.actors.core.request import Submit
 from sundog.actors.core.routers.policy import INDEXES, Fleet, IndexName, RouterPolicy
 
 
 @dataclass(frozen=True)
 class RoundRobin(RouterPolicy):
-    """Each replica in its turn, whatever it has to do."""
+    """Sends requests to the replicas in turn."""
 
     def new_memory(self) -> list[int]:
         return [0]
@@ -34,9 +34,10 @@ class LeastRequests(RouterPolicy):
 
 @dataclass(frozen=True)
 class LeastTokens(RouterPolicy):
-    """Chooses the fewest tokens of unfinished requests: prompts, and of answers what is predicted or allowed.
+    """Chooses the replica with the fewest tokens of unfinished requests.
 
-    An answer's length is not known in advance; where nothing is said of it, prompts count alone.
+    Prompts count in full, answers by their predicted or allowed length; without either, only the prompt
+    counts.
     """
 
     def choose(self, request: Submit, fleet: Fleet) -> int:
@@ -45,10 +46,10 @@ class LeastTokens(RouterPolicy):
 
 @dataclass(frozen=True)
 class PowerOfTwo(RouterPolicy):
-    """Draws two replicas at random, and chooses the one with fewer unfinished requests.
+    """Samples two replicas at random, and chooses the one with fewer unfinished requests.
 
     Mitzenmacher, "The power of two choices in randomized load balancing" (IEEE TPDS 12, 2001): nearly as even
-    as looking at all, and Routers that do not know of each other do not all choose the same one.
+    as comparing all, and independent Routers do not all choose the same replica.
     """
 
     def choose(self, request: Submit, fleet: Fleet) -> int:
@@ -62,13 +63,13 @@ RULES = ("kv", "counts")
 
 
 class _Sent:
-    """What a front-end of vLLM keeps between two publications."""
+    """What a front end of vLLM remembers between two publications."""
 
     __slots__ = ("begin", "number", "waiting")
 
     def __init__(self) -> None:
         self.begin: int | None = None
-        """The rank that is looked at first; None before the first request."""
+        """Rank that the scan begins with; None before the first request."""
         self.number = -1
         self.waiting: list[int] = []
         """Requests sent to each rank since the last publication."""
@@ -76,13 +77,13 @@ class _Sent:
 
 @dataclass(frozen=True)
 class DataParallel(RouterPolicy):
-    """vLLM's own balancer of data-parallel ranks: the lowest score by counts that are 100 ms old.
+    """vLLM's balancer of data-parallel ranks: the lowest score wins, by counts that are up to 100 ms old.
 
-    DPLBAsyncMPClient and DPCoordinator: what was sent since the last publication counts as waiting, and the
-    rank that is looked at first turns. With `rule=kv` (vLLM 0.27 and on) the score is the greater of waiting
-    and running requests and of those that this front-end has unfinished there, and six times the waiting ones
-    for the share of KV in use above a half; with `rule=counts` (before) 4 x waiting + running. A front-end
-    that is one of several counts what it sends as often as there are front-ends.
+    Follows DPLBAsyncMPClient and DPCoordinator: requests sent since the last publication count as waiting,
+    and the scan begins at a rotating rank. With `rule=counts` (before vLLM 0.27) the score is 4 x waiting +
+    running. With `rule=kv` (0.27 and later) it is the greater of waiting + running and this front end's
+    unfinished requests there, plus 6 x waiting x the share of KV in use above a half. With several front
+    ends, each request sent counts once per front end.
     """
 
     follows_steps: ClassVar[bool] = True
@@ -129,11 +130,11 @@ KEYS = ("session", "tenant")
 
 @dataclass(frozen=True)
 class SessionAffinity(RouterPolicy):
-    """The replica that a session's name draws, by rendezvous hashing (Thaler, Ravishankar, IEEE ToN 6, 1998).
+    """Replica by session, by rendezvous hashing (Thaler, Ravishankar, IEEE ToN 6, 1998).
 
-    A replica that is lost moves only its own sessions, and they come back with it. A request without a
-    session goes by its tenant (with `key=tenant` always), one without either to the least busy replica. A
-    replica that has `bound` times the mean of unfinished requests is passed over for the session's next one
+    The loss of a replica moves only its own sessions, and they return with it. A request without a session is
+    hashed by its tenant (with `key=tenant` always); without either it goes to the least busy replica. A
+    replica with `bound` times the mean of unfinished requests is skipped in favour of the session's next one
     (Mirrokni, Thorup, Zadimoghaddam, "Consistent hashing with bounded loads", SODA 2018).
     """
 
@@ -157,24 +158,26 @@ class SessionAffinity(RouterPolicy):
 
 
 def session_of(request: Submit) -> str | None:
-    """The name that a request goes by: its session, else its tenant."""
+    """Return the name that routes a request: its session, else its tenant."""
     return request.tenant if request.session is None else request.session
 
 
 def home(name: str, fleet: Fleet, most: float = inf) -> int:
-    """Return the replica that a name draws among those up with fewer than `most` requests. O(replicas)"""
+    """Return the first replica in the hash order of a name that is up with fewer than `most` requests.
+    O(replicas)
+    """
     free = [replica for replica in fleet.up if fleet.num_requests(replica) < most]
     return max(free, key=lambda replica: fleet.random("affinity", name, replica))
 
 
 @dataclass(frozen=True)
 class PrefixAware(RouterPolicy):
-    """The replica on which the prompt is computed first: the fewest tokens to compute, in it and before it.
+    """Replica that would compute the prompt first: fewest tokens to compute for it and before it.
 
-    What is cached of the prompt counts against the prompts that wait there, token for token, and against
-    `load` times the tokens of unfinished requests, whose decodes slow each step. `index` says how the Router
-    knows what is cached: from what was sent (`own`) or from the replicas' KV events (`events`). Such a sum of
-    tokens is the cost function of NVIDIA Dynamo's KV router, too.
+    Cached tokens of the prompt are weighed against the waiting prompt tokens, one for one, and against `load`
+    times the tokens of unfinished requests, whose decodes slow each step. `index` is the source of cache
+    contents: prompts sent (`own`) or the replicas' KV events (`events`). NVIDIA Dynamo's KV router has a
+    similar cost function.
     """
 
     follows_steps: ClassVar[bool] = True
@@ -198,11 +201,11 @@ WEIGHTS = ("prefix", "load", "tokens", "prefill", "session")
 
 @dataclass(frozen=True)
 class Weighted(RouterPolicy):
-    """The highest sum of weighted scores, each from 0 to 1, as gateways for inference combine them.
+    """Highest sum of weighted scores, each from 0 to 1, as in inference gateways.
 
-    `prefix` is the share of the prompt that is cached (by `index`, as of `prefix-aware`); `load`, `tokens`
-    and `prefill` are 1 for a replica that has none, and 0 for the one that has most, of unfinished requests,
-    of their tokens, or of prompt tokens to compute; `session` is 1 for the session's own replica.
+    `prefix` is the cached share of the prompt (by `index`, as in `prefix-aware`); `load`, `tokens` and
+    `prefill` are 1 for a replica with none and 0 for the one with most of unfinished requests, their tokens,
+    or prompt tokens to compute; `session` is 1 for the session's own replica.
     """
 
     follows_steps: ClassVar[bool] = True

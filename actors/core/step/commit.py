@@ -4,64 +4,17 @@ A batch may be a decode run, in which nothing but lengths changes. Law: a run le
 would have left one by one, with the same blocks in the same order.
 """
 
-from sundog.actors.core.batch import Admission, Batch, Blocked, Chunk
+from sundog.actors.core.batch import Admission, Batch, Chunk
 from sundog.actors.core.policies.guard import GuardedPolicy
-from sundog.actors.core.queue.lockstep import InFlight
 from sundog.actors.core.request import Request
+from sundog.actors.core.step.draft import Draft
 from sundog.actors.core.step.state import SchedulerState
-
-
-class Draft:
-    """A step while it is planned: the decisions so far, and the remaining budget.
-
-    `reserved_blocks` are kept for running requests while others are admitted before them.
-    """
-
-    __slots__ = (
-        "admitted",
-        "blocked",
-        "budget",
-        "has_members",
-        "has_prefill",
-        "holds_prefills",
-        "new_blocks",
-        "num_decodes",
-        "preempted",
-        "preempted_for",
-        "quotas",
-        "reserved_blocks",
-        "scheduled",
-        "step",
-        "threshold",
-    )
-
-    def __init__(self, step: int, budget: int, threshold: int) -> None:
-        self.step = step
-        self.budget = budget
-        self.threshold = threshold
-        self.num_decodes = 0
-        self.has_members = False
-        """Whether the members of the lockstep have got their tokens."""
-        self.holds_prefills = False
-        """Whether prefills are held back in this step (`cadence.py`)."""
-        self.has_prefill = False
-        """Whether this step gave a request part of its prompt and then preempted it."""
-        self.reserved_blocks = 0
-        self.scheduled: dict[str, tuple[Request, int]] = {}
-        self.new_blocks: dict[str, tuple[int, ...]] = {}
-        self.admitted: list[tuple[Request, bool]] = []
-        self.preempted: list[Request] = []
-        self.preempted_for: list[str] = []
-        self.quotas: dict[str, int | None] = {}
-        """Quotas of running requests, asked for before any decision: they stay the same throughout."""
-        self.blocked: Blocked | None = None
 
 
 def commit(state: SchedulerState, draft: Draft, may_run: bool) -> Batch:
     """Advance the state by the planned step, and return the step as a Batch."""
     lockstep = state.lockstep
-    lockstep.planned = draft.step
-    lockstep.in_flight.append(InFlight(draft.step))
+    record = lockstep.begin(draft.step)
     idle = _idle(state, draft) if state.catching_up else ()
     # Stated as of before this step: read it before the step counts as computed.
     admitted: tuple[Admission, ...] = ()
@@ -70,7 +23,7 @@ def commit(state: SchedulerState, draft: Draft, may_run: bool) -> Batch:
     drafts = _verify(state, draft) if state.speculates else ()
     chunks = _chunks(state, draft) if draft.scheduled else ()
     if chunks and state.kv.host is not None:
-        lockstep.in_flight[-1].computed = _computed(state, draft)
+        record.computed = _computed(state, draft)
     preempted: tuple[str, ...] = ()
     preempted_for: tuple[str | None, ...] = ()
     if state.reset_ids or draft.preempted:
@@ -90,13 +43,15 @@ def commit(state: SchedulerState, draft: Draft, may_run: bool) -> Batch:
         max_steps=_run_length(state) if may_run else 1,
         drafts=drafts,
     )
-    state.finished_ids.clear()
-    state.reset_ids.clear()
+    if state.finished_ids:
+        state.finished_ids.clear()
+    if state.reset_ids:
+        state.reset_ids.clear()
     return batch
 
 
 def admission_order(request: Request) -> int:
-    """Return the key that orders running requests: the number of their latest admission."""
+    """Return the number of a running request's latest admission, by which running requests are ordered."""
     return request.order
 
 
@@ -128,9 +83,10 @@ def _admission(request: Request, resumed: bool) -> Admission:
 
 
 def _verify(state: SchedulerState, draft: Draft) -> tuple[tuple[str, int], ...]:
-    """Count the drafts that the step computes, and the requests that have drafts as decodes.
+    """Count the drafts that the step computes, and the requests with drafts as decodes.
 
-    These requests are removed from `draft.scheduled`: how far they get is known with the result.
+    These requests are removed from `draft.scheduled`: the result tells how many of their drafts were
+    accepted.
     """
     record, found = state.lockstep.in_flight[-1], []
     for name, (request, num_tokens) in list(draft.scheduled.items()):
@@ -149,7 +105,7 @@ def _verify(state: SchedulerState, draft: Draft) -> tuple[tuple[str, int], ...]:
 
 
 def _chunks(state: SchedulerState, draft: Draft) -> tuple[Chunk, ...]:
-    """Return the chunks of the scheduled requests, except decodes that the runner knows of."""
+    """Return the chunks of the scheduled requests, without decodes that the runner derives by itself."""
     chunks = []
     for request, num_tokens in draft.scheduled.values():
         caught_up = _catch_up(state, request, num_tokens)
@@ -161,7 +117,9 @@ def _chunks(state: SchedulerState, draft: Draft) -> tuple[Chunk, ...]:
 
 
 def _computed(state: SchedulerState, draft: Draft) -> list[tuple[Request, int, bool]]:
-    """Return the full blocks that scheduled requests will have after the step."""
+    """Return each request with chunks, the full blocks that it will have after the step, and whether it
+    catches up.
+    """
     return [
         (request, request.num_registered_blocks, request.request_id not in state.catching_up)
         for request, _ in draft.scheduled.values()
@@ -169,7 +127,9 @@ def _computed(state: SchedulerState, draft: Draft) -> list[tuple[Request, int, b
 
 
 def _catch_up(state: SchedulerState, request: Request, num_tokens: int) -> bool:
-    """Count scheduled tokens as computed. True if the request has caught up and samples."""
+    """Count scheduled tokens as computed; return True if the request has caught up, and so samples a
+    token.
+    """
     request.num_computed_tokens += num_tokens
     if request.num_computed_tokens < request.num_tokens + request.num_in_flight:
         return False
@@ -179,10 +139,10 @@ def _catch_up(state: SchedulerState, request: Request, num_tokens: int) -> bool:
 
 
 def _keep_apart(state: SchedulerState, draft: Draft, request: Request, caught_up: bool) -> None:
-    """Record when a request was scheduled, and when its next token may be computed.
+    """Record when a request was scheduled, and the first step that may compute its next token.
 
-    As in vLLM 0.32, a token that is planned ahead reaches the first stage as many steps later as there are
-    stages.
+    As in vLLM 0.32, with S pipeline stages a token that is planned ahead reaches the first stage S steps
+    later.
     """
     request.last_step = draft.step
     if caught_up and state.config.async_scheduling:
@@ -190,7 +150,7 @@ def _keep_apart(state: SchedulerState, draft: Draft, request: Request, caught_up
 
 
 def _decodes(request: Request, draft: Draft, caught_up: bool) -> bool:
-    """Count the request as a decode if the runner has it in its decoding set; True if so."""
+    """Return whether the runner has the request in its decoding set; count it as a decode if so."""
     if request.decodes_on_wire:
         draft.num_decodes += 1
         return True
@@ -207,17 +167,17 @@ def _new_blocks(draft: Draft) -> tuple[tuple[str, tuple[int, ...]], ...]:
 
 
 def _run_length(state: SchedulerState) -> int:
-    """Return how many steps, including the planned one, can change nothing but lengths.
+    """Return the number of steps, including the planned one, in which only lengths change.
 
-    A run ends when a request reaches its length limit or blocks might run out. Waiting requests keep waiting:
-    blocks only become fewer, no request leaves the batch, and no rank changes unless it depends on what a run
-    changes. Even such a rank cannot admit a request while no running slot is free.
+    The run ends when a request reaches its length limit or blocks might run out. Until then waiting requests
+    cannot be admitted: free blocks only decrease, no request leaves the batch, and ranks that change during
+    the run matter only while a running slot is free.
     """
     lockstep = state.lockstep
     if state.config.async_scheduling and (len(lockstep.in_flight) < 2 or lockstep.fills):
         # The step after it would be planned at once, or names a block when its token is known.
         return 1
-    if not lockstep.members or state.catching_up or _policy_matters(state):
+    if not lockstep.members or state.catching_up or lockstep.has_spare or _policy_matters(state):
         return 1
     num_steps = 1 + lockstep.steps_that_fit(state.kv.pool.num_free)
     expiry = lockstep.next_expiry()
@@ -225,8 +185,8 @@ def _run_length(state: SchedulerState) -> int:
 
 
 def _policy_matters(state: SchedulerState) -> bool:
-    """Return whether the next step may admit a request because the policy's answer changes."""
-    if not state.waiting:
+    """Return whether the next step may admit a request because the policy's rank or quota changes."""
+    if not state.waiting.places:
         return False
     policy, config = state.policy, state.config
     if state.cadence is not None:

@@ -1,13 +1,13 @@
-"""The hand-over of a prompt's KV blocks from a scheduler that prefills to one that decodes.
+"""Hand-over of a prompt's KV blocks from a prefilling scheduler to a decoding one.
 
-It goes by the rules of vLLM's NIXL connector. The scheduler that prefills a prompt keeps its blocks when the
-first token is sampled, until they have been fetched. The one that decodes takes blocks for the whole prompt
-first, as it would admit a request: in order, if a running slot is free, and behind requests that lack
-something. Then they are filled from there, and the request waits with its blocks to be admitted. What its own
-prefix cache holds of the prompt is not fetched.
+The rules are those of vLLM's NIXL connector. The prefilling scheduler keeps a prompt's blocks after the first
+token is sampled, until they have been fetched. The decoding scheduler first allocates blocks for the whole
+prompt, as for an admission: in order, if a running slot is free, and behind requests that lack something.
+Then they are filled by the transfer, and the request waits, with its blocks, to be admitted. Blocks in its
+own prefix cache are not fetched.
 
-Requests that are moved go both ways, and two engines could wait for each other's blocks: so one that has
-begun gets its blocks at once or not at all, and goes back to those that it has where it came from.
+Moved requests travel in both directions, so two engines could wait for each other's blocks. Therefore a
+request that has begun gets its blocks at once or not at all; if not, it continues on the engine it came from.
 
 Law: every block here is held by one request that is `handed`, or that is fetching.
 """
@@ -20,41 +20,45 @@ from sundog.actors.core.request import Request
 
 
 class KvHandovers:
-    """The requests of one scheduler whose blocks are fetched by another, or from another."""
+    """Requests of one scheduler whose blocks another scheduler fetches, and requests that fetch blocks
+    themselves.
+    """
 
     __slots__ = ("fetching", "handed", "is_used", "pulls")
 
     def __init__(self) -> None:
         self.is_used = False
-        """True if there ever was a request here."""
+        """Whether any request was handed over to or from this scheduler."""
         self.handed: dict[str, Request] = {}
-        """Requests that have ended here, with the blocks that are yet to be fetched."""
+        """Requests that ended here and whose blocks are not fetched yet."""
         self.pulls: dict[str, Request] = {}
         """Requests that wait for blocks to fetch into, in order of arrival."""
         self.fetching: dict[str, Request] = {}
-        """Requests with blocks that are being filled."""
+        """Requests whose blocks are being filled."""
 
     @property
     def has_blocks(self) -> bool:
-        """True while blocks are held here that a message from outside will free, or let be used."""
+        """Whether blocks are held here until a message from another engine arrives."""
         return bool(self.handed or self.fetching)
 
     @property
     def holders(self) -> Iterator[Request]:
-        """The requests that hold blocks here."""
+        """Requests that hold blocks here."""
         return chain(self.handed.values(), self.fetching.values())
 
     def hand(self, request: Request, kv: KVCache) -> None:
-        """Keep the blocks of a request that has ended here; those of an earlier one of its id are free."""
+        """Keep the blocks of a request that ended here; release those of an earlier request with the same
+        id.
+        """
         if (earlier := self.handed.pop(request.request_id, None)) is not None:
             kv.release(earlier)
         self.handed[request.request_id] = request
         self.is_used = True
 
     def reserve(self, kv: KVCache) -> list[tuple[Request, tuple[int, ...]]]:
-        """Give blocks to pulls in order, until the next lacks some.
+        """Allocate blocks for pulls in order, until the next one lacks some.
 
-        Returns each with the blocks that are to be filled, its last ones. O(blocks)
+        Returns each request with the blocks to fill, its last ones. O(blocks)
         """
         reserved: list[tuple[Request, tuple[int, ...]]] = []
         for name, request in list(self.pulls.items()):
@@ -68,7 +72,9 @@ class KvHandovers:
         return reserved
 
     def take_back(self) -> list[str]:
-        """Give pulls the blocks that they have here, handed over and not fetched; returns their names."""
+        """Let requests that were handed over, and not fetched, continue here in their own blocks; return
+        their names.
+        """
         back = [name for name in self.pulls if name in self.handed]
         for name in back:
             request, earlier = self.pulls.pop(name), self.handed.pop(name)
@@ -81,19 +87,23 @@ class KvHandovers:
         return back
 
     def decline(self) -> list[str]:
-        """Forget pulls of requests that have begun elsewhere and are to go on there; returns their names."""
+        """Remove requests that began elsewhere and will continue there, as blocks lack here; return their
+        names.
+        """
         declined = [name for name, request in self.pulls.items() if request.submit.begun is not None]
         for name in declined:
             del self.pulls[name]
         return declined
 
     def fetch(self, request: Request) -> None:
-        """Note a request with blocks that are being filled."""
+        """Add a request whose blocks are being filled."""
         self.fetching[request.request_id] = request
         self.is_used = True
 
     def fetched(self, request_ids: Iterable[str], kv: KVCache) -> list[Request]:
-        """Take back the blocks of handed requests; returns those that were fetched here."""
+        """Release the fetched blocks of handed requests; return the requests whose fetch into this engine
+        ended.
+        """
         here = []
         for name in request_ids:
             if (request := self.handed.pop(name, None)) is not None:
@@ -103,13 +113,13 @@ class KvHandovers:
         return here
 
     def forget(self, kv: KVCache) -> None:
-        """Free the blocks that are kept for requests which have ended here."""
+        """Release the blocks kept for requests that have ended on this engine."""
         for request in self.handed.values():
             kv.release(request)
         self.handed.clear()
 
     def withdraw(self, request_ids: Iterable[str], kv: KVCache) -> None:
-        """Forget requests that were to be fetched here; their blocks hold nothing, and are free."""
+        """Remove requests that were to be fetched here, and release their empty blocks."""
         for name in request_ids:
             self.pulls.pop(name, None)
             if (request := self.fetching.pop(name, None)) is not None:

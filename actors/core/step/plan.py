@@ -20,11 +20,10 @@ from typing import Literal
 
 from sundog.actors.core.batch import Batch, Blocked, Lack
 from sundog.actors.core.request import Request, Status
-from sundog.actors.core.step.commit import Draft, admission_order, commit
-from sundog.actors.core.step.demand import Demand, demand_of
-from sundog.actors.core.step.loads import find_load
+from sundog.actors.core.step.commit import admission_order, commit
+from sundog.actors.core.step.demand import Demand, aligned_tokens, demand_of, find_load
+from sundog.actors.core.step.draft import Draft
 from sundog.actors.core.step.state import SchedulerState
-from sundog.actors.core.step.states import aligned_tokens
 
 
 def plan(state: SchedulerState, *, may_run: bool = True) -> tuple[Batch, Blocked | None]:
@@ -35,9 +34,13 @@ def plan(state: SchedulerState, *, may_run: bool = True) -> tuple[Batch, Blocked
         may_run: Whether the batch may be a decode run; otherwise it is a single step.
     """
     lockstep = state.lockstep
-    state.kv.new_states.clear()
-    draft = Draft(lockstep.planned + 1, state.config.max_num_batched_tokens, _threshold(state))
-    if state.config.async_scheduling:
+    config = state.config
+    if state.kv.new_states:
+        state.kv.new_states.clear()
+    threshold = _threshold(state) if config.long_prefill_token_threshold else 0
+    draft = state.draft
+    draft.begin(lockstep.planned + 1, config.max_num_batched_tokens, threshold)
+    if config.async_scheduling:
         # The step in flight brings them to their limit: they end with its result and get no further token.
         for request in lockstep.due_to_expire(lockstep.planned):
             state.settle(request)
@@ -48,9 +51,9 @@ def plan(state: SchedulerState, *, may_run: bool = True) -> tuple[Batch, Blocked
         draft.holds_prefills = state.cadence.holds(state.running)
     if state.quota is not None:
         _ask_quotas(state, draft)
-    if state.config.preempt_for_priority:
+    if config.preempt_for_priority:
         _admit_urgent(state, draft)
-    if state.policy.prefills_first and not draft.preempted:
+    if state.prefills_first and not draft.preempted:
         # Admission comes before growth: it must leave the blocks that running requests need in this step.
         draft.reserved_blocks = _blocks_to_grow(state, draft, state.running.values())
         _admit_waiting(state, draft)
@@ -58,7 +61,7 @@ def plan(state: SchedulerState, *, may_run: bool = True) -> tuple[Batch, Blocked
     # As in vLLM, a step that preempts admits no request.
     if draft.preempted:
         draft.blocked = _blocked_by_preemption(state)
-    elif not state.policy.prefills_first:
+    elif not state.prefills_first:
         _admit_waiting(state, draft)
     if state.cadence is not None:
         held = draft.holds_prefills or bool(draft.preempted)
@@ -89,11 +92,9 @@ def _blocked_by_preemption(state: SchedulerState) -> Blocked:
 
 
 def _threshold(state: SchedulerState) -> int:
-    """Return the largest number of tokens of one prefill in this step; 0 for no limit."""
+    """Return the largest number of tokens of one prefill in this step, if there is a limit; else 0."""
     config = state.config
     threshold = config.long_prefill_token_threshold
-    if not threshold:
-        return 0
     num_requests = len(state.running) + len(state.waiting)
     if num_requests <= 1:
         return 0
@@ -117,23 +118,25 @@ def _ask_quotas(state: SchedulerState, draft: Draft) -> None:
 
 def _schedule_running(state: SchedulerState, draft: Draft) -> None:
     lockstep = state.lockstep
-    catching_up = _catching_up(state, draft)
-    if not (state.lockstep_enabled and _lockstep_holds(state, draft, catching_up)):
-        state.catching_up.update((r.request_id, r) for r in lockstep.dissolve())
-        catching_up = _catching_up(state, draft)
-    draft.budget -= len(lockstep.members)
-    draft.num_decodes = len(lockstep.members)
-    draft.has_members = True
+    catching_up = _catching_up(state, draft) if draft.scheduled else state.catching_up
     grows = lockstep.due_to_grow(draft.step)
+    if not (state.lockstep_enabled and _lockstep_holds(state, draft, grows, catching_up)):
+        state.catching_up.update((r.request_id, r) for r in lockstep.dissolve())
+        catching_up, grows = _catching_up(state, draft), []
+    draft.num_decodes = len(lockstep.members)
+    draft.budget -= draft.num_decodes
+    draft.has_members = True
     # Under async scheduling the token that fills a block is known one plan later.
     last_known = draft.step - state.config.async_scheduling
-    fills = lockstep.due_to_fill(last_known)
+    fills = lockstep.due_to_fill(last_known) if lockstep.fills else []
     # Steady decode: no block to register, no request outside the lockstep, and a block for each that grows.
+    if not (grows or fills or catching_up):
+        return
     if not (fills or catching_up) and len(grows) <= state.kv.pool.num_free:
         return _grow(state, draft, grows)
     growing, filling = {r.request_id: r for r in grows}, {r.request_id: r for r in fills}
     touched = growing | filling | catching_up
-    turn = _prefills_first if state.policy.prefills_first else admission_order
+    turn = _prefills_first if state.prefills_first else admission_order
     goes_on = True
     # Blocks must be taken in the order in which a loop over all running requests would take them.
     for request in sorted(touched.values(), key=turn) if len(touched) > 1 else touched.values():
@@ -151,12 +154,12 @@ def _schedule_running(state: SchedulerState, draft: Draft) -> None:
 
 def _catching_up(state: SchedulerState, draft: Draft) -> dict[str, Request]:
     """Return the requests outside the lockstep to schedule, without those this plan has admitted."""
-    if not draft.scheduled:
-        return state.catching_up
     return {n: r for n, r in state.catching_up.items() if n not in draft.scheduled}
 
 
-def _lockstep_holds(state: SchedulerState, draft: Draft, catching_up: dict[str, Request]) -> bool:
+def _lockstep_holds(
+    state: SchedulerState, draft: Draft, grows: list[Request], catching_up: dict[str, Request]
+) -> bool:
     """Return whether every member gets its token and block in the order of the plain loop.
 
     If blocks may run out, that is so only if the victims are the last in this order.
@@ -165,34 +168,34 @@ def _lockstep_holds(state: SchedulerState, draft: Draft, catching_up: dict[str, 
     budget = draft.budget - num_members
     if not num_members or budget < 0:
         return not num_members
-    num_blocks = len(lockstep.grows.get(draft.step, ()))
-    demand = 0
-    for request in catching_up.values():
+    num_blocks, demand = len(grows), 0
+    for request in catching_up.values() if catching_up else ():
         num_tokens = _pending(state, draft, request)
         held = request.num_computed_tokens + min(num_tokens, budget)
         num_blocks += max(state.kv.num_blocks(held) - len(request.block_ids), 0)
         demand += num_tokens
     if num_blocks > state.kv.pool.num_free:
-        return state.preempts_last and demand <= budget and not state.policy.prefills_first
+        return state.preempts_last and demand <= budget and not state.prefills_first
     if demand <= budget:
         return True
     members_first = lockstep.max_order < min(map(admission_order, catching_up.values()))
-    return members_first and not state.policy.prefills_first
+    return members_first and not state.prefills_first
 
 
 def _grow(state: SchedulerState, draft: Draft, growing: list[Request]) -> None:
     """Give each of these members a block: the only work of a step of steady decode."""
-    if growing:
-        new_blocks = draft.new_blocks
-        blocks = state.kv.pool.take(len(growing))
-        for index, request in enumerate(growing):
-            block = blocks[index]
-            request.block_ids.append(block)
-            new_blocks[request.request_id] = (block,)
+    new_blocks = draft.new_blocks
+    blocks = state.kv.pool.take(len(growing))
+    for index, request in enumerate(growing):
+        block = blocks[index]
+        request.block_ids.append(block)
+        new_blocks[request.request_id] = (block,)
 
 
 def _has_room(state: SchedulerState, draft: Draft, request: Request) -> bool:
-    """Free a block for a member, preempting others if necessary. False if the member itself is preempted."""
+    """Free a block for a member, preempting others if necessary; return False if the member itself is
+    preempted.
+    """
     while state.kv.pool.num_free == 0:
         victim = state.choose_victim(state.running, state.view)
         _preempt(state, draft, victim, request)
@@ -206,7 +209,7 @@ def _prefills_first(request: Request) -> tuple[bool, int]:
 
 
 def _advance(state: SchedulerState, draft: Draft, request: Request) -> bool:
-    """Schedule one running request, preempting others if necessary. False ends the phase."""
+    """Schedule one running request, preempting others if necessary; return False to end the phase."""
     num_tokens = min(_pending(state, draft, request), draft.budget)
     if state.config.keeps_states:
         num_tokens = aligned_tokens(state.config, request, request.num_computed_tokens, num_tokens)
@@ -263,7 +266,7 @@ def _blocks_to_grow(state: SchedulerState, draft: Draft, running: Iterable[Reque
     num_blocks = 0
     for request in running:
         if request.in_lockstep:
-            num_blocks += request.next_grow == draft.step
+            num_blocks += state.lockstep.grows_in(request, draft.step)
         else:
             num_tokens = min(_pending(state, draft, request), draft.budget)
             held = state.kv.num_blocks(_with_lookahead(state, request.num_computed_tokens + num_tokens))
@@ -295,7 +298,7 @@ def _preempt(state: SchedulerState, draft: Draft, victim: Request, needy: Reques
 def _admit_waiting(state: SchedulerState, draft: Draft) -> None:
     """Admit from the queue until a request lacks something, which the draft records."""
     queue, most = state.waiting, state.config.max_overtakes
-    if not queue:
+    if not queue.places:
         return
     passed: list[Request] = []
     only_fetched = False
@@ -331,7 +334,9 @@ def _admit_waiting(state: SchedulerState, draft: Draft) -> None:
 
 
 def _note_blocked(state: SchedulerState, draft: Draft, request: Request, lack: Lack) -> None:
-    """Record the first request that lacks something other than its load or a quota, else the first."""
+    """Record why the queue is blocked: the first request that lacks more than its load or a quota, else the
+    first one.
+    """
     former = None if draft.blocked is None else draft.blocked.reason
     if former in (None, "KV load") or (former == "quota" and lack != "quota"):
         draft.blocked = Blocked(request.request_id, lack)
@@ -339,14 +344,16 @@ def _note_blocked(state: SchedulerState, draft: Draft, request: Request, lack: L
 
 
 def _pass_over(state: SchedulerState, request: Request) -> None:
-    """Continue behind a request that cannot run now, whatever is free."""
+    """Skip a request that cannot run now for a reason of its own, not for lack of room, and consider the
+    next.
+    """
     state.waiting.pass_over()
     if state.cadence is not None:
         state.cadence.pass_over(request)
 
 
 def _lacks_turn(state: SchedulerState, draft: Draft) -> Lack | None:
-    """Return why no request may be admitted in this step, if so."""
+    """Return the reason why no request may be admitted in this step; None if some may."""
     if draft.budget == 0:
         return "token budget"
     return "max_num_seqs" if len(state.running) >= state.config.max_num_running else None
@@ -359,7 +366,8 @@ def _waits_for(state: SchedulerState, request: Request, *, only_fetched: bool = 
     """Return what a waiting request waits for regardless of room; None if it may be admitted.
 
     It may wait for the result of a step that was planned before its preemption, or for its blocks to be
-    filled. If `only_fetched` requests may be admitted, the others wait for the room that these will make.
+    filled. With `only_fetched` only requests whose blocks were fetched may be admitted; the others wait until
+    those have left.
     """
     if request.num_in_flight or request.last_step > state.lockstep.done:
         return "result"
@@ -369,7 +377,6 @@ def _waits_for(state: SchedulerState, request: Request, *, only_fetched: bool = 
 
 
 def _admit(state: SchedulerState, draft: Draft, request: Request) -> Lack | None:
-    """Admit a waiting request, or return what it lacks."""
     reserved = draft.reserved_blocks + (state.kv.watermark_blocks if state.running else 0)
     if state.kv.host is not None and (load := find_load(state, request)) is not None:
         if load.is_under_way:
@@ -448,7 +455,9 @@ def _less_urgent(state: SchedulerState, request: Request) -> list[Request]:
 
 
 def _lack(state: SchedulerState, draft: Draft, demand: Demand, victims: list[Request]) -> Lack | None:
-    """Return what a demand would lack, before running requests have grown, if the victims were gone."""
+    """Return what a demand would lack if the victims were preempted; running requests have not grown yet.
+    None: nothing.
+    """
     gone = {victim.request_id for victim in victims}
     running = [request for name, request in state.running.items() if name not in gone]
     if demand.needs_slot and len(running) >= state.config.max_num_running:

@@ -1,9 +1,9 @@
-"""The progress of a scheduler: whether its steps lead anywhere.
+"""Detection of stalls: steps that make no progress.
 
-Law: every request comes to its end, or it is said which cannot, and why. Progress is a token sampled or a
-request ended. Steps that compute nothing may wait for a result, and steps that only compute prompts lead to
-a sample, unless they compute the same ones again and again. Many rounds of either are a stall, which only a
-message from outside could end.
+Law: every request ends, or the error names the request that cannot, and why. Progress is a sampled token or
+an ended request. Steps without computation may wait for a result, and steps that only compute prompts lead to
+a sample, unless they compute the same ones again and again. Many repetitions of either are a stall, which
+only a message from outside could end.
 """
 
 from collections.abc import Mapping
@@ -19,20 +19,22 @@ from sundog.actors.core.request import Request
 from sundog.actors.core.step.state import SchedulerState
 
 MAX_EMPTY_STEPS: Final = 50
-"""The number of steps in a row without a computed token that are no stall yet, as in the golden logs."""
+"""Steps in a row without computation that are not yet a stall; the golden logs have that many."""
 MAX_ROUNDS: Final = 50
-"""The multiple of all known tokens that may be computed, and none sampled, before it is a stall, too."""
+"""Multiple of all known tokens: if more tokens were computed without a sample, it is a stall."""
 
 FEW_TOKENS: Final = 4096
-"""The number of tokens below which no stall is looked for."""
+"""Number of tokens below which stalls are not checked."""
 
 
 class Stalled(ConfigError):
-    """Step after step leads nowhere; the reason names the request that cannot go on, if it is one."""
+    """Raised if steps make no progress; the reason names the request that cannot continue, if there is
+    one.
+    """
 
 
 class Progress:
-    """Counts of what was planned since the last progress."""
+    """Counts of planned work since the last progress."""
 
     __slots__ = ("_num_empty_steps", "_num_tokens", "_num_tokens_looked_at")
 
@@ -40,19 +42,20 @@ class Progress:
         self.begin()
 
     def begin(self) -> None:
-        """Note that there was progress."""
+        """Reset the counts after progress."""
         self._num_empty_steps = 0
         self._num_tokens = 0
         self._num_tokens_looked_at = FEW_TOKENS
 
     def planned(self, state: SchedulerState, batch: Batch) -> None:
-        """Count a step; O(chunks). An empty one counts even if it only says that the last request ended."""
+        """Count a step, including an empty one that only reports the end of the last request. O(chunks)"""
         samples, num_tokens = batch.num_decodes > 0, 0
         for chunk in batch.chunks:
             samples = samples or chunk.samples
             num_tokens += chunk.num_tokens
         if samples:
-            self.begin()
+            if self._num_tokens or self._num_empty_steps or self._num_tokens_looked_at != FEW_TOKENS:
+                self.begin()
         elif num_tokens:
             self._num_empty_steps = 0
             self._num_tokens += num_tokens
@@ -60,9 +63,9 @@ class Progress:
             self._num_empty_steps += 1
 
     def is_stalled(self, state: SchedulerState) -> bool:
-        """True if it is time to give up. O(1), and O(requests) whenever the count of tokens has doubled.
+        """Return whether the steps are a stall. O(1), and O(requests) each time the count of tokens doubles.
 
-        While blocks are held for or by another engine, a message from there goes on, unless some have come.
+        While blocks are held for or by another engine, a message from there can end the wait.
         """
         if not state.requests:
             self._num_tokens = 0
@@ -80,7 +83,7 @@ class Progress:
         return self._num_tokens > MAX_ROUNDS * num_known > 0
 
     def give_up(self, state: SchedulerState, blocked: Blocked | None) -> None:
-        """Blame the request that cannot go on, and raise Stalled, or else let a user's policy fail."""
+        """Raise Stalled with the request that cannot continue, or else fail the user's policy."""
         policy = state.policy
         cannot = cannot_go_on(state.requests, state.lockstep, state.kv, state.config.max_model_len)
         if cannot is not None or not isinstance(policy, GuardedPolicy) or policy.failure is not None:
@@ -92,7 +95,7 @@ class Progress:
 def cannot_go_on(
     requests: Mapping[str, Request], counts: Lockstep, blocks: Blocks, max_model_len: int
 ) -> str | None:
-    """The request that will never fit, and why; None if each could, were it alone."""
+    """Return the request that can never fit, with the reason; None if each would fit alone."""
     num_blocks = blocks.pool.num_blocks - 1
     for name, request in requests.items():
         num_tokens, num_computed = counts.num_tokens(request), counts.num_computed(request)
@@ -111,7 +114,7 @@ def cannot_go_on(
 
 
 def why_stalled(state: SchedulerState, blocked: Blocked | None, *, is_named: bool = False) -> str:
-    """Return in one line what no step will change; under which policy, unless that `is_named` already."""
+    """Return one line on why no step can change anything; it names the policy unless `is_named`."""
     policy = state.policy
     if isinstance(policy, GuardedPolicy):
         name = policy.name if policy.failure is None else name_of(policy.inner)

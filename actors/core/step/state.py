@@ -22,6 +22,7 @@ from sundog.actors.core.queue.view import View
 from sundog.actors.core.queue.waiting import WaitingQueue
 from sundog.actors.core.request import Begun, Request, Status, Submit
 from sundog.actors.core.step.cadence import PrefillCadence
+from sundog.actors.core.step.draft import Draft
 from sundog.actors.core.step.handover import KvHandovers
 
 
@@ -56,10 +57,14 @@ class SchedulerState:
         )
         self.waiting = WaitingQueue(policy, self.view, self.lockstep.service)
         self.view.show(self.waiting)
+        self.prefills_first = policy.prefills_first
         if isinstance(policy, GuardedPolicy):
+            policy.on_failure.append(self._policy_changed)
             policy.show(self.view)
             policy.on_failure.append(self.waiting.rank_anew)
         self.catching_up: dict[str, Request] = {}
+        self.draft = Draft()
+        """The step being planned, or the last one."""
         self.quota = policy.quota if defines(policy, "quota") else None
         self.refuse = policy.refuse if defines(policy, "refuse") else None
         self.on_admitted = policy.admitted if defines(policy, "admitted") else None
@@ -93,10 +98,8 @@ class SchedulerState:
         self.admissions = 0
         self.handovers = KvHandovers()
 
-    @property
-    def has_work(self) -> bool:
-        """Whether another plan is due: a request is unfinished, or ended after the last batch."""
-        return bool(self.requests or self.finished_ids)
+    def _policy_changed(self, _reason: object) -> None:
+        self.prefills_first = self.policy.prefills_first
 
     def arrive(self, submit: Submit) -> Finish | None:
         """Queue a new request, unless the router or the policy refuses it; return how it ended, if so."""
@@ -142,13 +145,13 @@ class SchedulerState:
             self.on_admitted(request, self.view)
 
     def settle(self, request: Request) -> None:
-        """Make a running request's counts exact, and let the next step touch it."""
+        """Store a running request's exact counts, and let the next step touch it."""
         if request.in_lockstep:
             self.lockstep.settle(request)
             self.catching_up[request.request_id] = request
 
     def preempt(self, request: Request) -> None:
-        """Free a running request's blocks and queue it again; its tokens are kept."""
+        """Free a running request's blocks and queue it again with its tokens."""
         self._stop_running(request, returns=True)
         request.status = Status.PREEMPTED
         request.num_computed_tokens = 0
@@ -163,7 +166,7 @@ class SchedulerState:
         self.waiting.put_back(request)
 
     def finish(self, request: Request) -> None:
-        """Remove a request, running or waiting; its blocks are free at once."""
+        """Remove a running or waiting request; its blocks are free at once."""
         if self.on_finished is not None:
             self.on_finished(request, self.view)
         if request.status is Status.RUNNING:
@@ -237,7 +240,7 @@ class SchedulerState:
 
     @property
     def has_fetched(self) -> bool:
-        """Whether waiting requests hold blocks; if none runs, only they can make room."""
+        """Whether waiting requests hold fetched blocks; if no request runs, only these can free blocks."""
         fetching = self.handovers.fetching
         return any([request.block_ids and request.request_id not in fetching for request in self.waiting])
 
@@ -274,7 +277,7 @@ class SchedulerState:
         return self.kv.pool.forget_all()
 
     def begin_anew(self) -> None:
-        """Clear blocks kept for other engines, and the host's memory, of an engine without requests."""
+        """Reset an idle engine: clear blocks kept for other engines, and those in host memory."""
         self.handovers.forget(self.kv)
         if self.kv.host is not None:
             self.kv.host.forget_all()
@@ -309,7 +312,7 @@ class SchedulerState:
         return Request(submit, self.config.max_model_len)
 
     def _drop(self, request: Request) -> None:
-        """Discard what is in flight for a request, so that it may run again at once."""
+        """Discard a request's steps in flight, so that it can run again at once."""
         request.dropped_through = max(request.dropped_through, request.last_step)
         request.num_in_flight = request.last_step = 0
         for record in self.lockstep.in_flight:

@@ -35,7 +35,7 @@ def update(state: SchedulerState, result: StepResult) -> list[Finish]:
     record = lockstep.in_flight.pop(0)
     if record.step != result.step:
         raise ValueError(f"the result of step {result.step} came, of {record.step} was expected")
-    lockstep.done = last_step = record.step + result.num_steps - 1
+    lockstep.done = last_step = record.step + len(result.end_times_s) - 1
     lockstep.done_s = result.end_times_s[-1]
     if record.firsts:
         _note_firsts(state, record, result.failed)
@@ -43,30 +43,39 @@ def update(state: SchedulerState, result: StepResult) -> list[Finish]:
     if record.drafted:
         _take_back(state, record, result.accepted)
     expiring = lockstep.due_to_expire(last_step)
-    if result.tokens is None:
+    ended = [] if result.tokens is None else _append(state, result.tokens, record.dropped)
+    if result.tokens is None and (result.ended or samplers or expiring):
         ended = _count(state, result.ended, samplers + expiring, record.dropped)
-    else:
-        ended = _append(state, result.tokens, record.dropped)
-    _offload(state, record)
+    if record.computed:
+        _offload(state, record)
     if state.registers_late:
         _register(state, samplers, last_step)
     if result.failed:
         failed = _fail(state, result.failed, record.dropped)
         names = {finish.request_id for _, finish in failed}
         ended = failed + [pair for pair in ended if pair[1].request_id not in names]
-    if len(ended) > 1:
+    if ended and len(ended) > 1:
         ended.sort(key=_order)
     if state.tells_sampled:
         _tell_sampled(state, samplers, result.failed)
-    for index, (request, finish) in enumerate(ended):
+    finished = _end(state, ended) if ended else []
+    if result.drafts:
+        _offer(state, result.drafts, record.dropped)
+    lockstep.end(record)
+    return finished
+
+
+def _end(state: SchedulerState, ended: list[tuple[Request, Finish]]) -> list[Finish]:
+    """Remove requests from the state; return their ends, of some as handed over."""
+    finished: list[Finish] = []
+    for request, finish in ended:
         if request.submit.hands_over and finish.reason != "error":
-            ended[index] = request, Finish(request.request_id, "handed", block_ids=tuple(request.block_ids))
+            finish = Finish(request.request_id, "handed", block_ids=tuple(request.block_ids))
             state.hand_over(request)
         else:
             state.finish(request)
-    if result.drafts:
-        _offer(state, result.drafts, record.dropped)
-    return [finish for _, finish in ended]
+        finished.append(finish)
+    return finished
 
 
 def _samplers(state: SchedulerState, record: InFlight) -> list[Request]:
@@ -86,8 +95,10 @@ def _samplers(state: SchedulerState, record: InFlight) -> list[Request]:
 
 
 def _note_firsts(state: SchedulerState, record: InFlight, failed: Failures) -> None:
-    """Record the time of first tokens that were not dropped."""
-    without = record.dropped.union(name for name, _ in failed)
+    """Record the time of first tokens, except those of requests that ended meanwhile."""
+    without = record.dropped
+    if failed:
+        without = without.union([name for name, _ in failed])
     for request in record.firsts:
         if request.first_token_s is None and request.request_id not in without:
             request.first_token_s = state.lockstep.done_s
@@ -115,7 +126,6 @@ def _order(ended: tuple[Request, Finish]) -> int:
 def _append(
     state: SchedulerState, tokens: tuple[tuple[str, int], ...], dropped: set[str]
 ) -> list[tuple[Request, Finish]]:
-    """Append the tokens, and return the requests that end."""
     ended = []
     requests = state.requests
     for name, token in tokens:
@@ -131,7 +141,7 @@ def _append(
 
 
 def _finish(request: Request, token: int) -> Finish:
-    """Return how this last token ends the request: end token, stop token, or length."""
+    """Return how the last token of a request ends it: end token, stop token, or length."""
     sampling = request.submit.sampling
     if token == request.submit.eos_token_id and not sampling.ignore_eos:
         return Finish(request.request_id, "stop")
@@ -143,9 +153,9 @@ def _finish(request: Request, token: int) -> Finish:
 def _count(
     state: SchedulerState, end_tokens: tuple[str, ...], grown: list[Request], dropped: set[str]
 ) -> list[tuple[Request, Finish]]:
-    """Return the requests that end if tokens are only counted: by an end token, else by length."""
-    if not (end_tokens or grown):
-        return []
+    """Return the requests that end if tokens are only counted: by an end token, else at their length
+    limit.
+    """
     requests = state.requests
     ended = {
         name: (requests[name], Finish(name, "stop"))
@@ -170,7 +180,7 @@ def _fail(state: SchedulerState, failed: Failures, dropped: set[str]) -> list[tu
 
 
 def _register(state: SchedulerState, samplers: list[Request], step: int) -> None:
-    """Register full blocks whose last token is known only now: under async scheduling, or of drafts."""
+    """Register full blocks of which the last token became known only now: drafts, and steps planned ahead."""
     lockstep = state.lockstep
     filling = lockstep.due_to_fill(step)
     touched = sorted(samplers + filling, key=admission_order) if samplers else filling
@@ -214,7 +224,7 @@ def cut(state: SchedulerState, result: StepResult) -> StepResult:
 def _cut_counts(state: SchedulerState, record: InFlight, result: StepResult) -> StepResult:
     """Cut a result of counted tokens at length limits.
 
-    A request that its limit ends first has reached no end token.
+    A request that reaches its limit before the end token is not reported as having stopped.
     """
     accepted, late, surplus = [], set[str](), Counter(dict(result.surplus))
     _check_accepted(record, result.accepted)

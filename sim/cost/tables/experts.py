@@ -1,15 +1,23 @@
-"""Routed experts of a layer as they were measured, split over ranks or given whole to them.
+"""Measured experts of a layer, split over ranks or whole on ranks.
 
-Tables give two ways to route: balanced, every expert in turn, and by a power law of exponent 1.2. With few
-tokens balanced routing meets more experts than real tokens do, which are alike; with many the power law loads
-a few experts more than a trained router does, and its table rises and falls with how the draw fell (32 layers
-of 4,096 x 14,336 on two H100: 15.7 ms for 16 tokens, 22.1 for 80, 19.1 for 96). Each bounds the truth from
-above where it is wrong, so the lower of the two counts, each made to rise first. That decides by the shapes
-of the tables: small experts follow the power law up to some hundred tokens, Mixtral's are balanced from
-eight on.
+Tables have two ways to route: balanced, every expert in turn, and by a power law of exponent 1.2. With few
+tokens balanced routing reaches more experts than real tokens do, which are alike; with many the power law
+loads a few experts more than a trained router does, and its table rises and falls with the random sample (32
+layers of 4,096 x 14,336 on two H100: 15.7 ms for 16 tokens, 22.1 for 80, 19.1 for 96). Each bounds the truth
+from above where it is wrong, so the lower of the two counts, each made to rise first. That depends on the
+shapes of the tables: small experts follow the power law up to some hundred tokens, Mixtral's are balanced
+from eight on.
 
-Where ranks have whole experts all wait for the one that was sent the most. The power law's rows are of that
-rank; a balanced row stands for it at as many more tokens as its share is larger (`largest_share`).
+If ranks have whole experts, all wait for the rank with the most tokens. The power law's rows are those of
+that rank; a balanced row stands for it at a number of tokens multiplied by its larger share
+(`largest_share`).
+
+Experts in float8 blocks on Hopper were measured with two versions of vLLM. Until 0.19 Triton multiplies them;
+0.24 multiplies whole ones with FlashInfer, which takes 0.6 to 0.8 of that for few tokens and 0.2 to 0.5 for
+thousands, and has other tiles for DeepSeek-V3's split ones. The earlier table is of an H200; an H100 takes
+the same ratio of both versions (`early_curves`). Others that are split have one kernel in both.
+
+On an A100 experts in mxfp4 are those in integers of 4 bits by the same kernel, Marlin.
 """
 
 import math
@@ -17,24 +25,31 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from sundog.actors.core.engine_version import NEWEST, parse_version
 from sundog.sim.cost.tables.interpolate import Floats, Points, has_tables, load, log_interp, rising
 from sundog.sim.cost.work import Coverage
 from sundog.sim.hardware.formats import WeightFormat
 from sundog.sim.hardware.gpu import Gpu
 
 SIXTEEN_BITS: Final = "16 bits"
+EARLY_UNTIL: Final = (0, 19)
+"""Last version of vLLM for which the earlier table of experts in float8 blocks counts."""
+EARLY_GPUS: Final = {"h200": "h200", "h100": "h200"}
+"""GPUs with such a table, and the GPU on which it was measured."""
 SAME_BYTES: Final = {"fp8": "block fp8", "block fp8": "fp8"}
-"""The format that stands for another of as many bytes, where experts were measured in only one of them."""
+"""Format used for another of as many bytes, if experts were measured in only one of them."""
 POPULARITY: Final = 1.5
-"""The standard deviation of what the experts of a layer are sent, in means. That of a log-uniform popularity
-over a range of 1 to 800, the package's power law of exponent 1.01 for 1,024 tokens. With it the fullest of 8
-ranks of 256 experts gets 1.38 times the mean, of 64 ranks 2.8 times; training and prefill of models of 106B
-to 671B, without balancing, show 1.3 to 4.0 (UltraEP, arXiv 2606.04101, abstract)."""
+"""Standard deviation of the tokens per expert of a layer, relative to the mean. It belongs to a log-uniform
+popularity over a range of 1 to 800, the package's power law of exponent 1.01 for 1,024 tokens. With it the
+fullest of 8 ranks of 256 experts gets 1.38 times the mean, of 64 ranks 2.8 times; training and prefill of
+models of 106B to 671B, without balancing, show 1.3 to 4.0 (UltraEP, arXiv 2606.04101, abstract).
+"""
 LATEST: Final = (0.0, 0.564, 1.029, 1.424, 1.766, 2.070, 2.344)
-"""The distance of the largest rank above the mean, by the logarithm of the number of ranks, in standard
-deviations (normal variables)."""
+"""Distance of the largest rank above the mean, by the logarithm of the number of ranks, in standard
+deviations (normal variables).
+"""
 GEMM_SHARE, BANDWIDTH_SHARE = 0.6, 0.85
-"""The shares of the peaks that products reach; only ratios of two shapes' rooflines are used."""
+"""Shares of the peaks that products reach; only ratios of two shapes' rooflines are used."""
 
 
 class ExpertsOnRank(NamedTuple):
@@ -49,16 +64,16 @@ class ExpertsOnRank(NamedTuple):
 
     @property
     def num_own(self) -> float:
-        """Experts that a rank has a part of."""
+        """Number of experts of which a rank has a part."""
         return self.num_experts / self.whole
 
     @property
     def weights(self) -> float:
-        """A rank's weights of one expert."""
+        """Number of a rank's weights of one expert."""
         return 3 * self.hidden * self.inner / self.split
 
     def unlike(self, other: "ExpertsOnRank") -> float:
-        """Tell how different the other's kernels are: by size and number of experts and by their tokens."""
+        """Return how different the other's kernels are: by size and number of experts and by their tokens."""
         ratios: tuple[float, ...] = (
             self.weights / other.weights,
             self.num_own / other.num_own,
@@ -69,7 +84,7 @@ class ExpertsOnRank(NamedTuple):
         return sum(abs(math.log(ratio)) for ratio in ratios) + 0.3 * thin + other_kernel
 
     def roofline_s(self, num_tokens: float, gpu: Gpu, units: str, weight_bytes: float) -> float:
-        """Seconds that arithmetic or reading weights takes at least, of tokens that choose at random."""
+        """Return the least seconds of arithmetic and reading weights, for tokens that choose at random."""
         pairs = num_tokens * self.per_token / self.whole
         missed: float = (1 - self.per_token / self.num_experts) ** num_tokens
         met = self.num_own * (1 - missed)
@@ -79,7 +94,7 @@ class ExpertsOnRank(NamedTuple):
 
 
 def largest_share(experts: ExpertsOnRank, num_tokens: float) -> float:
-    """Return how much the fullest of the groups is sent, in means: experts differ, and so do tokens."""
+    """Return the tokens of the fullest group relative to the mean: experts differ, and so do tokens."""
     pairs = max(num_tokens * experts.per_token / experts.whole, 1.0)
     deviation = math.sqrt(POPULARITY**2 / experts.num_own + 1 / pairs)
     latest = float(np.interp(math.log2(experts.whole), range(len(LATEST)), LATEST))
@@ -87,20 +102,30 @@ def largest_share(experts: ExpertsOnRank, num_tokens: float) -> float:
 
 
 class ExpertTables:
-    """Experts of a layer: `seconds` of a number of tokens of all ranks.
+    """Experts of a layer: `seconds` for a number of tokens of all ranks.
 
-    For experts that were not measured, the most similar that were (`ExpertsOnRank.unlike`), at as many tokens
-    an expert; what they take beyond the format's shortest time is scaled by the ratio of both rooflines,
-    the whole made to rise. `left_out.py` says how far off that is for models that are left out.
+    Experts that were not measured use the most similar ones (`ExpertsOnRank.unlike`), at the same number of
+    tokens per expert; the time beyond the format's shortest is scaled by the ratio of both rooflines, and the
+    whole is made to rise. `left_out.py` has the error of this for models that were left out.
     """
 
     def __init__(
-        self, name: str, gpu: Gpu, experts: ExpertsOnRank, form: WeightFormat | None, coverage: Coverage
+        self,
+        name: str,
+        gpu: Gpu,
+        experts: ExpertsOnRank,
+        form: WeightFormat | None,
+        coverage: Coverage,
+        version: str = NEWEST,
     ) -> None:
-        rows = measured_experts(name, SIXTEEN_BITS if form is None else form.name)
+        rows = measured_experts(name, SIXTEEN_BITS if form is None else form.name, version)
         self.own, self.like = experts, most_alike(rows, experts)
-        few = form is not None and form.name == "mxfp4"
-        self.family = "experts" if self.like == experts else "mxfp4 alike" if few else "experts alike"
+        in_mxfp4 = form is not None and form.name == "mxfp4"
+        by_marlin = in_mxfp4 and has_tables(f"{name}-marlin")
+        alike = "marlin alike" if by_marlin else "mxfp4 alike" if in_mxfp4 else "experts alike"
+        self.family = "experts" if self.like == experts else alike
+        self.times_choice = in_mxfp4 and not by_marlin
+        """Whether the choice of a token's experts was timed with them."""
         tokens, seconds = curve_of(rows, gpu, experts, form)
         self._tokens: list[float] = tokens.tolist()
         self._seconds: list[float] = seconds.tolist()
@@ -118,12 +143,12 @@ Rows = dict[ExpertsOnRank, tuple[Curve, Curve]]
 
 
 def most_alike(rows: Rows, experts: ExpertsOnRank) -> ExpertsOnRank:
-    """Return the measured experts that are the most similar."""
+    """Return the most similar measured experts."""
     return min(rows, key=lambda row: (experts.unlike(row), row))
 
 
 def curve_of(rows: Rows, gpu: Gpu, experts: ExpertsOnRank, form: WeightFormat | None) -> Curve:
-    """Return tokens, and seconds of the slowest rank, by these measured rows."""
+    """Return tokens, and seconds of the slowest rank, from these measured rows."""
     like = most_alike(rows, experts)
     tokens, seconds = slowest_curve(like, *rows[like])
     if like == experts:
@@ -144,7 +169,7 @@ NO_POINTS = np.zeros((0, 6), dtype=np.int64)
 
 
 def slowest_curve(experts: ExpertsOnRank, skewed: Curve, balanced: Curve) -> Curve:
-    """Tokens, and seconds of the slowest rank, made to rise."""
+    """Return tokens, and seconds of the slowest rank, made to rise."""
     tokens, seconds = skewed[0], rising(skewed[1]) if len(skewed[1]) else skewed[1]
     if not len(balanced[0]):
         return tokens, seconds
@@ -157,14 +182,42 @@ def slowest_curve(experts: ExpertsOnRank, skewed: Curve, balanced: Curve) -> Cur
 
 
 def has_experts_in(name: str, form: WeightFormat | None) -> bool:
-    """True if experts in that format were measured on the GPU of this name."""
+    """Return whether experts in that format were measured on the GPU of this name."""
     return bool(measured_experts(name, SIXTEEN_BITS if form is None else form.name))
 
 
-def measured_experts(name: str, form: str) -> Rows:
+def measured_experts(name: str, form: str, version: str = NEWEST) -> Rows:
     """Return, by experts, the skewed and the balanced curve (tokens, seconds) as measured in a format."""
     rows = _rows(name, form)
-    return rows or (_rows(name, SAME_BYTES[form]) if form in SAME_BYTES else {})
+    rows = rows or (_rows(name, SAME_BYTES[form]) if form in SAME_BYTES else {})
+    if form in EARLY_FORMATS and name in EARLY_GPUS and parse_version(version) <= EARLY_UNTIL:
+        return rows | early_curves(name, rows)
+    return rows
+
+
+EARLY_FORMATS: Final = ("block fp8", "fp8")
+
+
+def early_curves(name: str, rows: Rows) -> Rows:
+    """Return the rows that were measured with the earlier version, scaled to this GPU."""
+    measured = EARLY_GPUS[name]
+    early = _rows_in(f"{measured}-early", "block fp8")
+    if measured == name:
+        return early
+    found: Rows = {}
+    late = _rows_in(f"{measured}-experts", "block fp8")
+    for key in sorted(early.keys() & late.keys() & rows.keys()):
+        own, was, now = rows[key], early[key], late[key]
+        found[key] = _scaled(own[0], was[0], now[0]), _scaled(own[1], was[1], now[1])
+    return found
+
+
+def _scaled(own: Curve, was: Curve, now: Curve) -> Curve:
+    """Return `own` times the ratio of two versions' curves at as many tokens."""
+    if not (len(own[0]) and len(was[0]) and len(now[0])):
+        return own
+    ratio: Floats = np.interp(own[0], *was) / np.interp(own[0], *now)
+    return own[0], own[1] * ratio
 
 
 def _rows(name: str, form: str) -> Rows:
@@ -176,15 +229,22 @@ def _rows(name: str, form: str) -> Rows:
             key = hidden, inner, per_token, num, split
             curves = _curve(tables, "experts", key), _curve(tables, "balanced", key)
             rows[ExpertsOnRank(*key, 1)] = curves
-    if has_tables(f"{name}-experts"):
-        tables = load(f"{name}-experts")
-        tokens = tables["tokens"].astype(np.float64)
-        for index in np.flatnonzero(tables["formats"] == form).tolist():
-            sizes = ExpertsOnRank(*map(int, tables["shapes"][index]))
-            both = (tables[part][index].astype(np.float64) for part in ("skewed", "balanced"))
-            skewed, balanced = ((tokens[~np.isnan(each)], each[~np.isnan(each)]) for each in both)
-            if len(skewed[0]):
-                rows[sizes] = skewed, balanced
+    for file in (f"{name}-experts", f"{name}-marlin"):
+        if has_tables(file):
+            rows |= _rows_in(file, form)
+    return rows
+
+
+def _rows_in(file: str, form: str) -> Rows:
+    rows: Rows = {}
+    tables = load(file)
+    tokens = tables["tokens"].astype(np.float64)
+    for index in np.flatnonzero(tables["formats"] == form).tolist():
+        sizes = ExpertsOnRank(*map(int, tables["shapes"][index]))
+        both = (tables[part][index].astype(np.float64) for part in ("skewed", "balanced"))
+        skewed, balanced = ((tokens[~np.isnan(each)], each[~np.isnan(each)]) for each in both)
+        if len(skewed[0]):
+            rows[sizes] = skewed, balanced
     return rows
 
 

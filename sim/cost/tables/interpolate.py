@@ -1,6 +1,6 @@
-"""The distilled tables of each GPU as arrays, and what lies between their measured sizes.
+"""Distilled tables of each GPU as arrays, and interpolation between measured sizes.
 
-Between sizes are straight lines in log space, or rising curves; `Coverage` notes how far outside one was.
+Interpolation is linear in log space, or along rising curves; `Coverage` records how far outside it was used.
 """
 
 import math
@@ -17,13 +17,13 @@ FOLDER = files("sundog.sim.cost.tables") / "data"
 
 
 def has_tables(gpu: str) -> bool:
-    """True if there are tables of the GPU of this name (as `sundog.sim.hardware` calls its file)."""
+    """Return whether there are tables of the GPU of this name (as `sundog.sim.hardware` names its file)."""
     return (FOLDER / f"{gpu}.npz").is_file()
 
 
 @cache
 def load(gpu: str) -> dict[str, Any]:
-    """The arrays of one GPU's file."""
+    """Return the arrays of one GPU's file."""
     with as_file(FOLDER / f"{gpu}.npz") as path, np.load(path) as data:
         return {name: data[name] for name in data.files}
 
@@ -32,35 +32,39 @@ Floats = NDArray[np.float64]
 Points = NDArray[np.int64]
 
 
-def log_interp(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:
-    """`ys` at `x`, straight lines between logarithms, beyond the ends as well; all above 0."""
+def log_interp(x: float, xs: list[float], ys: list[float]) -> float:
+    """Interpolate `ys` at `x` linearly between logarithms, beyond the ends as well; all above 0."""
     if len(xs) == 1:
         return ys[0]
-    i = min(max(bisect_left(xs, x) - 1, 0), len(xs) - 2)
-    share = math.log(x / xs[i]) / math.log(xs[i + 1] / xs[i])
-    between: float = ys[i] * (ys[i + 1] / ys[i]) ** share
-    return between
+    i, last = bisect_left(xs, x) - 1, len(xs) - 2
+    if i > last:
+        i = last
+    elif i < 0:
+        i = 0
+    low, low_y = xs[i], ys[i]
+    share = math.log(x / low) / math.log(xs[i + 1] / low)
+    return low_y * math.pow(ys[i + 1] / low_y, share)
 
 
 def distinct(values: Points) -> tuple[Points, Points]:
-    """The distinct values in order, and where each of `values` is among them.
+    """Return the distinct values in order, and the index of each of `values` among them.
 
-    As `np.unique` gives, which loads numpy's masked arrays and with them 10 ms of every command.
+    Like `np.unique`, which would load numpy's masked arrays, 10 ms of every command.
     """
     known = np.array(sorted(set(values.tolist())), dtype=np.int64)
     return known, np.searchsorted(known, values)
 
 
 def nearest(value: float, known: Sequence[int]) -> int:
-    """The known size nearest in ratio."""
+    """Return the known size nearest in ratio."""
     return min(known, key=lambda size: (abs(math.log(size / max(value, 1e-9))), size))
 
 
 def around(value: int, known: Sequence[int]) -> tuple[int, int, float]:
-    """The two known sizes to interpolate between, and the share of the second.
+    """Return the two known sizes to interpolate between, and the share of the second.
 
-    Outside the known sizes it is the last of them alone: how a kernel goes on from there is for
-    physics to say, not for the slope of two noisy points.
+    Outside the known sizes it is the nearest of them alone: extrapolation follows physics, not the slope of
+    two noisy points.
     """
     if value <= known[0]:
         return known[0], known[0], 0.0
@@ -74,18 +78,18 @@ def around(value: int, known: Sequence[int]) -> tuple[int, int, float]:
 
 
 def rising(values: Floats) -> Floats:
-    """The highest curve that never falls and nowhere exceeds `values`.
+    """Return the highest curve that never falls and nowhere exceeds `values`.
 
-    Fewer tokens never take longer than more, for a library may pad them; yet measured kernels do,
-    by up to a tenth, where it chose another tile. Such a choice belongs to the shape that was
-    measured and not to its neighbours, for which the table stands.
+    Fewer tokens never take longer than more, since a library may pad them; yet measured kernels do, by up to
+    a tenth, where it chose another tile. Such a choice belongs to the measured shape and not to its
+    neighbours, which the table stands for.
     """
     curve: Floats = np.minimum.accumulate(values[::-1])[::-1].copy()
     return curve
 
 
 class Lines:
-    """Straight lines between points, the last of them without end; for one place or for many.
+    """Linear interpolation between points, extrapolated beyond the last; for one place or for many.
 
     Both ways take the same steps in float64, each rounded, and so give the same bits.
     """
@@ -104,7 +108,7 @@ class Lines:
         return (x - self._xs[i]) * self._slopes[i] + self._ys[i]
 
     def at_few(self, places: list[float]) -> list[float]:
-        """`at` of each of a few places; they must not fall."""
+        """Return the value at each of a few ascending places, as `at` does."""
         xs, ys, slopes = self._xs, self._ys, self._slopes
         following, last = self._segment(places[0]), len(xs) - 1
         values: list[float] = []
@@ -118,16 +122,17 @@ class Lines:
         return values
 
     def at_each(self, places: Floats) -> Floats:
-        """`at` of every place; they must not fall."""
+        """Return the values at many ascending places, as `at` does."""
         first, last = self._segment(float(places[0])), self._segment(float(places[-1]))
         values: Floats
         if first == last:
             values = (places - self._xs[first]) * self._slopes[first] + self._ys[first]
         else:
             xs, ys, slopes = self._arrays
-            i = np.maximum(np.searchsorted(xs, places, side="right") - 1, 0)
+            i = np.maximum(xs.searchsorted(places, side="right") - 1, 0)
             values = (places - xs[i]) * slopes[i] + ys[i]
         return values
 
     def _segment(self, x: float) -> int:
-        return max(bisect_right(self._xs, x) - 1, 0)
+        i = bisect_right(self._xs, x)
+        return i - 1 if i else 0

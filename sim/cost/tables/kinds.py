@@ -1,7 +1,7 @@
-"""Attention of other kinds than by heads, as it was measured: in latents, with chosen keys, linear.
+"""Measured attention of other kinds: latent, sparse, windowed, linear.
 
-Each kind has the seconds of decodes over their context and of chunks; its dense products are the layer's.
-Prompts and decodes of latent attention are kernels of their own, so a step that has both takes the sum.
+Each kind has the seconds of decodes over their context and of chunks; its dense products belong to the layer.
+Prompts and decodes of latent attention are separate kernels, so a step with both takes the sum.
 """
 
 import math
@@ -15,18 +15,20 @@ from sundog.sim.cost.work import Coverage, seen_pairs
 from sundog.sim.hardware.attention import GatedDelta, Heads, Latent
 from sundog.sim.hardware.formats import DTYPE_BYTES
 
+NARROW = 128
+"""Widest window that is derived: that of gpt-oss, for which the derivation was compared."""
 Chunks = tuple[tuple[int, int], ...]
 CACHES = {"bfloat16": "", "float16": "", "float8": "_fp8"}
-"""The endings of the names of its arrays, by the dtype of the cache."""
+"""Suffixes of its arrays' names, by the dtype of the cache."""
 
 
 def kinds_of(name: str) -> dict[str, Any]:
-    """The arrays of the GPU's kinds of attention; empty where none was measured."""
+    """Return the arrays of the GPU's kinds of attention; empty if none was measured."""
     return load(f"{name}-kinds") if has_tables(f"{name}-kinds") else {}
 
 
 class KindOfAttention:
-    """A layer's attention as a step asks for it; a rank reads `row_bytes` of each token of context."""
+    """Attention of a layer; a rank reads `row_bytes` of each token of context."""
 
     row_bytes: int = 0
 
@@ -35,11 +37,11 @@ class KindOfAttention:
         raise NotImplementedError
 
     def curve(self, num_requests: int) -> tuple[Floats, Floats]:
-        """Contexts, and seconds for this many requests of that context each."""
+        """Return contexts, and seconds for this many requests of that context each."""
         raise NotImplementedError
 
     def seconds(self, chunks: Chunks, num_decodes: int, context_tokens: float) -> float:
-        """Chunks, and decodes whose contexts are taken to be equally long."""
+        """Return the seconds of chunks, and of decodes whose contexts are assumed equally long."""
         taken_s = self.chunks_s(chunks)
         if num_decodes:
             taken_s += Lines(*self.curve(num_decodes)).at(context_tokens / num_decodes)
@@ -47,7 +49,9 @@ class KindOfAttention:
 
 
 class Surface:
-    """Seconds of decodes by (batch, context), with lines between contexts and logarithms between batches."""
+    """Seconds of decodes by batch and context: interpolated linearly between contexts, logarithmically
+    between batches.
+    """
 
     def __init__(self, name: str, points: Points, seconds: Floats, coverage: Coverage) -> None:
         batches, row = distinct(points[:, 0])
@@ -63,7 +67,9 @@ class Surface:
         self._name, self._coverage = name, coverage
 
     def curve(self, batch: float) -> tuple[Floats, Floats]:
-        """Contexts, and seconds of that many requests with each; beyond measured batches in proportion."""
+        """Return contexts, and the seconds of a batch of that many requests with each; proportional beyond
+        measured batches.
+        """
         batches = self.batches
         self._coverage.note(self._name, batch, batches[0], batches[-1])
         if batch <= batches[0]:
@@ -87,16 +93,16 @@ def _extended(places: Floats, xs: Floats, ys: Floats) -> Floats:
 
 
 def around_heads(heads: int, measured: list[int]) -> tuple[int, float]:
-    """Return the measured number of heads nearest in ratio, and how many times as many these are."""
+    """Return the measured number of heads nearest in ratio, and its ratio to `heads`."""
     like = min(measured, key=lambda each: (abs(math.log(each / heads)), each))
     return like, heads / like
 
 
 class LatentAttention(KindOfAttention):
-    """Latent attention over all keys, of `heads` on this rank: 512 + 64 numbers of a token.
+    """Latent attention over all keys, of `heads` on this rank: 512 + 64 numbers per token.
 
-    Keys and values of a chunk and of what came before it are made again from the latents: `layers.py`
-    prices that product. A chunk takes as long as a whole prompt with the same number of query-key pairs.
+    Keys and values of a chunk and its context are recomputed from the latents: `layers.py` prices that
+    product. A chunk takes as long as a whole prompt with the same number of query-key pairs.
     """
 
     def __init__(
@@ -120,7 +126,7 @@ class LatentAttention(KindOfAttention):
         coverage.note("latent heads", heads, like, like)
 
     def chunks_s(self, chunks: Chunks) -> float:
-        """Return the seconds of chunks, without the products that make keys and values again."""
+        """Return the seconds of chunks, without the products that recompute keys and values."""
         taken_s = 0.0
         for new, before in chunks:
             length = max((math.sqrt(8 * seen_pairs(new, before) + 1) - 1) / 2, 1.0)
@@ -129,14 +135,14 @@ class LatentAttention(KindOfAttention):
         return taken_s
 
     def curve(self, num_requests: int) -> tuple[Floats, Floats]:
-        """Contexts, and seconds for this many requests of that context each."""
+        """Return contexts, and seconds for this many requests of that context each."""
         return self._decodes.curve(num_requests)
 
 
 class SparseAttention(KindOfAttention):
-    """Latent attention that reads the keys it chose, of `heads` on this rank, in the most similar model.
+    """Sparse latent attention over chosen keys, of `heads` on this rank, in the most similar model.
 
-    Of prompts so much for a token, for a pair of a query and a key it chose, and for a pair it looked at.
+    Prompts have a cost per token, per pair of a query and a chosen key, and per pair that was scored.
     """
 
     def __init__(
@@ -171,15 +177,15 @@ class SparseAttention(KindOfAttention):
         return taken_s
 
     def curve(self, num_requests: int) -> tuple[Floats, Floats]:
-        """Contexts, and seconds for this many requests of that context each."""
+        """Return contexts, and seconds for this many requests of that context each."""
         return self._decodes.curve(num_requests)
 
 
 class WindowAttention(KindOfAttention):
-    """Attention by heads that see a window of the context, as many wide and as large as were measured.
+    """Attention by heads with a window of the measured width and head size.
 
-    A chunk takes what a whole prompt with as many pairs of a query and a key takes, decodes what they take
-    alone. Heads that were not measured take the share of the most similar that were.
+    A chunk takes as long as a whole prompt with as many pairs of a query and a key, decodes as long as alone.
+    Heads that were not measured take the share of the most similar ones.
     """
 
     def __init__(
@@ -210,7 +216,9 @@ class WindowAttention(KindOfAttention):
         return taken_s
 
     def curve(self, num_requests: int) -> tuple[Floats, Floats]:
-        """Contexts, and seconds for this many requests of that context each; constant beyond the last."""
+        """Return contexts, and seconds for this many requests of that context each; constant beyond the
+        last.
+        """
         contexts, seconds = self._decodes.curve(num_requests * self._requests)
         return np.append(contexts, 2 * contexts[-1]), np.append(seconds, seconds[-1])
 
@@ -237,15 +245,21 @@ def _windowed(
 
 
 def has_window(name: str, attention: Heads) -> bool:
-    """True if windows as wide were measured with heads as large on the GPU of this name."""
+    """Return whether windows of this width were measured with this head size on the GPU of this name."""
     points: Points | None = kinds_of(name).get("window")
     if points is None or attention.is_chunked:
         return False
     return bool(((points[:, 0] == attention.window) & (points[:, 3] == attention.head_dim)).any())
 
 
+def derives_window(name: str, attention: Heads) -> bool:
+    """Return whether such a window is derived on the GPU of this name: a narrow one, if it has no tables."""
+    narrow = attention.window is not None and attention.window <= NARROW
+    return narrow and not attention.is_chunked and "window" not in kinds_of(name)
+
+
 class DeltaAttention(KindOfAttention):
-    """The gated delta rule of a rank's heads: a state for each request, whatever its context."""
+    """Gated delta rule of a rank's heads: a state for each request, whatever its context."""
 
     def __init__(self, tables: dict[str, Any], delta: GatedDelta, ranks: int, coverage: Coverage) -> None:
         keys, values = delta.num_key_heads // ranks, delta.num_value_heads // ranks
@@ -259,7 +273,7 @@ class DeltaAttention(KindOfAttention):
         coverage.note("delta heads", values, like[1], like[1])
 
     def chunks_s(self, chunks: Chunks) -> float:
-        """Return the seconds of chunks; what came before them is in the state."""
+        """Return the seconds of chunks; their context is in the state."""
         taken_s = 0.0
         for new, _ in chunks:
             self._coverage.note("delta prompts", new, self._lengths[0], self._lengths[-1])
@@ -267,7 +281,7 @@ class DeltaAttention(KindOfAttention):
         return taken_s
 
     def curve(self, num_requests: int) -> tuple[Floats, Floats]:
-        """Two contexts with the same seconds."""
+        """Return two contexts with the same seconds."""
         self._coverage.note("delta decodes", num_requests, self._sizes[0], self._sizes[-1])
         taken_s = log_interp(num_requests, self._sizes, self._decode_s)
         return np.array([1.0, 2.0]), np.array([taken_s, taken_s])

@@ -1,4 +1,4 @@
-"""A kind of layer from measured kernels: its dense products, experts, all-reduces and small kernels."""
+"""Kind of layer from measured kernels: its dense products, experts, all-reduces and small kernels."""
 
 import math
 from collections.abc import Iterator
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from sundog.actors.core.config import ConfigError
+from sundog.actors.core.engine_version import NEWEST
 from sundog.sim.cost.tables.attention import ContextAttention, GenerationAttention, MixedAttention
 from sundog.sim.cost.tables.experts import ExpertsOnRank, ExpertTables, has_experts_in
 from sundog.sim.cost.tables.interpolate import Floats, Lines, has_tables, load, log_interp
@@ -16,11 +17,12 @@ from sundog.sim.cost.tables.kinds import (
     LatentAttention,
     SparseAttention,
     WindowAttention,
+    derives_window,
     has_window,
     kinds_of,
 )
 from sundog.sim.cost.tables.products import AllReduce, ExpertExchange, Products
-from sundog.sim.cost.work import L2, Coverage, StepWork
+from sundog.sim.cost.work import L2, Coverage, StepWork, seen_pairs
 from sundog.sim.hardware.attention import GatedDelta, Heads, Latent
 from sundog.sim.hardware.formats import DTYPE_BYTES, WeightFormat
 from sundog.sim.hardware.gpu import Gpu
@@ -29,40 +31,48 @@ from sundog.sim.hardware.shape import Experts, Layer, ModelShape
 SMALL_KERNEL_S = 2.5e-6
 NUM_SMALL_KERNELS = 4
 NUM_QUERY_KEY_NORMS = 2
-"""The small kernels: two norms, rotary embedding and activation, and a model's norms of queries and keys.
-Norms take 1.9 to 2.4, rotary embedding 2.2 to 2.7, activations 2.6 to 3.2 microseconds for few tokens (vLLM
-0.19 on an RTX 4090 and an RTX PRO 6000, profiles of the LLMServingSim project, MIT)."""
+"""Small kernels of a layer: two norms, rotary embedding and activation, and a model's norms of queries and
+keys. Norms take 1.9 to 2.4, rotary embedding 2.2 to 2.7, activations 2.6 to 3.2 microseconds for few
+tokens (vLLM 0.19 on an RTX 4090 and an RTX PRO 6000, profiles of the LLMServingSim project, MIT).
+"""
 NUM_SMALL_LATENT = 3
-"""The two norms and the activation: what lies between the projections was measured with the attention."""
+"""Two norms and the activation; kernels between the projections were measured with the attention."""
 NUM_SMALL_DELTA = 5
-"""The two norms, the split of the projections, the gated norm of the output, the activation."""
+"""Two norms, the split of the projections, the gated norm of the output, the activation."""
 TOP_K_S = 4e-6
-"""Choosing a token's experts from the router's logits takes 4 microseconds on an H200 (vLLM's pull request
-34206; 7 before it). The tables begin with experts that are chosen, except in mxfp4, timed with the choice."""
+"""Seconds to choose a token's experts from the router's logits: 4 microseconds on an H200 (vLLM's pull
+request 34206; 7 before it). The tables begin after the choice, except in mxfp4, timed with it.
+"""
 ROUTER_FLOPS = 0.73
-"""The share of the float32 peak that cuBLAS reaches there: 32 of 44 TFLOP/s for 8,192 cubed on an H20."""
+"""Share of the float32 peak that cuBLAS reaches there: 32 of 44 TFLOP/s for 8,192 cubed on an H20."""
 CACHED_SAVES = 1 - 1 / L2
-"""The share of the time to read a token from memory that is saved where it is in the cache."""
+"""Share of a token's memory read time that is saved if it is in the cache."""
 TABLED = ("fp8", "block fp8", "nvfp4")
-"""Formats of dense products that were measured beside 16 bits."""
+"""Formats of dense products that were measured besides 16 bits."""
 FAMILIES: dict[type[KindOfAttention], str] = {
     LatentAttention: "latent",
     SparseAttention: "sparse",
     DeltaAttention: "delta",
     WindowAttention: "window",
 }
+DERIVED_WINDOW = "derived window"
+WINDOW_TILE = 128
 NORM_SUMS = 4
-"""The elements of 16 bits of a token that hold the sums of squares of its queries and keys, of 32 bits."""
+"""Elements of 16 bits per token that hold the 32-bit sums of squares of its queries and keys."""
 LEAST_REDUCED = 128
-"""The number of elements of the smallest all-reduce that was measured."""
+"""Elements of the smallest all-reduce that was measured."""
 
 
 class TablesOfGpu:
-    """The tables of a GPU that layers share, each read once."""
+    """Tables of a GPU that layers share, each read once."""
 
-    def __init__(self, name: str, gpu: Gpu, ranks: int, coverage: Coverage, kv_dtype: str) -> None:
+    def __init__(
+        self, name: str, gpu: Gpu, ranks: int, coverage: Coverage, kv_dtype: str, version: str = NEWEST
+    ) -> None:
         self.name, self.gpu, self.ranks, self.coverage = name, gpu, ranks, coverage
-        self.kv_dtype = kv_dtype
+        self.kv_dtype, self.version = kv_dtype, version
+        self.derives_cache = False
+        """True if attention on a cache of float8 is derived from kernels of 16 bits."""
         self.tables: dict[str, Any] = load(name)
         self.plain = Products(self.tables, gpu, coverage)
         self._products: dict[str, Products] = {}
@@ -70,7 +80,7 @@ class TablesOfGpu:
         self.exchange: ExpertExchange | None = None
 
     def products(self, form: WeightFormat | None) -> Products:
-        """Dense products in that format."""
+        """Return the dense products in that format."""
         if form is None:
             return self.plain
         found = self._products.get(form.name)
@@ -81,31 +91,34 @@ class TablesOfGpu:
 
 
 def file_of(name: str, form: WeightFormat) -> str:
-    """The file of a GPU's dense products in that format."""
+    """Return the file of a GPU's dense products in that format."""
     return f"{name}-{form.name.replace(' ', '-')}"
 
 
 def cache_file(name: str) -> str:
-    """The file of a GPU's attention by heads on a cache of float8."""
+    """Return the file of a GPU's attention by heads on a cache of float8."""
     return f"{name}-float8-cache"
 
 
 def lacks_cache(model: ModelShape, name: str) -> bool:
-    """True if a layer's attention was not measured with a cache of float8 on the GPU of that name."""
-    by_heads = any(isinstance(layer.attention, Heads) for layer, _ in model.layers)
-    return by_heads and not has_tables(cache_file(name))
+    """Return whether attention on a float8 cache was neither measured on this GPU nor can be derived."""
+    kinds = [layer.attention for layer, _ in model.layers]
+    in_windows = any(isinstance(kind, Heads) and kind.window is not None for kind in kinds)
+    return in_windows and not has_tables(cache_file(name))
 
 
 def unlike_layer(model: ModelShape, layer: Layer, name: str) -> str | None:
-    """Name what a layer has that no kernel was measured for on the GPU of that name, if anything."""
+    """Return the part of a layer without a measured kernel on the GPU of that name, if any."""
     attention = layer.attention
-    if attention.window is not None and not (isinstance(attention, Heads) and has_window(name, attention)):
-        return "attention with such a window was not measured"
+    if attention.window is not None and not (
+        isinstance(attention, Heads) and (has_window(name, attention) or derives_window(name, attention))
+    ):
+        return "attention with this window size was not measured"
     if isinstance(attention, Latent):
         needs = "sparse" if attention.indexer else "latent"
         sizes = attention.kv_rank, attention.rope_dim
         if needs not in kinds_of(name) or sizes != (512, 64):
-            kind = "attention that chooses its keys" if attention.indexer else "latent attention"
+            kind = "sparse attention" if attention.indexer else "latent attention"
             return f"{kind} was not measured"
     if isinstance(attention, GatedDelta) and "delta" not in kinds_of(name):
         return "linear attention was not measured"
@@ -127,10 +140,21 @@ class HeadsAttention(KindOfAttention):
     def __init__(self, shared: TablesOfGpu, attention: Heads) -> None:
         heads, kv_heads = _own_heads(attention, shared.ranks)
         dim, coverage, gpu, kv_dtype = attention.head_dim, shared.coverage, shared.gpu, shared.kv_dtype
-        tables = load(cache_file(shared.name)) if kv_dtype == "float8" else shared.tables
+        tables, measured = shared.tables, "bfloat16"
+        if kv_dtype == "float8" and has_tables(cache_file(shared.name)):
+            tables, measured = load(cache_file(shared.name)), kv_dtype
+        elif kv_dtype == "float8":
+            shared.derives_cache = True
         context = ContextAttention(tables, heads, kv_heads=kv_heads, dim=dim, coverage=coverage)
         self._generation = GenerationAttention(
-            tables, heads, kv_heads=kv_heads, dim=dim, gpu=gpu, coverage=coverage, kv_dtype=kv_dtype
+            tables,
+            heads,
+            kv_heads=kv_heads,
+            dim=dim,
+            gpu=gpu,
+            coverage=coverage,
+            kv_dtype=kv_dtype,
+            measured_dtype=measured,
         )
         self._mixed = MixedAttention(
             context, self._generation, gpu=shared.gpu, heads=heads, kv_heads=kv_heads
@@ -138,12 +162,53 @@ class HeadsAttention(KindOfAttention):
         self.row_bytes = self._generation.row_bytes
 
     def seconds(self, chunks: tuple[tuple[int, int], ...], num_decodes: int, context_tokens: float) -> float:
-        """Chunks, and decodes whose contexts are taken to be equally long."""
+        """Return the seconds of chunks, and of decodes whose contexts are assumed equally long."""
         return self._mixed.seconds(chunks, num_decodes, context_tokens)
 
     def curve(self, num_requests: int) -> tuple[Floats, Floats]:
-        """Contexts, and seconds for this many requests of that context each."""
+        """Return contexts, and seconds for this many requests of that context each."""
         return self._generation.curve(num_requests)
+
+
+class DerivedWindow(KindOfAttention):
+    """Attention in a window on a GPU where no window was measured, by kernels without one.
+
+    A tile of `WINDOW_TILE` queries reads all keys that one of them sees, in blocks of as many: a query
+    computes with up to two blocks of keys beside its window, a decode with one. So derived, decodes of
+    gpt-oss are off by 3 to 42 % (mean of a GPU) on five GPUs where its windows were measured, too quick where
+    hundreds decode at once, and prompts of 512 and 2,048 tokens by 0 to 20 % (`test_kinds.py`).
+    """
+
+    def __init__(self, shared: TablesOfGpu, attention: Heads) -> None:
+        assert attention.window is not None
+        self._chunk_keys = attention.window + 2 * WINDOW_TILE
+        self._window = attention.window + WINDOW_TILE
+        self._whole = HeadsAttention(shared, attention)
+        self.row_bytes = self._whole.row_bytes
+
+    def seconds(self, chunks: tuple[tuple[int, int], ...], num_decodes: int, context_tokens: float) -> float:
+        """Return the seconds of chunks, and of decodes whose contexts are assumed equally long."""
+        seen = tuple([self._seen(new, before) for new, before in chunks])
+        return self._whole.seconds(seen, num_decodes, min(context_tokens, num_decodes * self._window))
+
+    def chunks_s(self, chunks: tuple[tuple[int, int], ...]) -> float:
+        """Return the seconds of chunks alone."""
+        return self.seconds(chunks, 0, 0.0)
+
+    def _seen(self, new: int, before: int) -> tuple[int, int]:
+        """Return a chunk without a window of as many pairs, as new tokens and tokens before."""
+        pairs = seen_pairs(new, before, self._chunk_keys)
+        if pairs < new * (new + 1) / 2:
+            return max(round((math.sqrt(8 * pairs + 1) - 1) / 2), 1), 0
+        return new, round(pairs / new - (new + 1) / 2)
+
+    def curve(self, num_requests: int) -> tuple[Floats, Floats]:
+        """Return contexts, and seconds for this many requests of that context each."""
+        contexts, seconds = self._whole.curve(num_requests)
+        widest = float(np.interp(self._window, contexts, seconds))
+        kept = contexts < self._window
+        ends = np.array([self._window, 2.0 * self._window])
+        return np.append(contexts[kept], ends), np.append(seconds[kept], [widest, widest])
 
 
 def _own_heads(attention: Heads, ranks: int) -> tuple[int, int]:
@@ -153,7 +218,7 @@ def _own_heads(attention: Heads, ranks: int) -> tuple[int, int]:
 class LayerTables:
     """`count` equal layers of `model` on one of the ranks that share them.
 
-    Experts are split over `ranks`, or with `whole` given to as many groups of one.
+    Experts are split over `ranks`, or with `whole` distributed over as many groups of one.
     """
 
     def __init__(self, model: ModelShape, layer: Layer, count: int, shared: TablesOfGpu, whole: int) -> None:
@@ -189,9 +254,14 @@ class LayerTables:
             )
             form = model.format_of(layer, "experts")
             self._experts = ExpertTables(
-                shared.name, shared.gpu, experts=experts, form=form, coverage=shared.coverage
+                shared.name,
+                shared.gpu,
+                experts=experts,
+                form=form,
+                coverage=shared.coverage,
+                version=shared.version,
             )
-            self._choose_s = 0.0 if form is not None and form.name == "mxfp4" else TOP_K_S
+            self._choose_s = 0.0 if self._experts.times_choice else TOP_K_S
             self._products.append(self._router(mlp, hidden))
         gpu = shared.gpu
         self._bandwidth = gpu.memory_bandwidth_bytes_per_s * gpu.efficiency.weight_bandwidth
@@ -205,9 +275,11 @@ class LayerTables:
 
     @property
     def families(self) -> Iterator[str]:
-        """Kernels beside dense products and attention by heads, by their names in `left_out.py`."""
+        """Kernels besides dense products and attention by heads, by their names in `left_out.py`."""
         if type(self.attention) in FAMILIES:
             yield FAMILIES[type(self.attention)]
+        if isinstance(self.attention, DerivedWindow):
+            yield DERIVED_WINDOW
         if self._experts is not None:
             yield self._experts.family
             if self._experts.own.whole > 1:
@@ -220,6 +292,8 @@ class LayerTables:
         tables = kinds_of(shared.name)
         if isinstance(attention, Heads) and attention.window is None:
             return HeadsAttention(shared, attention)
+        if isinstance(attention, Heads) and not has_window(shared.name, attention):
+            return DerivedWindow(shared, attention)
         if isinstance(attention, Heads):
             if shared.kv_dtype == "float8":
                 tables = load(cache_file(shared.name))
@@ -260,9 +334,9 @@ class LayerTables:
         return [*found, (hidden, heads * attention.value_dim)]
 
     def _router(self, mlp: Experts, hidden: int) -> tuple[list[float], list[float]]:
-        """Tokens, and seconds of the product that makes the logits of the experts, whole on every rank.
+        """Return tokens, and seconds of the product for the experts' logits, whole on every rank.
 
-        In float32 tokens are cast before, and it is computed without units for matrices.
+        In float32 the tokens are cast first, and the product does not use tensor cores.
         """
         plain = self._shared.plain
         tokens = plain.ms.astype(np.float64)
@@ -273,7 +347,7 @@ class LayerTables:
         return tokens.tolist(), seconds.tolist()
 
     def _small(self, layer: Layer) -> tuple[int, int]:
-        """Return the number of small kernels, and the numbers per token that they move beside the MLP's."""
+        """Return the number of small kernels, and the numbers per token that they move besides the MLP's."""
         attention = layer.attention
         if isinstance(attention, Latent):
             return NUM_SMALL_LATENT, 0
@@ -285,7 +359,9 @@ class LayerTables:
         return NUM_SMALL_KERNELS + NUM_QUERY_KEY_NORMS, 2 * (heads + kv_heads) * attention.head_dim
 
     def tokens_s(self, num_tokens: int, num_routed: int) -> float:
-        """Return the seconds of these layers for the tokens, attention aside; experts see `num_routed`."""
+        """Return the seconds of these layers for the tokens, without attention; experts compute
+        `num_routed`.
+        """
         shared = self._shared
         layer_s = 0.0
         for sizes, curve in self._products:
@@ -321,10 +397,10 @@ class LayerTables:
         return curve
 
     def read_tokens(self, work: StepWork) -> float:
-        """Tokens of context that decodes read from memory.
+        """Return the tokens of context that decodes read from memory.
 
-        A block that others read too comes out of the L2 cache as far as that holds what a layer's
-        kernel reads: between two readers of a block the kernel reads everything else.
+        A block with several readers comes out of the L2 cache as far as that holds what a layer's kernel
+        reads: between two readers of a block the kernel reads everything else.
         """
         context = float(work.decode_context_tokens)
         if not work.num_shared_tokens:
@@ -333,7 +409,7 @@ class LayerTables:
         return context - cached * (work.num_shared_tokens * CACHED_SAVES)
 
     def read_each(self, work: StepWork, contexts: Floats) -> Floats:
-        """`read_tokens` of each step of a decode run."""
+        """Return `read_tokens` of each step of a decode run."""
         if not work.num_shared_tokens:
             return contexts
         cached = np.minimum(1.0, self._cached_tokens / contexts)
@@ -342,7 +418,7 @@ class LayerTables:
 
 
 def check_layers(model: ModelShape, name: str) -> None:
-    """Refuse a model of which any layer has something that was not measured."""
+    """Raise ConfigError for a model with a layer that was not measured."""
     for layer, _ in model.layers:
         if lack := unlike_layer(model, layer, name):
             raise ConfigError(f"{model.name} has no tables: {lack}")

@@ -1,9 +1,9 @@
-"""Measured points that contradict their neighbours, found where work grows along every axis.
+"""Outliers of measurements: points that contradict their neighbours, since work grows along every axis.
 
-More tokens or more context never take less time. A table in which they do holds either noise, which a
-running maximum smooths, or a point that something else disturbed, which a running maximum spreads over all
-points behind it: an A100 took 93.7 microseconds for 4 decodes of 512 tokens, and 22.6 and 27.4 for half and
-twice the context. Such points are left out, and what lies between their neighbours stands for them.
+More tokens or more context never take less time. A table in which they do holds either noise, which a running
+maximum smooths, or a disturbed point, which a running maximum would spread over all points behind it: an A100
+took 93.7 microseconds for 4 decodes of 512 tokens, and 22.6 and 27.4 for half and twice the context. Such
+points are replaced by interpolation between their neighbours.
 """
 
 from typing import Final
@@ -14,18 +14,19 @@ from numpy.typing import NDArray
 from sundog.sim.cost.tables.interpolate import Floats, Points, log_interp
 
 MOST_FALL: Final = 1.3
-"""The factor by which a point may exceed another with more of everything: noise and choices of tiles."""
+"""Factor by which a point may exceed another with more of everything: noise and choices of tiles."""
 MOST_OUTLIERS: Final = 1 / 16
-"""The share of a matrix above which another kernel was measured there, which is a fact and no accident: 1,024
-decodes with heads of 512 numbers take a tenth of what 512 do on an H100 and on an H200."""
+"""Share of a matrix above which contradictions mean another kernel rather than outliers: 1,024 decodes
+with heads of 512 numbers take a tenth of the time of 512 on an H100 and on an H200.
+"""
 
 
 def outliers(seconds: Floats) -> NDArray[np.bool_]:
-    """Find the points of a matrix that contradict the most others, until no two contradict each other.
+    """Return the points of a matrix that contradict the most others, until no two contradict each other.
 
-    Two points do if the one with at most as much along both axes took more than `MOST_FALL` times as long.
-    NaN stands for what was not measured. None are found if more than two were, and more than `MOST_OUTLIERS`
-    of all.
+    Two points contradict if the one with at most as much along both axes took more than `MOST_FALL` times as
+    long. NaN stands for missing points. None are returned if more than two were, and more than
+    `MOST_OUTLIERS` of all.
     """
     found = np.zeros(seconds.shape, dtype=np.bool_)
     filled = np.where(np.isnan(seconds), 0.0, seconds)
@@ -56,7 +57,7 @@ def _between(x: float, xs: Points | Floats, ys: Floats) -> float:
 
 
 def mended_line(sizes: Points | Floats, seconds: Floats) -> Floats:
-    """Replace the outliers of a line by what lies between the others in log space."""
+    """Replace the outliers of a line by interpolation between the others in log space."""
     bad = outliers(seconds[None])[0]
     if not bad.any():
         return seconds
@@ -68,10 +69,10 @@ def mended_line(sizes: Points | Floats, seconds: Floats) -> Floats:
 
 
 def mended_grid(batches: Floats, contexts: Floats, seconds: Floats) -> Floats:
-    """Replace the outliers of decodes by what lies between their neighbours.
+    """Replace the outliers of decodes by interpolation between their neighbours.
 
-    Between contexts of the same batch in straight lines; behind the last of them, and where a batch has none
-    left, between batches in log space. Never more than any point with more requests and context took.
+    Linearly between contexts of the same batch; behind the last of them, and if a batch has none left,
+    between batches in log space. Never more than any point with more requests and context took.
     """
     bad = outliers(seconds)
     if not bad.any():

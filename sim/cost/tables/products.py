@@ -1,4 +1,4 @@
-"""Products of matrices, and what ranks send each other, as they were measured."""
+"""Measured matrix products, and communication between ranks."""
 
 from typing import Any
 
@@ -22,25 +22,27 @@ from sundog.sim.hardware.gpu import Gpu
 WEIGHT_BYTES = 2
 STREAMED = 0.95
 KERNEL_S = 2.4e-6
-"""No measured product streams its weights faster than 95 % of the data sheet's bandwidth after the
-2.4 microseconds of the shortest kernel: products of Llama-3.1-8B in vLLM 0.19 on an RTX PRO 6000
-lie within 4 % of this law for few tokens, from 17 MB to 1 GB of weights (profiles of the
-LLMServingSim project, MIT). Tables repeat one product and find small weights in the L2 cache, where
-a server never finds them."""
+"""Seconds of the shortest kernel: no measured product streams its weights faster than 95 % of the data
+sheet's bandwidth after these 2.4 microseconds. Products of Llama-3.1-8B in vLLM 0.19 on an RTX PRO 6000
+lie within 4 % of this law for few tokens, from 17 MB to 1 GB of weights (profiles of the LLMServingSim
+project, MIT). Tables repeat one product and find small weights in the L2 cache, where a server never
+finds them.
+"""
 
 SUSTAINED = {"h100": 741e12, "h200": 741e12}
 """FLOP/s in 16 bits that a server's products reach at most, by GPU. Tables repeat a product at full clock
 and reach 800e12 and more on these two; a server that computes prompts all the time is nearer its power
-limit. The number is fitted: of 735, 700, 716 and 741e12, tried on Qwen3-14B at 8 requests a second, it is
-the one that is also published (cuBLAS on an H100 SXM, 6,144 x 6,144 x 6,144 normal random numbers, by the
-fast.cu project, which gives 798e12 for 8,192 cubed). Of other GPUs the tables are believed."""
+limit. The number is fitted: of 735, 700, 716 and 741e12, tried on Qwen3-14B at 8 requests a second, it
+is the one that is also published (cuBLAS on an H100 SXM, 6,144 x 6,144 x 6,144 normal random numbers,
+by the fast.cu project, which gives 798e12 for 8,192 cubed). Other GPUs use their tables unchanged.
+"""
 
 
 class Products:
-    """Dense products of (m, k) with (k, n): `curve(n, k)` is seconds at each of `ms`.
+    """Dense products of (m, k) with (k, n): `curve(n, k)` has the seconds at each of `ms`.
 
-    Measured curves are made to rise in m; between measured shapes in log space; beyond them in
-    proportion to the weights; never below the floor of bandwidth and arithmetic.
+    Measured curves are made to rise in m; between measured shapes they are interpolated in log space; beyond
+    them they grow in proportion to the weights. No value is below the floor of bandwidth and arithmetic.
     """
 
     def __init__(
@@ -62,11 +64,11 @@ class Products:
 
     @property
     def least_n(self) -> int:
-        """The narrowest product that was measured."""
+        """Width of the narrowest measured product."""
         return int(self._ns[0])
 
     def curve(self, n: int, k: int) -> Floats:
-        """Seconds at each of `ms`."""
+        """Return the seconds at each of `ms`."""
         for name, size, known in (("gemm n", n, self._ns), ("gemm k", k, self._ks)):
             self._coverage.note(name, size, known[0], known[-1])
         n0, n1, n_share = around(n, self._ns.tolist())
@@ -78,7 +80,7 @@ class Products:
         return curve
 
     def floor(self, n: int, k: int) -> Floats:
-        """The least seconds at each of `ms` that memory and arithmetic allow."""
+        """Return the least seconds at each of `ms` that memory and arithmetic allow."""
         read_s = KERNEL_S + n * k * self._weight_bytes / self._bandwidth
         compute_s = 2.0 * n * k * self.ms.astype(np.float64) / self._flops
         floor: Floats = np.maximum(read_s, compute_s)
@@ -99,26 +101,28 @@ class Products:
 
 
 HOST_S, HOST_FACTOR = 10e-6, 2.3
-"""The seconds and factor of GPUs without access to each other's memory, which use the host's: a byte takes
-two trips at half the duplex, and each all-reduce some handshakes more. Both numbers are from two
-measured tables of a pair of RTX PRO 6000 (aiconfigurator-core 0.12.0, vLLM 0.24 with peer access
-and 0.19 without): 10 microseconds and 2.3 times the time meet 17 to 1,118 microseconds of 0.002 to
-17 MB within 13 %."""
+"""Seconds and factor of GPUs without access to each other's memory, which use the host's: a byte takes two
+trips at half the duplex, and each all-reduce some handshakes more. Both numbers come from two measured
+tables of a pair of RTX PRO 6000 (aiconfigurator-core 0.12.0, vLLM 0.24 with peer access and 0.19
+without): 10 microseconds and 2.3 times the time match 17 to 1,118 microseconds of 0.002 to 17 MB within
+13 %.
+"""
 
 
 SKEW_S = 1.6e-6
 ONE_STAGE_BYTES = {2: 1 << 62, 4: 512 * 1024}
 ONE_STAGE_BYTES_OF_MORE = 256 * 1024
-"""vLLM reads all ranks' tensors at once below this size (two barriers), and above it scatters the sums
-and gathers them (three); two ranks always do the first (`custom_all_reduce.cuh`)."""
+"""Bytes below which vLLM reads all ranks' tensors at once (two barriers); above it scatters the sums and
+gathers them (three); two ranks always do the first (`custom_all_reduce.cuh`).
+"""
 LATEST = {1: 0.0, 2: 0.564, 4: 1.029, 8: 1.424}
-"""The distance of the latest rank behind the mean, in standard deviations (normal), by number of ranks."""
+"""Delay of the latest rank behind the mean, in standard deviations (normal), by number of ranks."""
 
 
 class AllReduce:
     """vLLM's own all-reduce between ranks, captured in a graph; sizes in elements.
 
-    `tables` are those of the link: of this GPU where the link is its own, else of a card with PCIe.
+    `tables` are those of the link: of this GPU if the link is its own, else of a card with PCIe.
     """
 
     def __init__(self, tables: dict[str, Any], gpu: Gpu, ranks: int, coverage: Coverage) -> None:
@@ -139,11 +143,11 @@ class AllReduce:
     def seconds(self, num_elements: int) -> float:
         """Return the seconds of an all-reduce, with the wait for the latest rank at its barriers.
 
-        The tables measure ranks that do nothing else and are in step. In a server each reaches a
-        barrier a little earlier or later, and all wait for the latest; `SKEW_S` is the standard
-        deviation, fitted to TTFT and TPOT of one load (Llama-2-70b on four H100, 5 requests a second).
-        Sizes between the last measured one below the limit of one stage and that limit are on the line
-        of those below, for the next measured one is of the other kernel.
+        The tables measure ranks that do nothing else and are in step. In a server each reaches a barrier a
+        little earlier or later, and all wait for the latest; `SKEW_S` is the standard deviation, fitted to
+        TTFT and TPOT of one load (Llama-2-70b on four H100, 5 requests a second). Sizes between the last
+        measured one below the limit of one stage and that limit extend the line of those below, since the
+        next measured one belongs to the other kernel.
         """
         self._coverage.note("all-reduce", num_elements, self._sizes[0], self._sizes[-1])
         if num_elements * DTYPE_BYTES["bfloat16"] < self._one_stage_bytes:
@@ -152,7 +156,7 @@ class AllReduce:
 
 
 class Collective:
-    """Seconds of gathering from all ranks (`gather`) or of giving sums back (`scatter`), by elements."""
+    """Seconds of gathering from all ranks (`gather`) or of scattering sums (`scatter`), by elements."""
 
     def __init__(self, tables: dict[str, Any], name: str, gpu: Gpu, ranks: int, coverage: Coverage) -> None:
         points: Points = tables[name]
@@ -173,7 +177,7 @@ class Collective:
 
 
 class ExpertExchange:
-    """Tokens of all data-parallel ranks to each of them, and back (vLLM's `allgather_reducescatter`).
+    """Exchange of tokens among all data-parallel ranks (vLLM's `allgather_reducescatter`).
 
     Every rank gets the hidden states of all tokens and their choice of experts, and then the sums of its own.
     """
@@ -190,14 +194,14 @@ class ExpertExchange:
 
 
 def tables_of_link(gpu: Gpu) -> str:
-    """Return the GPU whose measured all-reduces are those of this GPU's link."""
+    """Return the GPU whose measured all-reduces are used for this GPU's link."""
     if gpu.link == "nvlink":
         return gpu.key
     return "rtx-pro-6000" if gpu.interconnect_bytes_per_s > PCIE_4 else "l40s"
 
 
 def _went_through_host(gpu: Gpu, ranks: int) -> bool:
-    """True if the table of the link is of ranks without access to each other's memory already.
+    """Return whether the link's table was already measured without access to each other's memory.
 
     Four and eight L40S reach 4 and 2 GB/s, where two reach 19.
     """
@@ -205,4 +209,4 @@ def _went_through_host(gpu: Gpu, ranks: int) -> bool:
 
 
 PCIE_4 = 40e9
-"""A bandwidth between PCIe 4.0 (32 GB/s per direction), which the L40S has, and PCIe 5.0 (64 GB/s)."""
+"""Bandwidth between PCIe 4.0 (32 GB/s per direction), which the L40S has, and PCIe 5.0 (64 GB/s)."""

@@ -1,12 +1,12 @@
 """Replications of every setting over the same seeds, until each is known precisely enough, and their ranking.
 
-Common random numbers: seed s gives every setting the very same requests, so that the difference of
-two settings is that of the settings and not of their luck (Law, "Simulation Modeling and Analysis",
-5th ed., section 11.2). The stopping rule is the sequential procedure of section 9.4.1: replicate
-until the half-width is at most p / (1 + p) of the mean, for a relative error of at most p.
+Common random numbers: seed s gives every setting the very same requests, so that differences of settings are
+not differences of luck (Law, "Simulation Modeling and Analysis", 5th ed., section 11.2). The stopping rule is
+the sequential procedure of section 9.4.1: replicate until the half-width is at most p / (1 + p) of the mean,
+for a relative error of at most p.
 
-A setting whose runs are the same for every seed is one observation, however often it is repeated: it
-has no interval. A setting that cannot run says why, and the others go on.
+A setting with the same run for every seed is one observation, however often it is repeated: it has no
+interval. A setting that cannot run has a reason, and the others go on.
 """
 
 import math
@@ -21,31 +21,31 @@ from sundog.sim.figures.intervals import Interval, drawn_interval, mean_interval
 
 Settings = dict[str, Any]
 Job = tuple[Settings, int]
-"""A cell's settings and a seed."""
+"""Settings of a cell and a seed."""
 Measures = dict[str, float]
 
 
 class FailedRun(NamedTuple):
-    """A run that there is not: why, in one line, and where in the code if that is a bug of ours."""
+    """Run that failed: the reason in one line, and the traceback if it is a bug of Sundog."""
 
     reason: str
     traceback: str | None = None
 
 
 def label(settings: Settings) -> str:
-    """The setting as people read it."""
+    """Return a setting as a label for people."""
     return ", ".join(f"{name}={value}" for name, value in settings.items()) or "as given"
 
 
 RunAll = Callable[[Sequence[Job]], Iterable[Measures | FailedRun]]
-"""Runs jobs, and gives their figures in the same order."""
+"""Function that runs jobs, and returns their figures in the same order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The rule for replications: at least, at most, and when `metric` is known well enough.
+    """Rule for replications: the least and largest number, and the precision of `metric`.
 
-    With `precision` None the first `num_first` are all. With `is_one_recording` seeds draw from one trace.
+    With `precision` None the first `num_first` are all. With `is_one_recording` seeds sample from one trace.
     """
 
     metric: str
@@ -58,10 +58,10 @@ class Rule:
 
 @dataclass(slots=True)
 class Cell:
-    """The results of a setting by seed: `runs[s]` is of seed s.
+    """Results of a setting by seed: `runs[s]` is that of seed s.
 
-    With `is_fixed` every seed gives the same run, with `is_one_recording` draws from one trace, which tell of
-    other recordings alone how much they vary. `failed` says why there is none.
+    With `is_fixed` every seed gives the same run; with `is_one_recording` the runs are samples from one
+    trace, which only show how much recordings vary. `failed` is the reason if there are none.
     """
 
     settings: Settings
@@ -71,17 +71,19 @@ class Cell:
     failed: FailedRun | None = None
 
     def values(self, metric: str) -> "np.ndarray[Any, np.dtype[np.float64]]":
-        """A figure of every run; NaN in a run that has none, of a tenant that never came."""
+        """Return a figure of every run; NaN for a run without it, such as that of an absent tenant."""
         return np.array([run.get(metric, math.nan) for run in self.runs])
 
     def interval(self, metric: str, confidence: float = 0.95) -> Interval:
-        """The metric over replications. NaN wide if all are one run."""
+        """Return the metric's interval over replications, with an unknown width (NaN) if all are the same
+        run.
+        """
         if self.is_fixed:
             return Interval(float(self.values(metric).mean()), math.nan)
         return self._interval(self.values(metric), confidence)
 
     def change(self, other: "Cell", metric: str, confidence: float = 0.95) -> Interval:
-        """This less `other`, seed by seed."""
+        """Return the interval of the metric's difference to `other`, paired by seed."""
         changes = self.values(metric) - other.values(metric)
         if self.is_fixed and other.is_fixed:
             return Interval(float(changes.mean()), math.nan)
@@ -92,7 +94,7 @@ class Cell:
 
 
 def grid(axes: dict[str, Sequence[Any]]) -> list[Settings]:
-    """Every combination, the last axis fastest."""
+    """Return every combination, the last axis fastest."""
     return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
 
 
@@ -104,8 +106,8 @@ def sweep(
 ) -> list[Cell]:
     """Run every cell with seeds 0, 1, …: all cells have as many, so that they can be paired.
 
-    Where every cell is fixed, one seed is all there is to know. `is_fixed` is asked again after runs: a cell
-    that may draw something (predictions that its policy never reads) need not.
+    If every cell is fixed, one seed suffices. `is_fixed` is called again after runs: a cell with random
+    inputs (predictions that its policy never reads) may turn out to be fixed.
     """
     one = rule.is_one_recording
     found = [Cell(settings, is_fixed=is_fixed(settings), is_one_recording=one) for settings in cells]

@@ -1,13 +1,13 @@
-"""A run as an experiment keeps it: its requests as columns, and what its engines did before each.
+"""Run as kept by an experiment: its requests as columns, and its engines' work before each.
 
-A run is made in one process and measured in another, when it is known which requests of its seed are
-warm-up: so it carries what every figure of the rest needs, and no step. A run that
-`replay --out` kept on disk is read as the same record.
+A run is made in one process and measured in another, when it is known which requests of its seed are warm-up:
+so it carries everything that figures of the rest need, and no step. A run that `replay --out` kept on disk is
+read as the same record.
 
-Law: runs that were given the same arrivals are measured over the same requests. Each of them says when it
-settled, and what is warm-up in any is left out of all: two settings whose warm-ups end at different requests
-would else differ by the requests that only one of them counts. Runs that were given other arrivals have no
-part in it, because their ids name other requests, and a run that never settles cuts nothing from any.
+Law: runs with the same arrivals are measured over the same requests. Each of them reports when it settled,
+and the warm-up of any is left out of all: two settings whose warm-ups end at different requests would
+otherwise differ by the requests that only one of them counts. Runs with other arrivals do not take part,
+because their ids name other requests, and a run that never settles removes nothing.
 """
 
 import hashlib
@@ -49,7 +49,7 @@ Load = Sequence[TraceRequest]
 
 
 class StepSpans(NamedTuple):
-    """The steps of one replica; the last three are each one's `Blocks`, -1 where there are none."""
+    """Steps of one replica; the last three columns are the `Blocks` of each step, -1 if missing."""
 
     start_s: Floats
     end_s: Floats
@@ -59,7 +59,7 @@ class StepSpans(NamedTuple):
 
     @classmethod
     def of(cls, steps: StepColumns) -> "StepSpans":
-        """The steps that a recorder has in memory."""
+        """Return the steps that a recorder has in memory."""
         end_s = np.array(steps.end_s, dtype=np.float64)
         sizes = group_column(steps.groups, "num_steps")
         last = (np.cumsum(sizes) - 1)[sizes > 0]
@@ -71,7 +71,7 @@ class StepSpans(NamedTuple):
         return cls(start_s, end_s, *blocks)
 
     def busy_before(self, instants_s: Floats) -> Floats:
-        """The time before each instant in which a step ran; overlaps count once."""
+        """Return the seconds before each instant in which a step ran; overlaps count once."""
         if not len(self.end_s):
             return np.zeros(len(instants_s))
         start_s = np.maximum(self.start_s, np.concatenate((np.zeros(1), self.end_s[:-1])))
@@ -83,7 +83,7 @@ class StepSpans(NamedTuple):
         return busy
 
     def block_seconds_before(self, instants_s: Floats) -> Floats:
-        """KV blocks in use, summed over the time before each instant, as `KvUse` reads them."""
+        """Return the KV blocks in use, integrated over the time before each instant, like `KvUse`."""
         times, reached, left = self._turns()
         if not len(times):
             return np.zeros(len(instants_s))
@@ -98,7 +98,9 @@ class StepSpans(NamedTuple):
         return found
 
     def _turns(self) -> tuple[Floats, Floats, Floats]:
-        """Instants between which the use grows evenly; the blocks that it reaches there, and goes on from."""
+        """Return instants between which the use of blocks grows linearly, and the use before and after each
+        instant.
+        """
         ends, prefills = np.flatnonzero(self.held >= 0), np.flatnonzero(self.before >= 0)
         if not len(ends):
             return np.zeros(0), np.zeros(0), np.zeros(0)
@@ -122,10 +124,10 @@ class StepSpans(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A run's requests in order of arrival, and time before each arrival and before the end.
+    """Requests of a run in order of arrival, and sums of time before each arrival and before the end.
 
-    `load` identifies the arrivals that the run was given: runs that have it in common can be compared request
-    by request. `busy_s` and `block_seconds` are sums over replicas, with one element more than there are
+    `load` identifies the arrivals that the run was given: runs with an equal one can be compared request by
+    request. `busy_s` and `block_seconds` are sums over replicas, with one element more than there are
     requests; `last_end_s` is when the last step of all replicas ended; `programs_s` has begins and spans.
     """
 
@@ -156,9 +158,9 @@ class Played:
         programs: Programs,
         scaling: ScalingFigures | None = None,
     ) -> "Played":
-        """Return a run of rows and each replica's steps; `num_blocks` is without the null block.
+        """Return a run from rows and each replica's steps; `num_blocks` is without the null block.
 
-        A fleet that scaled pays for the GPUs that it had, in the mean, and not for all.
+        A fleet that scaled pays for its mean number of GPUs, not for all.
         """
         instants_s = np.append(rows.arrival_s, np.inf)
         known = list(spans)
@@ -182,19 +184,19 @@ class Played:
 
     @property
     def fates(self) -> bytes:
-        """A digest of what each request met at which instants: equal for equal runs."""
+        """Digest of each request's events and their times: equal for equal runs."""
         found = hashlib.blake2b("\n".join(self.request_ids).encode(), digest_size=16)
         for name in ("arrival_s", "first_scheduled_s", "first_token_s", "finish_s"):
             found.update(np.asarray(getattr(self.rows, name), dtype=np.float64).tobytes())
         return found.digest()
 
     def kept(self, left_out: Collection[str]) -> NDArray[np.bool_]:
-        """Return a mask of the requests that are none of these."""
+        """Return a mask of all requests except those in `left_out`."""
         return np.array([name not in left_out for name in self.request_ids], dtype=bool)
 
 
 def load_of(requests: Iterable[TraceRequest]) -> bytes:
-    """Identify the arrivals of requests: equal for equal ids at equal instants, after equal requests."""
+    """Return a digest of arrivals: equal for equal ids at equal times, after equal requests."""
     found = hashlib.blake2b(digest_size=16)
     for row in requests:
         found.update(f"{row.request_id} {row.arrival_s!r} {row.after} {row.pause_s!r}\n".encode())
@@ -202,7 +204,7 @@ def load_of(requests: Iterable[TraceRequest]) -> bytes:
 
 
 def played(recorder: Recorder, terms: RunTerms, load: bytes) -> Played:
-    """A run that its recorder has in memory."""
+    """Return a run that its recorder has in memory."""
     return Played.of(
         Rows.of(recorder.columns),
         list(recorder.columns.request_id),
@@ -217,7 +219,7 @@ def played(recorder: Recorder, terms: RunTerms, load: bytes) -> Played:
 
 
 def chosen(rows: Rows, kept: NDArray[np.bool_]) -> Rows:
-    """Return only the requests that are kept."""
+    """Return the rows of the kept requests."""
     where = np.flatnonzero(kept).tolist()
     columns = (c[kept] if isinstance(c, np.ndarray) else [c[i] for i in where] for c in rows)
     return Rows._make(columns)
@@ -226,7 +228,7 @@ def chosen(rows: Rows, kept: NDArray[np.bool_]) -> Rows:
 def read_played(
     folder: Path, *, front_end_s: float, num_replicas: int, num_blocks: int, terms: RunTerms, load: Load
 ) -> Played:
-    """The run in the folder; raises RunError. `num_blocks` is each replica's, without the null block."""
+    """Read the run in the folder; raises RunError. `num_blocks` is each replica's, without the null block."""
     run = open_run(folder)
     requests, steps = run.requests(), run.steps()
     scaling = run.summary.get("fleet", {}).get("scaling")
@@ -259,9 +261,9 @@ def measured(
     warmup_s: float | None,
     metrics: Sequence[Metric] = (),
 ) -> Iterator[Measures | FailedRun]:
-    """The figures of each run, in the order of the jobs, which names one seed after another.
+    """Yield the figures of each run, in the order of the jobs, which list one seed after another.
 
-    `metrics` are wanted besides those that every run has: other percentiles, and percentiles of tenants.
+    `metrics` are needed besides those that every run has: other percentiles, and percentiles of tenants.
     """
     seed: int | None = None
     group = _OneSeed(warmup_s)
@@ -274,20 +276,20 @@ def measured(
 
 
 class Shelf:
-    """Runs that lie on disk, so that memory does not grow with their number."""
+    """Storage of runs on disk, so that memory does not grow with the number of runs."""
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115  # closed when the shelf is forgotten
         weakref.finalize(self, self._file.close)
 
     def put(self, run: Played) -> int:
-        """Put a run down; returns its place."""
+        """Store a run; return its place."""
         place = self._file.seek(0, os.SEEK_END)
         pickle.dump(run, self._file, pickle.HIGHEST_PROTOCOL)
         return place
 
     def get(self, place: int) -> Played:
-        """The run that was put down at this place."""
+        """Return the run stored at this place."""
         self._file.seek(place)
         run = pickle.load(self._file)
         assert isinstance(run, Played), run
@@ -299,7 +301,7 @@ class _OneSeed:
         self._warmup_s = warmup_s
         self._shelf = Shelf()
         self._runs: list[FailedRun | tuple[int, bool]] = []
-        """The place of each run, and whether it settled."""
+        """Place of each run, and whether it settled."""
         self._early: dict[bytes, set[str]] = {}
 
     def add(self, outcome: Played | FailedRun) -> None:
@@ -325,14 +327,14 @@ class _OneSeed:
 
 
 class Early(NamedTuple):
-    """The requests of a run's warm-up, and whether the times to first token have settled after them."""
+    """Requests of a run's warm-up, and whether TTFT has settled after them."""
 
     request_ids: set[str]
     is_settled: bool
 
 
 def warm_up(run: Played, warmup_s: float | None) -> Early:
-    """Find what arrived before `warmup_s`, or if that is None before the times to first token settled."""
+    """Return the requests that arrive before `warmup_s`, or, with None, before TTFT settles."""
     done, ttft_s = run.rows.is_done, latencies(run.rows, run.front_end_s).ttft_s
     if warmup_s is not None:
         early = run.rows.arrival_s < warmup_s
@@ -346,11 +348,11 @@ def warm_up(run: Played, warmup_s: float | None) -> Early:
 def measure(
     run: Played, left_out: set[str], is_settled: bool = True, metrics: Sequence[Metric] = ()
 ) -> Measures:
-    """A run without these requests: latencies of finished ones, and figures of all together.
+    """Measure a run without these requests: latencies of finished ones, and figures of all together.
 
-    Time is counted from the first arrival that is kept until the last request and the last step have ended:
-    without a warm-up every figure is the one that `replay` prints. All are NaN if a warm-up leaves
-    fewer than `FEWEST` finished requests.
+    Time is counted from the first kept arrival until the last request and the last step have ended: without a
+    warm-up every figure equals that of `replay`. All are NaN if a warm-up leaves fewer than `FEWEST` finished
+    requests.
     """
     kept = run.kept(left_out)
     rows = chosen(run.rows, kept)

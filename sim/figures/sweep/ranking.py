@@ -1,4 +1,4 @@
-"""Settings in order of a metric, which of them may be the best, and up to which load each keeps up."""
+"""Ranking of settings by a metric, candidates for the best, and the load up to which each keeps up."""
 
 import math
 from collections.abc import Sequence
@@ -10,9 +10,9 @@ from sundog.sim.figures.sweep.cells import Cell, Settings
 
 
 class RankedCell(NamedTuple):
-    """A setting; `behind` is its metric less that of the best, None for the best itself.
+    """Setting with its place; `behind` is its metric minus that of the best, None for the best itself.
 
-    `is_tied`: chance can explain why it is not the best.
+    With `is_tied`, chance can explain the difference to the best.
     """
 
     cell: Cell
@@ -21,12 +21,12 @@ class RankedCell(NamedTuple):
 
 
 class Ranking(NamedTuple):
-    """Settings, the best first, and those among which the true best is.
+    """Settings, the best first, and the candidates for the true best.
 
     These are multiple comparisons with the best (Edwards and Hsu, Journal of the American Statistical
     Association 78, 1983). Whichever setting is truly the best, only it is compared with each other one, so
-    that n - 1 intervals must hold together and not those of all pairs. The true best is then among the
-    settings that are not shown to be worse than the best one seen, and a setting is behind it if it is behind
+    that n - 1 intervals must hold jointly and not those of all pairs. The true best is then among the
+    settings that are not shown to be worse than the best observed, and a setting is behind it if it is behind
     all of these. Dunnett's constants would be a little smaller, but they need independent settings of equal
     variance, which common random numbers do not give. Bonferroni's bound needs neither.
 
@@ -37,12 +37,17 @@ class Ranking(NamedTuple):
     places: list[RankedCell]
     candidates: list[Cell]
     confidence: float
-    """The confidence of each single difference, such that all hold together."""
+    """Return a metric of a setting minus that of the best observed, and whether it differs from every
+    candidate's.
+
+    O(candidates), but most end at the first without a difference.
+    """
 
     def change(self, cell: Cell, metric: str) -> tuple[Interval, bool]:
-        """A metric of a setting less that of the best seen, and if it differs from every candidate's.
+        """Return a metric of a setting less that of the best observed, and whether it differs from every
+        candidate's.
 
-        O(candidates), but most end it at one that it does not differ from.
+        O(candidates), but most end at the first without a difference.
         """
         others = (each for each in self.candidates if each is not cell)
         sides = (_side(cell.change(each, metric, self.confidence)) for each in others)
@@ -81,14 +86,14 @@ def _is_apart(change: Interval) -> bool:
 
 
 class CellBlock(NamedTuple):
-    """The settings at one value of an axis; the value is None, and the block alone, without such an axis."""
+    """Settings at one value of an axis; without an axis the value is None and there is one block."""
 
     value: Any
     cells: list[Cell]
 
 
 def blocks(cells: Sequence[Cell], axis: str | None) -> list[CellBlock]:
-    """Cut a grid into a block for each value of the axis, in the order in which the values were asked for."""
+    """Split a grid into a block for each value of the axis, in the given order."""
     if axis is None:
         return [CellBlock(None, list(cells))]
     found: dict[str, CellBlock] = {}
@@ -99,14 +104,14 @@ def blocks(cells: Sequence[Cell], axis: str | None) -> list[CellBlock]:
 
 
 def without(settings: Settings, axis: str | None) -> Settings:
-    """The settings but for one axis."""
+    """Return the settings without one axis."""
     return {name: value for name, value in settings.items() if name != axis}
 
 
 class Knee(NamedTuple):
-    """The largest value of an axis of load at which a setting keeps up, None if it does at none.
+    """Largest load on an axis at which a setting keeps up; None if it never does.
 
-    `is_last`: it keeps up at every value that was tried.
+    `is_last`: it is the largest value that was tried.
     """
 
     settings: Settings
@@ -115,7 +120,7 @@ class Knee(NamedTuple):
 
 
 def knees(cells: Sequence[Cell], axis: str) -> list[Knee]:
-    """Find the knee of each setting along an axis of numbers; none for other axes."""
+    """Return the knee of each setting along an axis of numbers; empty for other axes."""
     if not all(isinstance(cell.settings[axis], int | float) for cell in cells):
         return []
     lines: dict[str, list[Cell]] = {}
@@ -131,5 +136,5 @@ def knees(cells: Sequence[Cell], axis: str) -> list[Knee]:
 
 
 def keeps_up(cell: Cell) -> bool:
-    """True if every run settled, and held every objective that there is."""
+    """Return whether every run settled and met every objective."""
     return cell.failed is None and not any(run["unsettled"] or run["slo_held"] == 0 for run in cell.runs)

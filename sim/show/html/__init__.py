@@ -1,1 +1,1 @@
-"""`sundog report`: runs as one HTML page that needs nothing else."""
+"""`sundog report`: runs as one self-contained HTML page."""

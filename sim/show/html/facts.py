@@ -1,4 +1,4 @@
-"""The words and figures of the page: headline figures, worst requests, tenants, settings."""
+"""Texts and figures of the page: headline figures, worst requests, tenants, settings."""
 
 from collections.abc import Sequence
 from operator import itemgetter
@@ -14,7 +14,7 @@ WORST = 10
 
 
 class Figure(NamedTuple):
-    """A row of the table of figures: a value per run; `best` are those that read as the best one does."""
+    """Row of the table of figures: a value per run; `best` are those displayed like the best one."""
 
     name: str
     values: list[str]
@@ -22,11 +22,11 @@ class Figure(NamedTuple):
 
 
 Cells = dict[str, object]
-"""A row of a table, by the heads of its columns."""
+"""Row of a table, by column heading."""
 
 
 class Setting(NamedTuple):
-    """An option and what it was in each run."""
+    """Option and its value in each run."""
 
     name: str
     values: list[str]
@@ -34,7 +34,7 @@ class Setting(NamedTuple):
 
 
 def seconds(value: float | None) -> str:
-    """A duration in the unit that reads best."""
+    """Return a duration in a suitable unit."""
     if value is None or np.isnan(value):
         return "–"
     if value < 0.9995:
@@ -43,7 +43,7 @@ def seconds(value: float | None) -> str:
 
 
 def _three_digits(value: float) -> str:
-    """Format a number with three digits, as the rest of its column: 12.0 beside 12.1."""
+    """Format a number with three digits, with a fixed number of decimals for a column: 12.0 beside 12.1."""
     return f"{value:#.3g}".rstrip(".") if value else "0"
 
 
@@ -64,7 +64,7 @@ ROWS: tuple[tuple[str, tuple[str, ...], str, int], ...] = (
     ("within the limits", ("slo_attainment",), "%", 1),
     ("engines busy", ("busy_fraction",), "%", 0),
     ("tokens per step", ("tokens_per_step",), "n", 0),
-    ("load over what can be served", ("saturation",), "×", 0),
+    ("load over capacity", ("saturation",), "×", 0),
     ("KV blocks in use, mean", ("kv_use_mean",), "%", 0),
     ("KV blocks in use, most", ("kv_use_max",), "%", 0),
     ("prefix hit rate", ("prefix_hit_rate",), "%", 0),
@@ -73,7 +73,7 @@ ROWS: tuple[tuple[str, tuple[str, ...], str, int], ...] = (
     ("tokens recomputed", ("recomputed_tokens",), "n", -1),
     ("fairness among tenants", ("fairness",), "n", 1),
     ("fairness of slowdowns", ("slowdown_fairness",), "n", 1),
-    ("J per output token, at most", ("energy_j_per_output_token",), "n", -1),
+    ("J per output token (upper bound)", ("energy_j_per_output_token",), "n", -1),
     ("cost per million output tokens", ("cost_per_million_output_tokens",), "n", -1),
     ("busiest replica over the mean", ("imbalance",), "n", -1),
     ("requests", ("num_requests",), "n", 0),
@@ -83,11 +83,11 @@ ROWS: tuple[tuple[str, tuple[str, ...], str, int], ...] = (
     ("requests failed", ("num_failed",), "n", -1),
     ("steps", ("num_steps",), "n", 0),
 )
-"""The rows: name, place in the summary, unit, and whether more (1) or less (-1) is better."""
+"""Rows: name, place in the summary, unit, and whether more (1) or less (-1) is better."""
 
 
 def figures(runs: Sequence[Run]) -> list[Figure]:
-    """The summaries side by side; rows that no run has are left out."""
+    """Return the summaries side by side, without rows that no run has."""
     rows = []
     reasons = {reason: None for run in runs for reason in run.summary.get("refusals", {})}
     refused = [(f"refused: {reason}", ("refusals", reason), "n", 0) for reason in reasons]
@@ -138,7 +138,7 @@ def _shown(value: float | None, unit: str) -> str:
 
 
 def settings(runs: Sequence[Run]) -> list[Setting]:
-    """Every option of any run, those that differ first."""
+    """Return every option of any run, differing ones first."""
     names = dict.fromkeys(name for run in runs for name in run.config)
     rows = []
     for name in names:
@@ -148,9 +148,9 @@ def settings(runs: Sequence[Run]) -> list[Setting]:
 
 
 def worst(run: Run) -> list[Cells]:
-    """The requests that waited longest for their first token, with the cause if the run kept a journal.
+    """Return the requests with the longest TTFT, with the cause if the run has a journal.
 
-    Those that ended without one waited until then.
+    For a request without a token, the wait until its end counts.
     """
     rows = [row for row in run.requests().to_pylist() if _wait_s(row) is not None]
     rows.sort(key=lambda row: (-(_wait_s(row) or 0.0), row["request_id"]))
@@ -192,7 +192,7 @@ def _causes(run: Run, request_ids: Sequence[str]) -> dict[str, str]:
 
 
 def replicas(runs: Sequence[Run], names: Sequence[str]) -> list[Cells]:
-    """The replicas of each run that has several."""
+    """Return the replicas of each run that has several."""
     return [
         {
             "replica": number,
@@ -208,7 +208,7 @@ def replicas(runs: Sequence[Run], names: Sequence[str]) -> list[Cells]:
 
 
 def tenants(runs: Sequence[Run], names: Sequence[str]) -> list[Cells]:
-    """Each tenant's share and latencies, run beside run; empty if no request has a tenant."""
+    """Return each tenant's share and latencies, runs side by side; empty without tenants."""
     found: list[tuple[str, Cells]] = []
     for run, run_name in zip(runs, names, strict=True):
         by_name: dict[str, list[dict[str, Any]]] = {}

@@ -1,4 +1,4 @@
-"""The page: data as JSON, the charts' library and the style within it, nothing to fetch."""
+"""HTML page: data as JSON, the chart library and the style included, nothing to fetch."""
 
 import base64
 import gzip
@@ -32,18 +32,17 @@ NUM_BUCKETS = 240
 """Points of a timeline: about one for three pixels."""
 LATENCIES = ("ttft_s", "tpot_s", "e2e_s", "queueing_s")
 MOST_LIMITS = 4
-"""The most limits that are drawn: more of them hide the curve."""
+"""Most limits to draw: more of them hide the curve."""
 PERCENTS = np.concatenate((np.linspace(0, 90, 91), np.linspace(90.5, 99, 18), [99.5, 99.9, 100]))
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A run ready to be drawn: cumulative distributions, and timelines of `time_s`.
+    """Data of a run for drawing: cumulative distributions, and timelines over `time_s`.
 
-    `cdfs` gives for each latency seconds at the `PERCENTS` of all requests, as far as they were answered;
-    `limits_s` the SLOs, if few.
-    Timelines are per bucket: means over time but for `waiting`, which is the most, so that no queue
-    hides between points. What clients cannot know is None.
+    `cdfs` gives for each latency the seconds at the `PERCENTS` of all requests, as far as they were answered;
+    `limits_s` the SLOs, if few. Timelines are per bucket: means over time except `waiting`, which is the
+    maximum, so that no queue hides between points. Figures unknown to clients are None.
     """
 
     time_s: list[float]
@@ -58,7 +57,7 @@ class Series:
 
 
 def series(run: Run) -> Series:
-    """Compute what the charts of a run need. O(requests + steps)."""
+    """Compute the chart data of a run. O(requests + steps)."""
     if run.is_clients:
         return _seen_by_clients(run)
     requests, steps = run.requests(), run.steps()
@@ -91,7 +90,9 @@ def series(run: Run) -> Series:
 
 
 def _seen_by_clients(run: Run) -> Series:
-    """Arrivals and tokens: an answer's come evenly between its first and its last. O(requests)."""
+    """Return arrivals and tokens as clients saw them; an answer's tokens are spread evenly between the first
+    and the last. O(requests)
+    """
     requests = run.requests()
     arrivals, first, last = (_floats(requests, f"{name}_s") for name in ("arrival", "first_token", "finish"))
     known = ~np.isnan(first) & ~np.isnan(last)
@@ -247,11 +248,11 @@ def _asset(name: str) -> str:
 
 
 PLACE = "<!-- recorded -->"
-"""The mark in the live page at which a recorded run is put in."""
+"""Mark in the live page where a recorded run is inserted."""
 
 
 def replayed_page(history: History, name: str, num_instants: int, from_s: float, to_s: float) -> str:
-    """The page, with instants at even distances from `from_s` to `to_s` of the run."""
+    """Return the live page of a run, with evenly spaced instants from `from_s` to `to_s`."""
     header, instants = history.header, Instants(history)
     facts: Json = {
         "model": name,

@@ -1,4 +1,4 @@
-"""The page of one request's walk through the graph, and the same as lines of text."""
+"""Page of one request's path through the graph, and the same as lines of text."""
 
 import json
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ MOST_PHASES = 8
 
 
 class StopWords(NamedTuple):
-    """A stop in words: a heading, sentences, and pairs of a name and a fact."""
+    """Stop in words: a heading, sentences, and pairs of a name and a fact."""
 
     title: str
     sentences: list[str]
@@ -23,7 +23,7 @@ class StopWords(NamedTuple):
 
 
 def since(walk: Walk, time_s: float, until_s: float | None = None) -> str:
-    """A time, or the times from which until which, as milliseconds after the request's arrival."""
+    """Return a time or a time span as milliseconds after the request's arrival."""
     start, *end = (
         f"{(each - walk.request.arrival.time_s) * 1000:,.3f}"
         for each in (time_s, until_s)
@@ -33,7 +33,7 @@ def since(walk: Walk, time_s: float, until_s: float | None = None) -> str:
 
 
 def told(walk: Walk, stop: WalkStop) -> StopWords:
-    """Say what happens at a stop."""
+    """Describe a stop in words."""
     header = walk.history.header
     if stop.waited:
         took_s = stop.until_s - stop.time_s
@@ -53,7 +53,7 @@ def told(walk: Walk, stop: WalkStop) -> StopWords:
         return StopWords(stop.message + of_step, purpose, [])
     facts = list(_facts(walk, stop.step))
     if not stop.message:
-        same = "Nothing else changes for it; each step goes the way of the one before."
+        same = "Nothing else changes for this request; each step is like the one before."
         return StopWords(f"{_numbers(stop.step)}: {_each(stop.step)}", [same], facts)
     return StopWords(f"{stop.message} of {_numbers(stop.step)}", purpose, facts)
 
@@ -85,7 +85,7 @@ def _each(step: OwnStep) -> str:
                 else words.count(step.num_decoded, "token")
             )
         case _:
-            return "no token for it"
+            return "no token of this request"
 
 
 def _facts(walk: Walk, step: OwnStep) -> Iterator[tuple[str, str]]:
@@ -93,7 +93,7 @@ def _facts(walk: Walk, step: OwnStep) -> Iterator[tuple[str, str]]:
     own = {
         "prefill": f"{words.count(step.num_prefilled, 'token')} of its own computed",
         "decode": f"{words.count(step.num_decoded, 'new token')}",
-        "nothing": "no token: it has ended by then, or the step passes it over",
+        "nothing": "no token: the request has ended, or the step skips it",
     }[step.kind]
     took_s, begins = step.end_s - step.start_s, since(walk, step.start_s)
     yield "batch", f"{_numbers(step)}, begun at {begins}, {took_s * 1000:,.3f} ms long"
@@ -119,7 +119,7 @@ def _others(step: OwnStep) -> str:
 
 
 def summary(walk: Walk) -> list[tuple[str, str]]:
-    """The request's figures, as names and values."""
+    """Return the figures of the walk's request, as names and values."""
     request, arrival = walk.request, walk.request.arrival
     hits = sum(span.admitted.num_hit_tokens for span in request.spans[:1])
     rows = [
@@ -144,13 +144,13 @@ def summary(walk: Walk) -> list[tuple[str, str]]:
 
 
 def routed(walk: Walk) -> str:
-    """Say which replica the request went to and why; empty where there was no choice."""
+    """Return the chosen replica and the reason; empty without a choice."""
     choice = walk.history.choices.get(walk.request.request_id)
     return "" if choice is None else words.chosen(choice, walk.history.header)
 
 
 def text(walk: Walk) -> str:
-    """The walk as lines of text: time, wire, message, handler, and what the step did."""
+    """Return the walk as lines of text: time, wire, message, handler, and the step's work."""
     lines = [
         f"Request {walk.request.request_id}",
         *(f"  {name:16}{value}" for name, value in summary(walk)),
@@ -176,7 +176,7 @@ def text(walk: Walk) -> str:
 
 
 def render(walk: Walk, run: str) -> str:
-    """Render a page that needs nothing else; the same walk gives the same bytes."""
+    """Render a self-contained page; the same walk gives the same bytes."""
     from jinja2 import Environment
 
     here = files("sundog.sim.show.html")

@@ -1,4 +1,4 @@
-"""`sundog demo`: the main job on one page."""
+"""`sundog demo`: the main features on one page."""
 
 import sys
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from sundog.options.takes import command, takes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
-    """Options that a demonstration may vary."""
+    """Options of a demonstration."""
 
     seed: int = option(0, Whole(0, 2**32 - 1), "Seed of the sampler.")
 
@@ -17,10 +17,10 @@ class DemoOptions:
 @command
 @takes(DemoOptions)
 def demo(asked: DemoOptions) -> None:
-    """Serve a small model, and see its simulation agree.
+    """Serve a small model, and compare with its simulation.
 
-    The embedded model answers six questions over HTTP; the same requests are predicted by simulation,
-    and both worlds are compared batch by batch.
+    The embedded model answers six questions over HTTP. A simulation predicts the same requests, and both are
+    compared batch by batch.
     """
     from sundog.commands.demo.page import run_demo
 

@@ -1,9 +1,9 @@
-"""`python -m sundog.commands.demo.client URL`: the demo's client, a process of its own as any client is.
+"""`python -m sundog.commands.demo.client URL`: the demo's client, a process of its own like any client.
 
-It asks its questions round after round, and before each round others, of which a cost model is made; then it
-prints the answers of the first round on stdout, as JSON. At a terminal that round is drawn on stderr while it
-is answered. Drawing takes 2 ms a token, twice as long as a step: the server must not do it, and no round
-whose times count has any of it.
+It sends its questions in several repetitions, and before each one other questions, to fit a cost model; then
+it prints the answers of the first repetition on stdout, as JSON. At a terminal that repetition is drawn on
+stderr while it is answered. Drawing takes 2 ms a token, twice as long as a step: the server must not do it,
+and no timed repetition includes any of it.
 """
 
 import json
@@ -28,39 +28,44 @@ QUESTIONS = (
     "What is 17 + 25?",
     "What is rocket backwards?",
 )
-"""The four with long answers first, so that the last two wait for a running slot, on a fast machine, too."""
-NUM_ROUNDS = 6
-"""People watch the first; the times of the others count."""
+"""Questions. The first four have long answers, so that the last two wait for a running slot even on a fast
+machine.
+"""
+NUM_ROUNDS = 10
+"""Number of repetitions: the first is shown while it runs, the others are timed."""
 WARM_UP = "Hello!"
 PRACTICE = (
-    "Tell me a story about a cat named Tom.",
+    "Tell me a story about a bear named Max.",
+    "Who made you?",
+    "Count down from 15 to 1.",
+    "What is the prefix cache?",
     "What is 23 + 48?",
-    "Count up from 1 to 15.",
-    "What is a token?",
+    "What is stone backwards?",
 )
-AT_ONCE = (2, 4)
-"""The numbers of other questions asked at once before each round, in the same minute as the round."""
+"""Questions asked before each repetition, in the same way, with answers about as long: the embedded model's
+have 113, 56, 51, 48, 35 and 29 tokens, and those of `QUESTIONS` 109, 71, 66, 49, 35 and 35.
+"""
 GAP_S = 0.01
-"""The seconds between two questions: the first is still being answered when the last arrives."""
+"""Seconds between two questions: the first is still being answered when the last arrives."""
 MAX_TOKENS = 120
 INTERRUPTED = 130
 
 
 @dataclass(slots=True)
 class Answer:
-    """A question and its answer as the client sees them."""
+    """Question and its answer as the client sees them."""
 
     question: str
     text: str = ""
 
 
-def name_of(turn: int, number: int) -> str:
-    """Return the session of a question in a round, by which the server knows it."""
-    return f"question-{turn}-{number}"
+def name_of(turn: int, number: int, *, is_practice: bool = False) -> str:
+    """Return the session of a question in a repetition, by which the server's record identifies it."""
+    return f"{'practice' if is_practice else 'question'}-{turn}-{number}"
 
 
 def answers_table(answers: Sequence[Answer]) -> Table:
-    """Return the questions beside their answers so far."""
+    """Return a table of the questions and their answers so far."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(style="bold", max_width=22)
     table.add_column()
@@ -70,13 +75,15 @@ def answers_table(answers: Sequence[Answer]) -> Table:
 
 
 async def play(url: str) -> list[Answer]:
-    """Warm up, then practise and ask all questions in each round; returns the answers of the first."""
+    """Warm up, then send practice questions and all questions in each repetition; return the first
+    answers.
+    """
     client = ServerClient.of(url)
     await _ask(client, Answer(WARM_UP))
     rounds: list[list[Answer]] = []
     for turn in range(NUM_ROUNDS):
-        for at_once in AT_ONCE:
-            await _ask_all(client, [Answer(question) for question in PRACTICE[-at_once:]])
+        practice = [Answer(question) for question in PRACTICE]
+        await _ask_all(client, practice, [name_of(turn, n, is_practice=True) for n in range(len(practice))])
         answers = [Answer(question) for question in QUESTIONS]
         names = [name_of(turn, number) for number in range(len(answers))]
         with nullcontext() if turn else _drawn(answers):
@@ -93,12 +100,10 @@ def _drawn(answers: list[Answer]) -> AbstractContextManager[object]:
     return Live(get_renderable=lambda: answers_table(answers), console=console, transient=True)
 
 
-async def _ask_all(
-    client: ServerClient, answers: Sequence[Answer], names: Sequence[str] | None = None
-) -> None:
+async def _ask_all(client: ServerClient, answers: Sequence[Answer], names: Sequence[str]) -> None:
     async with trio.open_nursery() as asking:
-        for number, answer in enumerate(answers):
-            asking.start_soon(_ask, client, answer, number * GAP_S, names[number] if names else None)
+        for number, (answer, name) in enumerate(zip(answers, names, strict=True)):
+            asking.start_soon(_ask, client, answer, number * GAP_S, name)
 
 
 async def _ask(client: ServerClient, answer: Answer, delay_s: float = 0.0, name: str | None = None) -> None:
@@ -110,7 +115,7 @@ async def _ask(client: ServerClient, answer: Answer, delay_s: float = 0.0, name:
 
 
 def main() -> None:
-    """Ask, and print the answers."""
+    """Send the questions, and print the answers."""
     try:
         answers = trio.run(play, sys.argv[1])
     except KeyboardInterrupt:

@@ -1,9 +1,9 @@
-"""The main job on one page: a real model answers over HTTP, and its simulation agrees with it.
+"""Main features on one page: a real model answers over HTTP, and its simulation agrees with it.
 
-Serve the embedded model; calibrate a cost model from the steps of some questions, ask it others in several
-rounds, and predict those by simulation. First comes what is exact: the torch backend on the virtual clock and
-the cost backend, compared batch by batch. Then come times, beside what rounds of the same questions differ
-by.
+Serve the embedded model; calibrate a cost model from the steps of some questions, send others in several
+repetitions, and predict those by simulation. First comes the exact part: the torch backend on the virtual
+clock and the cost backend, compared batch by batch. Then come times, with the variation between repetitions
+of the same questions.
 """
 
 import gc
@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, pairwise
+from statistics import fmean, median
 
 import trio
 from rich.console import Console
@@ -26,15 +27,16 @@ from sundog.actors.kernel.actor import Actor
 from sundog.actors.messages import Capacity, Heard, StepOutput
 from sundog.builds.measuring import Cores, disturbed
 from sundog.builds.server import OFTEN
-from sundog.commands.demo.client import NUM_ROUNDS, QUESTIONS, Answer, answers_table, name_of
+from sundog.commands.demo.client import NUM_ROUNDS, PRACTICE, QUESTIONS, Answer, answers_table, name_of
+from sundog.commands.demo.practice import learn
 from sundog.commands.demo.times import TimesBeside
 from sundog.runtime.host.python import module_command
 from sundog.runtime.serve import RealModel, torch_backends
 from sundog.sim.backend import CostBackend, Pace, Paced
 from sundog.sim.client import Recording
-from sundog.sim.cost.calibrated import Calibrated, fit
+from sundog.sim.cost.work import CostModel
 from sundog.sim.oracle import Oracle
-from sundog.sim.record.journal import Journal, Past, decisions, observations
+from sundog.sim.record.journal import Journal, Observation, Past, decisions, observations
 from sundog.sim.record.recorder import Recorder
 from sundog.sim.replay import replay_on
 from sundog.sim.show.console import console_for
@@ -48,14 +50,14 @@ LIMITS = SchedulerConfig(
     num_gpu_blocks=NUM_BLOCKS,
     enable_prefix_caching=False,
 )
-"""The limits: small, so that waiting can be seen; without a prefix cache, so that rounds have equal work."""
+"""Limits, small enough that requests wait; without a prefix cache, so that repetitions have equal work."""
 CONFIG = EngineConfig(scheduler=LIMITS)
 CAPACITY = Capacity(NUM_BLOCKS, LIMITS.block_size)
 
 
 @dataclass(slots=True)
 class DemoRun:
-    """Records that a run of the graph leaves behind."""
+    """Records of a run of the graph."""
 
     journal: Journal = field(default_factory=Journal)
     recorder: Recorder = field(default_factory=lambda: Recorder(NUM_BLOCKS))
@@ -64,8 +66,8 @@ class DemoRun:
         return [self.journal, Recording(self.recorder)]
 
 
-def simulated(past: Past, cost: Calibrated) -> DemoRun:
-    """The cost backend on the virtual clock; only the oracle knows how long answers will be."""
+def simulated(past: Past, cost: CostModel) -> DemoRun:
+    """Run the cost backend on the virtual clock; only the oracle has the lengths of answers."""
     run, trace = DemoRun(), past.trace()
     oracle = Oracle({request.request_id: request.num_output_tokens for request in trace})
     backend = CostBackend(Pace(cost, "runner-0"), oracle, CAPACITY)
@@ -75,8 +77,8 @@ def simulated(past: Past, cost: Calibrated) -> DemoRun:
     return run
 
 
-def computed(past: Past, model: RealModel, cost: Calibrated, seed: int) -> DemoRun:
-    """The torch backend on the virtual clock, its steps as long as the cost model says."""
+def computed(past: Past, model: RealModel, cost: CostModel, seed: int) -> DemoRun:
+    """Run the torch backend on the virtual clock, with the cost model's step times."""
     run = DemoRun()
     backend = Paced(torch_backends(model, CONFIG, seed=seed)(0), Pace(cost, "runner-0"))
     run.recorder = replay_on(
@@ -94,7 +96,7 @@ def computed(past: Past, model: RealModel, cost: Calibrated, seed: int) -> DemoR
 async def serve_and_ask(
     model: RealModel, run: DemoRun, new_backend: Callable[[int], Backend]
 ) -> list[Answer]:
-    """Serve on a free port until a client in a process of its own has asked everything; its answers."""
+    """Serve on a free port until a client process has its answers; return them."""
     stop, ready, urls = trio.Event(), trio.Event(), list[str]()
 
     def on_ready(url: str) -> None:
@@ -126,7 +128,7 @@ async def serve_and_ask(
 
 
 def run_demo(seed: int) -> int:
-    """Play the page; 0 if the worlds agreed, 1 if not."""
+    """Print the page; return 0 if the worlds agreed, 1 if not."""
     console, cores = console_for(), Cores()
     started = time.monotonic()
     console.rule("A real model answers, over HTTP")
@@ -135,14 +137,13 @@ def run_demo(seed: int) -> int:
     answers = trio.run(serve_and_ask, model, served, new_backend)
     warning = disturbed(cores.others())
     console.print(answers_table(answers))
-    outputs, pasts = served.journal.outputs, _by_round(served.journal)
-    asked = [_steps(outputs, past.submits) for past in pasts]
+    outputs, pasts = served.journal.outputs, _by_round(served.journal, QUESTIONS)
+    asked = _steps(outputs, pasts[0].submits)
     console.rule("What its scheduler did")
-    watched = [output for output in outputs if output.step in asked[0]]
+    watched = [output for output in outputs if output.step in asked]
     console.print(timeline(pasts[0].submits, watched, QUESTIONS))
-    warming = _steps(outputs, [served.journal.submits[0].request_id])
-    others = [o for o in observations(outputs) if not any(o.step in steps for steps in (warming, *asked))]
-    cost = fit([(each.work, each.seconds) for each in others])
+    practice = practised(served.journal)
+    cost = learn(practice, waits_s(served.journal))
     predicted = [simulated(past, cost) for past in pasts]
     console.rule("Both worlds, step by step")
     agreed = _compare(console, [computed(past, model, cost, seed) for past in pasts], predicted, pasts)
@@ -154,19 +155,67 @@ def run_demo(seed: int) -> int:
         [run.recorder for run in predicted],
     ).show(console)
     console.print(
-        f"The cost of a step was fitted to {len(others):,} steps of other questions, asked between rounds.",
+        f"The cost of a step was fitted to {sum(map(len, practice)):,} steps of other questions, asked"
+        " between repetitions.",
         style="dim",
     )
+    if abs(change := _change(outputs, [_steps(outputs, past.submits) for past in pasts[1:]], cost)) > CHANGED:
+        longer = "longer" if change > 0 else "shorter"
+        console.print(
+            f"Steps of the same kind took {abs(change):.0%} {longer} in the questions than in the practice"
+            " before them: the machine's own speed changed, which no model of steps can know."
+        )
     if warning is not None:
         console.print(f"Here {warning}.")
     _where_next(console, time.monotonic() - started)
     return 0 if agreed else 1
 
 
-def _by_round(journal: Journal) -> list[Past]:
+CHANGED = 0.05
+"""Relative change of the machine's speed between practice and questions that the page mentions."""
+
+
+def _change(outputs: Sequence[StepOutput], rounds: Sequence[range], cost: CostModel) -> float:
+    """Return the relative increase of step times over practice: the median over repetitions."""
+    steps = list(observations(outputs))
+    ratios = []
+    for asked in rounds:
+        own = [step for step in steps if step.step in asked]
+        ratios.append(sum(step.seconds for step in own) / sum(cost.step_s(step.work) for step in own))
+    return median(ratios) - 1
+
+
+def practised(journal: Journal) -> list[list[Observation]]:
+    """Return the steps of each repetition of practice."""
+    arrivals_s = {submit.request_id: submit.arrival_s for submit in journal.submits}
+    steps = list(observations(journal.outputs, arrivals_s))
+    rounds = [
+        _steps(journal.outputs, past.submits) for past in _by_round(journal, PRACTICE, is_practice=True)
+    ]
+    return [[step for step in steps if step.step in asked] for asked in rounds]
+
+
+def waits_s(journal: Journal) -> dict[int, float]:
+    """Return, by step, how long the requests that it admits waited for the end of the step before, if they
+    arrived during that one: the mean, in seconds.
+    """
+    arrivals_s = {submit.request_id: submit.arrival_s for submit in journal.submits}
+    found: dict[int, float] = {}
+    for before, output in pairwise(journal.outputs):
+        begin_s, end_s = before.start_s, before.end_times_s[-1]
+        came_s = [arrivals_s[each.request_id] for each in output.batch.admitted]
+        if waited_s := [end_s - each_s for each_s in came_s if begin_s < each_s <= end_s]:
+            found[output.step] = fmean(waited_s)
+    return found
+
+
+def _by_round(journal: Journal, questions: Sequence[str], *, is_practice: bool = False) -> list[Past]:
     past = Past.of(journal)
     names = {submit.session: name for name, submit in past.submits.items()}
-    rounds = [[names[name_of(turn, n)] for n in range(len(QUESTIONS))] for turn in range(NUM_ROUNDS)]
+    rounds = [
+        [names[name_of(turn, n, is_practice=is_practice)] for n in range(len(questions))]
+        for turn in range(NUM_ROUNDS)
+    ]
     return [replace(past, submits={name: past.submits[name] for name in asked}) for asked in rounds]
 
 

@@ -1,6 +1,7 @@
-"""The demo's times: measured in several rounds beside simulated.
+"""Times of the demo: measured in several repetitions, and simulated.
 
-What rounds of the same questions differ by is the noise of this machine, now. Shapes: R rounds, Q questions.
+The variation between repetitions of the same questions is this machine's current noise. Shapes: R
+repetitions, Q questions.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,14 +21,14 @@ Milliseconds = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class RoundTimes:
-    """Milliseconds [R, Q] of the timed rounds: from arrival to first token, and per later token."""
+    """Milliseconds [R, Q] of the timed repetitions: TTFT, and time per later token."""
 
     ttft_RQ: Milliseconds
     tpot_RQ: Milliseconds
 
     @classmethod
     def of(cls, recorders: Iterable[Recorder], names_RQ: Sequence[Sequence[str]]) -> "RoundTimes":
-        """The times of the requests of these names, those of each round in its recorder."""
+        """Return the times of the named requests, those of each repetition from its recorder."""
         parts: list[Milliseconds] = []
         for recorder, names_Q in zip(recorders, names_RQ, strict=True):
             rows = {name: row for row, name in enumerate(recorder.columns.request_id)}
@@ -38,7 +39,7 @@ class RoundTimes:
 
 @dataclass(frozen=True, slots=True)
 class TimesBeside:
-    """Times measured at the engine, and simulated."""
+    """Measured times at the engine beside simulated ones."""
 
     questions: Sequence[str]
     measured: RoundTimes
@@ -52,12 +53,14 @@ class TimesBeside:
         measured: Recorder,
         simulated: Sequence[Recorder],
     ) -> "TimesBeside":
-        """The times of all rounds but the first, which was watched; each round was simulated by itself."""
+        """Return the times of all repetitions but the first, which was shown while it ran; each is simulated
+        separately.
+        """
         there = RoundTimes.of(repeat(measured, len(names_RQ) - 1), names_RQ[1:])
         return cls(questions, there, RoundTimes.of(simulated[1:], names_RQ[1:]))
 
     def show(self, console: Console) -> None:
-        """Print the times of each question, and what rounds differ by."""
+        """Print the times of each question, and the variation between repetitions."""
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
         table.add_column("milliseconds", no_wrap=True, max_width=20)
         for name in ("first token", "simulated", "later tokens", "simulated"):
@@ -66,13 +69,14 @@ class TimesBeside:
             (self.measured.ttft_RQ, self.simulated.ttft_RQ),
             (self.measured.tpot_RQ, self.simulated.tpot_RQ),
         )
-        num_off = 0
+        off: list[float] = []
         for number, question in enumerate(self.questions):
             cells: list[str] = []
             for there, here in pairs:
                 measured_R, simulated = there[:, number], float(np.median(here[:, number]))
                 is_off = not measured_R.min() <= simulated <= measured_R.max()
-                num_off += is_off
+                if is_off:
+                    off.append(simulated / float(np.median(measured_R)) - 1)
                 cells.append(f"{np.median(measured_R):.1f} ({measured_R.min():.1f}–{measured_R.max():.1f})")
                 cells.append(f"{simulated:.1f}{'*' if is_off else ' '}")
             table.add_row(question, *cells)
@@ -85,7 +89,16 @@ class TimesBeside:
             " (most over least, median of the questions): that is the noise of this machine now."
             " Neither column includes HTTP, tokenizing or the client."
         )
-        console.print(f"Of {num_times} predictions {num_times - num_off} lie within the machine's noise.")
+        within = f"Of {num_times} predictions {num_times - len(off)} lie within the machine's noise"
+        console.print(f"{within}{_others(off)}.")
+
+
+def _others(off: Sequence[float]) -> str:
+    """Return how far off the predictions outside the noise are: `; the others are 6% low to 9% high`."""
+    if not off:
+        return ""
+    least, most = (f"{abs(each):.0%} {'low' if each < 0 else 'high'}" for each in (min(off), max(off)))
+    return f"; the other is {least}" if len(off) == 1 else f"; the others are {least} to {most}"
 
 
 def _spread(times_RQ: Milliseconds) -> float:

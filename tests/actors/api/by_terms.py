@@ -1,4 +1,4 @@
-"""Policies of one's own that order by what a request brings, for a served test."""
+"""User policies for a served test; they order requests by fields that clients send."""
 
 from sundog.actors.core.policies import Policy, Request, View
 

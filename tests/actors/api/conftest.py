@@ -1,6 +1,6 @@
 """A live server on loopback in front of an AsyncLLM without an engine.
 
-These tests talk over real sockets, so they run on the wall clock; nothing in them measures it.
+These tests use real sockets, so they run on the real clock; none measures time.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator

@@ -1,4 +1,4 @@
-"""Laws that Hypercorn does not keep: rows of docs/api.md, and the day on which one is mended is seen."""
+"""Known violations of HTTP rules in Hypercorn, as listed in docs/api.md; a test fails once one is fixed."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How errors are spelled: as vLLM does by default, as OpenAI does when asked."""
+"""Format of error responses: vLLM's by default, OpenAI's as an option."""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
-"""The table of seams: whatever foreign code raises at a client's data is the error of that one request.
+"""Exceptions from third-party code on a client's data fail only that request.
 
-Each place where it may raise, in each way: an Exception, what is none (a panic in Rust), no memory left.
+Each place is tested with an Exception, a BaseException (a panic in Rust) and a MemoryError.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,6 @@
-"""What coding agents send: what the answer can do without is left out by name, all else reaches the model."""
+"""Requests as coding agents send them: optional unsupported fields are left out by name, all others take
+effect.
+"""
 
 from typing import Any
 

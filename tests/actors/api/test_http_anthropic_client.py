@@ -1,4 +1,4 @@
-"""Anthropic's own client talks to /v1/messages, in every way that a text model can answer."""
+"""Anthropic's client library against /v1/messages."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar

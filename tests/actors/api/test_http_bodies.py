@@ -1,4 +1,4 @@
-"""What a body may say: strict where it matters, lenient where clients need it."""
+"""Validation of request bodies: strict types, and the exceptions that clients need."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""Connections survive what clients do to them: each test is a trap of the HTTP stack."""
+"""Connections under unusual client behaviour; each test covers one trap of the HTTP stack."""
 
 import json
 import resource

@@ -1,4 +1,4 @@
-"""File descriptors: given back at once, and running out of them ends nothing."""
+"""File descriptors are released at once, and the server survives running out of them."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""What clients see when an engine crashes or a request fails alone: a whole server, real sockets."""
+"""Client-visible effects of an engine crash or a failed request, on a whole server with real sockets."""
 
 import json
 from collections.abc import AsyncIterator

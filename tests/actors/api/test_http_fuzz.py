@@ -1,4 +1,4 @@
-"""Nothing that a client sends hurts the server: random and hostile requests over real sockets.
+"""Fuzzing over real sockets: random and hostile requests never harm the server.
 
 The servers run with `--debug`, which verifies all queues and blocks whenever the engine falls idle.
 """

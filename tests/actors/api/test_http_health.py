@@ -1,4 +1,4 @@
-"""GET /health, and what clients are told while no engine is up."""
+"""GET /health, and responses while no engine is up."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The official client sees what it expects of OpenAI, and of vLLM where vLLM adds something."""
+"""OpenAI's client library against the server, including vLLM's extensions."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar

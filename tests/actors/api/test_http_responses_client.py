@@ -1,4 +1,4 @@
-"""OpenAI's own client talks to /v1/responses."""
+"""OpenAI's client library against /v1/responses."""
 
 from typing import Any
 
@@ -91,7 +91,7 @@ async def test_a_response_can_be_cancelled(serving: Any) -> None:
             stream = client.responses.create(model=MODEL, input="hello", stream=True)
             created: Any = next(iter(stream))
             cancelled = client.responses.cancel(created.response.id)
-            with pytest.raises(openai.BadRequestError, match="nothing to cancel"):
+            with pytest.raises(openai.BadRequestError, match="cannot be cancelled"):
                 client.responses.cancel(created.response.id)
             return cancelled
 

@@ -1,4 +1,4 @@
-"""Shutdown loses nobody and waits for nobody who does nothing."""
+"""Shutdown finishes all requests, and does not wait for idle connections."""
 
 import socket
 from typing import Any

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, sent to real processes: the first drains, the second cuts, no other matters."""
+"""Ctrl-C and SIGTERM to real processes: the first drains, the second aborts, further ones change nothing."""
 
 import json
 import signal

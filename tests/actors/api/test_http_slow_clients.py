@@ -1,4 +1,4 @@
-"""Clients that send or read slowly, or not at all, cost themselves and nobody else."""
+"""Clients that send or read slowly, or not at all, delay no other client."""
 
 import json
 import socket

@@ -1,4 +1,4 @@
-"""What operators may do, through a live server that takes its time."""
+"""Operators' routes on a live server with slow steps."""
 
 import time
 from collections.abc import Iterator

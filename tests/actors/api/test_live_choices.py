@@ -1,4 +1,4 @@
-"""`n` through live servers: with the embedded model, and with a GPU that is not there."""
+"""`n` choices on live servers: with the embedded model, and emulated."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""A request is data: nothing that a client sends ends the server, and what is kept has an owner."""
+"""Safety of client data: no request ends the server, and stored data belongs to its key."""
 
 import gc
 import json

@@ -1,4 +1,4 @@
-"""Fields that say how a prompt is read and what is shown of the answer, through live servers."""
+"""Fields for prompt processing and for the shown parts of an answer, on live servers."""
 
 import json
 from typing import Any

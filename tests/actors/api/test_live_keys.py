@@ -1,4 +1,4 @@
-"""A key for each client: who it is, what it may, and another file while the server runs."""
+"""API keys per client: identity, limits, and a changed key file at run time."""
 
 import hashlib
 import re
@@ -51,7 +51,7 @@ def test_a_key_says_who_asks_and_how_much_it_may(tmp_path: Path) -> None:
             pass
         file.write_text("[[key]]\n")
         server.hurt(signal.SIGHUP)
-        server.until_it_says("the keys stay as they are")
+        server.until_it_says("the old keys remain in use")
         file.write_text('[[key]]\nkey = "sk-bob"\n')
         server.hurt(signal.SIGHUP)
         server.until_it_says("are read again")

@@ -1,4 +1,4 @@
-"""Bodies of many values beside other clients, through a live `sundog emulate`.
+"""Large bodies do not delay other clients' streams, on a live `sundog emulate`.
 
 A body may have 16 MB. Parsing holds the interpreter's lock, so a thread alone does not keep streams going.
 """

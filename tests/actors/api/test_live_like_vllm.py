@@ -1,4 +1,4 @@
-"""What a client of vLLM reads of answers and errors: keys, nulls and names, through a live server."""
+"""vLLM's response format on a live server: keys, nulls and names, in answers and errors."""
 
 import json
 from typing import Any
@@ -163,7 +163,7 @@ def test_a_bound_of_thinking_is_a_number_of_tokens(torch_server: Live, wrong: ob
         ({"type": "enabled", "budget_tokens": 5}, "1024"),
         ({"type": "enabled", "budget_tokens": 4096}, "less than max_tokens (4096)"),
         ({"type": "enabled"}, "required"),
-        ({"type": "adaptive", "budget_tokens": 2048}, 'the type "enabled" alone'),
+        ({"type": "adaptive", "budget_tokens": 2048}, 'only allowed with the type "enabled"'),
     ],
 )
 def test_a_messages_bound_of_thinking_is_refused_by_name(

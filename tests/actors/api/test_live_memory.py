@@ -1,4 +1,4 @@
-"""What an open stream takes of the server's memory."""
+"""Memory of the server per open stream."""
 
 import resource
 

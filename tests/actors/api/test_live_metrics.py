@@ -181,12 +181,11 @@ def test_a_request_is_a_line_of_json(json_server: Live) -> None:
     body = {"prompt": "Once", "max_tokens": 3, "ignore_eos": True}
     httpx.post(f"{json_server.url}/v1/completions", json=body, headers=headers).raise_for_status()
     assert httpx.post(f"{json_server.url}/v1/completions", json=body).status_code == 401
-    for reason in ("length", "refused"):
-        json_server.until_it_says(f'"finish_reason": "{reason}"')
-    lines = [json.loads(line) for line in json_server.said]
-    refused, line = sorted(
-        (line for line in lines if "request_id" in line), key=lambda line: "path" not in line
-    )
+    for words in ('"finish_reason": "length"', '"status": 401'):
+        json_server.until_it_says(words)
+    lines = [line for line in map(json.loads, json_server.said) if "request_id" in line]
+    (refused,) = [line for line in lines if line.get("status") == 401]
+    (line,) = [line for line in lines if "path" not in line]
     assert (refused["path"], refused["status"], refused["finish_reason"]) == (
         "/v1/completions",
         401,

@@ -1,4 +1,4 @@
-"""Routes beside the generating ones, through live servers."""
+"""Routes other than the generating ones, on live servers."""
 
 from typing import Any
 

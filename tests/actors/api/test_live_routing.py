@@ -1,4 +1,4 @@
-"""Replicas behind a router, served: where requests went is in the journal of the server."""
+"""Routed replicas on a server, checked by the server's journal."""
 
 from pathlib import Path
 from typing import Any

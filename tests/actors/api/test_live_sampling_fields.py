@@ -1,4 +1,4 @@
-"""Each sampling field through the door: the table, the bodies, the page and the server agree on it."""
+"""Sampling fields through HTTP: option table, bodies, docs page and server agree."""
 
 import dataclasses
 import re

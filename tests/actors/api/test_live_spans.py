@@ -1,4 +1,4 @@
-"""Spans of requests, as a collector gets them from a live server."""
+"""Trace spans of requests, as received by a collector from a live server."""
 
 import json
 import subprocess

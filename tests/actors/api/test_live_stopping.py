@@ -1,4 +1,4 @@
-"""A server that is told to stop: it says so first, finishes what runs, and then ends."""
+"""Shutdown of a live server: it reports that it stops, finishes running requests, and ends."""
 
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +26,7 @@ def test_a_server_that_stops_turns_new_requests_away_while_it_finishes_the_other
         assert health.json() == {"status": "stopping"} and health.headers["Retry-After"] == "1"
         refused = server.complete(max_tokens=1)
         assert refused.status_code == 503 and refused.headers["Retry-After"] == "1"
-        assert "about to stop" in refused.json()["error"]["message"]
+        assert "shutting down" in refused.json()["error"]["message"]
         assert stream.whole()[-1]["choices"][0]["finish_reason"] == "length"
         assert server.ended() == 0
 

@@ -1,4 +1,4 @@
-"""What policies see of a request comes in with it: by fields, or by headers that a gateway sets."""
+"""Policy inputs of a request, from body fields and from headers set by a gateway."""
 
 import json
 from collections.abc import Iterator

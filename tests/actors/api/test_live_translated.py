@@ -1,4 +1,4 @@
-"""Messages and responses of a real model: calls, and streams that say what whole answers say."""
+"""/v1/messages and /v1/responses on a real model: tool calls, and streams equal to whole answers."""
 
 import json
 from typing import Any

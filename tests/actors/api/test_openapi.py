@@ -1,4 +1,4 @@
-"""The OpenAPI document says what the server does."""
+"""The OpenAPI document matches the server."""
 
 import re
 from typing import Any

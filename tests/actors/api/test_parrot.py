@@ -1,8 +1,8 @@
-"""A model that says any text: an answer is the same whole and streamed, through all three APIs.
+"""Streamed and whole answers are equal for any text, through all three APIs.
 
 The parrot is a graph on the virtual clock; its backend's tokens are the bytes of a script that the prompt
-names. Scripts are random: text with the beginnings of marks in it, reasoning, calls of tools, good and bad,
-cut by `max_tokens`, by stop strings, or not at all.
+names. Scripts are random: text with partial marks, reasoning, valid and malformed tool calls, cut by
+`max_tokens`, by stop strings, or not at all.
 """
 
 import json

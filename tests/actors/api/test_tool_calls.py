@@ -1,4 +1,4 @@
-"""Calls of tools and reasoning in text: the same whatever way the text is cut into deltas."""
+"""Tool calls and reasoning parsed from text, independent of how the text is split into deltas."""
 
 import itertools
 import random

@@ -1,4 +1,4 @@
-"""Requests as they are on the wire."""
+"""Raw HTTP requests for tests."""
 
 import json
 

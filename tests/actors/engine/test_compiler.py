@@ -1,4 +1,4 @@
-"""Grammars are compiled beside the steps and held by their requests: others go on, who waits can be ended."""
+"""Compilation of grammars concurrent with steps; waiting requests can be aborted, others are not delayed."""
 
 import threading
 from dataclasses import replace

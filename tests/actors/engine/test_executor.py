@@ -1,4 +1,4 @@
-"""The Executor: every rank gets every batch in order, all must have answered, and all alike."""
+"""The Executor sends every batch to every rank in order, and requires equal results from all."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Messages that wait for a step to be planned or to end, in their order."""
+"""Messages held until a step is planned or ends, in order."""
 
 import pytest
 
@@ -62,4 +62,4 @@ def test_before_an_update_only_aborts_take_effect_and_the_arrivals_they_end() ->
     ]
     assert list(state.requests) == [] and inbox.num_new == 2
     assert inbox.take_all() == [] and [each.request_id for each in state.waiting] == ["b", "d"]
-    assert inbox.is_empty
+    assert not inbox.messages

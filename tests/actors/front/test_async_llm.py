@@ -1,4 +1,4 @@
-"""The life of a request: whatever is accepted ends once, and nobody's blocks are kept."""
+"""Life cycle of a request in AsyncLLM: each accepted request ends once, and all blocks are freed."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""Every field of a request has bounds, whatever door it comes by; what is beyond is refused by name."""
+"""Bounds of every request field, by every entry point; values beyond are refused by name."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A replica that is drained finishes what it has, and is given nothing new."""
+"""A draining replica finishes its requests and gets no new ones."""
 
 import pytest
 import trio

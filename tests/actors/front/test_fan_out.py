@@ -1,4 +1,4 @@
-"""The choices of one prompt: requests of their own that are asked for, read, cancelled and refused as one."""
+"""Choices of one prompt are requests of their own, submitted, read, cancelled and refused together."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Prompts that are read by others: what may happen meanwhile, and who does not notice."""
+"""Concurrent tokenization of long prompts: aborts and other requests meanwhile."""
 
 import threading
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Ids that a tokenizer knows and a model has no row for: the request is refused, in text as in ids."""
+"""Token ids in the tokenizer but not in the model's embedding are refused, as text and as ids."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Forecasts are ranges drawn from the lengths seen so far, and are judged by what came."""
+"""Forecasts are ranges sampled from observed lengths, and scored against the outcomes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

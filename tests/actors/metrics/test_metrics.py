@@ -1,4 +1,4 @@
-"""What the server counts is what its requests saw, whatever happens to engines."""
+"""The server's counters equal the sums over its requests, including engine crashes."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""The live page shows what is there, in the scheduler's order, and each block once."""
+"""The live page's snapshot matches the engine's state, in the scheduler's order, each block once."""
 
 import json
 import math
@@ -142,6 +142,4 @@ async def test_a_forecast_that_fails_is_given_up_and_the_page_goes_on(
             assert shown["num_waiting"] == 1 and shown["waiting"][0]["forecast_ttft_s"] is None
             await trio.sleep(0.6)
             live._forecast_s = -math.inf
-    assert [record.message for record in caplog.records].count(
-        "the forecast failed, and there is none from now on"
-    ) == 1
+    assert [record.message for record in caplog.records].count("the forecast failed and is switched off") == 1

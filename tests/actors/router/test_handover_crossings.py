@@ -1,4 +1,6 @@
-"""An abort that crosses the last step of a prompt: the request ends once, and its blocks are free."""
+"""An abort that arrives with the last step of a prompt on a prefilling engine: the request ends once, and
+its blocks are freed.
+"""
 
 from typing import Any
 

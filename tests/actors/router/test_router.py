@@ -1,4 +1,4 @@
-"""The router: fair shares, and the way back to whoever has a request."""
+"""The Router distributes requests evenly, and sends later messages to the right replica."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Replicas that are lost and come back, under every router, by fault injection."""
+"""Lost and restarted replicas, under every router, by fault injection."""
 
 import pytest
 import trio

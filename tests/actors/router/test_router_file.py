@@ -1,4 +1,4 @@
-"""A router of a user's own: what is refused before a run, what a failure does, and the documented ones."""
+"""User routers: refusals before a run, failures during it, and the documented examples."""
 
 import logging
 import sys
@@ -52,10 +52,7 @@ def test_a_wrong_router_is_an_error_that_says_what_is_wrong(text: str, reason: s
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (
-            "def chose(self, request, fleet): return 0",
-            "chose is nothing a router is asked. Did you mean choose",
-        ),
+        ("def chose(self, request, fleet): return 0", "a router has no chose. Did you mean choose"),
         ("def choose(self, request): return 0", "cannot be called as choose(self, request, fleet)"),
         ("async def score(self, request, replica, fleet): return 0", "score waits or yields"),
         ("index = 'all'", "index is 'all': known are none, own, events"),

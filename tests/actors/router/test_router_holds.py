@@ -1,4 +1,4 @@
-"""A router that holds requests until a replica has room, by every door."""
+"""A router that holds requests until a replica has room: in the graph, over HTTP and in simulation."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Requests that a router moves where no link carries their KV: they are computed again, token for token."""
+"""Requests moved between replicas without a link for their KV are recomputed, with the same tokens."""
 
 from dataclasses import replace
 from typing import Any

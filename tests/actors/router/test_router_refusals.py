@@ -1,4 +1,4 @@
-"""A router that refuses, and what it sees of replicas, by every door."""
+"""A router that refuses requests, and its view of replicas, by every entry point."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""User policies that look, for one request, at other things than for the next."""
+"""User policies that read different attributes for different requests."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar

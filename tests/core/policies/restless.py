@@ -1,4 +1,4 @@
-"""User policies whose every answer may turn with anything that they can see, step for step."""
+"""User policies whose answers may change at every step with anything they can see."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""Answers of a user's policy become data of exact types, or an error that names them."""
+"""Answers of a user's policy are converted to data of exact types, or raise an error that names them."""
 
 import math
 from decimal import Decimal
@@ -73,8 +73,9 @@ def test_what_has_no_order_is_refused(answer: object) -> None:
 
 def test_quotas_and_scores_may_be_numbers_of_numpy() -> None:
     """As what a policy learned with it."""
-    assert exact_quota(np.int32(4)) == 4 and type(exact_quota(np.int32(4))) is int
+    assert exact_quota(np.int32(4), 1) == 4 and type(exact_quota(np.int32(4), 1)) is int
+    assert exact_quota(0, 0) == 0
     assert type(exact_score(np.float32(0.5))) is float
     for wrong in (True, 0, 1.5, "4"):
         with pytest.raises(WrongAnswer, match="it must be a whole number from 1 on, or None"):
-            exact_quota(wrong)
+            exact_quota(wrong, 1)

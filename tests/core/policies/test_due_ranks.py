@@ -1,4 +1,4 @@
-"""Ranks are asked again only when they may have changed: that saves questions, and changes no decision."""
+"""Ranks are recomputed only when they may have changed, which changes no decision."""
 
 import random
 from collections.abc import Iterator
@@ -14,6 +14,7 @@ from sundog.actors.core.request import Request
 from tests.core.drive import Driven, Log, Planned
 from tests.core.policies.world import EXAMPLES, RESTLESS, World, policy_trace
 from tests.core.traces import num_cases
+from tests.core.work import has_work
 
 HERE = Path(__file__).parent
 PICKY = [f"{HERE / 'picky.py'}:{name}" for name in ("Picky", "PickyByTenant", "Holding", "HoldingByTenant")]
@@ -93,7 +94,7 @@ def overloaded(policy: str, num_requests: int, calls: list[str]) -> int:
             slo_ttft_s=rng.uniform(0, num_requests),
         )
     for step in range(10_000):
-        if not world.state.has_work:
+        if not has_work(world.state):
             return len(calls)
         world.state.view.advance(float(step))
         world.step()

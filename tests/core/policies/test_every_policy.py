@@ -1,4 +1,4 @@
-"""What every policy keeps, with every option: requests, blocks, and the same decisions any way."""
+"""Invariants under every policy and option: requests, blocks, and equal decisions in each mode."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""A rank that is asked for before each admission is named once it is slow."""
+"""A slow dynamic rank is reported by a warning that names the policy."""
 
 import logging
 from pathlib import Path

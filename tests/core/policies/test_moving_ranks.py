@@ -1,4 +1,4 @@
-"""Ranks that move evenly with time: the order is at any time that of asking for all of them anew."""
+"""Ranks linear in time: the order always equals that of recomputing all of them."""
 
 import random
 from pathlib import Path

@@ -1,10 +1,11 @@
-"""Each policy's own order, as a law."""
+"""The order of each policy, as a law."""
 
 import random
 
 import pytest
 
 from tests.core.policies.world import World
+from tests.core.work import has_work
 
 ONE_AT_A_TIME = {"max_num_seqs": 1}
 
@@ -123,7 +124,7 @@ def test_prefill_first_leaves_the_blocks_that_running_requests_need() -> None:
     world = World("prefill-first", limits)
     for number, length in enumerate(lengths(5, 40)):
         world.add(f"r{number}", length % 12 + 1, length % 9 + 1)
-    while world.state.has_work:
+    while has_work(world.state):
         batch = world.step()
         admitted = {admission.request_id for admission in batch.admitted}
         assert not (batch.preempted and admitted)

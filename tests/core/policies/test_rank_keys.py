@@ -1,4 +1,4 @@
-"""Keys of ranks save questions, and change no decision."""
+"""Rank keys reduce calls of the policy, and change no decision."""
 
 import random
 from pathlib import Path
@@ -28,7 +28,7 @@ def test_the_next_request_is_that_of_the_smallest_rank_of_all(policy: str) -> No
     queue, num_mixed = world.state.waiting, 0
 
     def place(request: Request) -> tuple[object, int]:
-        return world.state.policy.rank(request, world.state.view), queue._places[request.request_id].turn
+        return world.state.policy.rank(request, world.state.view), queue.places[request.request_id].turn
 
     for number in range(120):
         for copy in range(rng.randrange(3)):

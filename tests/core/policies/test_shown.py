@@ -1,4 +1,4 @@
-"""The view that a user's policy has of requests and of the state: exact facts, and none to change."""
+"""The read-only view of requests and state that user policies get."""
 
 import pytest
 
@@ -50,7 +50,7 @@ def test_the_schedulers_own_bookkeeping_is_not_shown() -> None:
     """It would be stale, or could be changed; the error says where to look."""
     world = World("fcfs")
     request = shown(world.add("a", 6, 20), world.state.view)
-    with pytest.raises(AttributeError, match=r"is not shown Request.block_ids \(docs/policies.md lists"):
+    with pytest.raises(AttributeError, match=r"cannot read Request.block_ids \(docs/policies.md lists"):
         request.block_ids  # noqa: B018  # the access is what is tested
 
 

@@ -1,4 +1,4 @@
-"""What a policy is told of time: of tokens, deadlines and steps; pauses, and the hook for every token."""
+"""Times that policies see (tokens, deadlines, steps), pauses, and the hook called for every token."""
 
 import random
 from math import inf
@@ -152,7 +152,7 @@ def test_a_quota_of_nought_is_refused_unless_the_policy_pauses() -> None:
     """The error says how to say so."""
     world = World(f"{HERE}:Forgets")
     world.add("a", 4, 2)
-    with pytest.raises(PolicyError, match=r"Forgets: quota of a returned 0: .*0 if the policy says `pauses"):
+    with pytest.raises(PolicyError, match=r"Forgets: quota of a returned 0: .*0 needs `pauses"):
         world.step()
 
 

@@ -1,4 +1,4 @@
-"""User policies that look at times, follow tokens, and pause."""
+"""User policies that use times, count tokens, and pause."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""A scheduler without a backend: tokens are counted, and each test says how long answers are."""
+"""Scheduler without a backend: tokens are counted, and tests set the lengths of answers."""
 
 import random
 import re
@@ -16,6 +16,7 @@ from sundog.actors.core.step.state import SchedulerState
 from sundog.actors.core.step.update import update
 from sundog.actors.policy_file import find_policy
 from tests.core.traces import Trace, random_trace
+from tests.core.work import has_work
 
 DOCS = Path(__file__).parents[3] / "docs"
 PARAMETERS = {
@@ -84,7 +85,7 @@ class World:
     def run(self, max_steps: int = 10_000) -> "World":
         """Step until nobody is left."""
         for _ in range(max_steps):
-            if not self.state.has_work:
+            if not has_work(self.state):
                 return self
             self.step()
         raise AssertionError(f"unfinished after {max_steps} steps: {self.state.requests}")

@@ -1,4 +1,4 @@
-"""vLLM's balancer of data-parallel ranks: by hand, and as its two classes do it, over random loads."""
+"""vLLM's balancer of data-parallel ranks: by hand, and against its two classes over random loads."""
 
 import random
 import sys

@@ -1,4 +1,4 @@
-"""What a router knows of its replicas, by number, when they are lost and come back."""
+"""A router's counts of its replicas, including lost and restarted ones."""
 
 from sundog.actors.core.batch import Admission, Batch, Chunk
 from sundog.actors.core.params.sampling import DEFAULTS

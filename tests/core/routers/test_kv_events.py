@@ -1,4 +1,4 @@
-"""KV events: whoever folds them knows what the prefix cache holds."""
+"""KV events: applying them reproduces the prefix cache's contents."""
 
 import random
 

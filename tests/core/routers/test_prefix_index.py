@@ -1,4 +1,4 @@
-"""The Router's indexes of blocks: as exact as they say, and bounded."""
+"""The Router's indexes of blocks: their accuracy and their bounds."""
 
 import random
 

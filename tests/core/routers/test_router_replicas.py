@@ -1,4 +1,4 @@
-"""Several Routers in front of the same replicas: each knows what it has sent itself."""
+"""Several Routers in front of the same replicas: each counts only its own requests."""
 
 import random
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Router policies as pure objects: what each chooses, and what all keep, whatever happens to the replicas."""
+"""Router policies as pure objects: choices, and invariants over lost and restarted replicas."""
 
 import dataclasses
 import random

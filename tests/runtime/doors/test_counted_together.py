@@ -1,4 +1,4 @@
-"""What doors count together: answers of a key; and the keys and spans of each."""
+"""Limits of a key across doors, and the keys and trace spans of each door."""
 
 import signal
 from collections.abc import Iterator
@@ -102,7 +102,7 @@ def test_keys_change_at_every_door(server: Live, keys: Path) -> None:
     until(lambda: statuses(server, "sk-eve") == {200}, "all doors know eve")
     keys.write_text("[[key]]\n")
     server.hurt(signal.SIGHUP)
-    server.until_it_says("the keys stay as they are")
+    server.until_it_says("the old keys remain in use")
     doors(server)[0].kill()
     until(lambda: len(doors(server)) == 2 and reachable(server), "a door is back")
     assert statuses(server, "sk-eve") == statuses(server, "sk-bob") == {200}

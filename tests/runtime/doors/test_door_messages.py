@@ -1,4 +1,4 @@
-"""What clients ask for crosses to the server and back as it was."""
+"""Messages between doors and server arrive unchanged."""
 
 from typing import Any
 

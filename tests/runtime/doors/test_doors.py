@@ -1,4 +1,4 @@
-"""`sundog serve --api-processes 2`: two processes at one port, in front of one engine that is not there."""
+"""`sundog serve --api-processes 2`: two processes at one port, in front of one emulated engine."""
 
 import re
 import signal

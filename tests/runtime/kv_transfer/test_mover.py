@@ -1,4 +1,4 @@
-"""The mover under faults of its links, between ports that take a tenth of a second for a block."""
+"""The KV mover under link faults, between ports that take a tenth of a second per block."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Prompts computed in one engine and answered by another, with real tokens, on the virtual clock."""
+"""Prompts computed on one engine and continued on another, with real tokens, on the virtual clock."""
 
 import random
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""Servers that do what a test says, on streams in memory: everything happens on the virtual clock."""
+"""Scripted servers on in-memory streams, on the virtual clock."""
 
 import json
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable

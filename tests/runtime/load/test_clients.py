@@ -1,4 +1,4 @@
-"""Clients keep the schedule of their trace, whatever the server does, and say what they saw."""
+"""Load clients send by their trace's schedule whatever the server does, and record what happened."""
 
 import errno
 import math

@@ -1,4 +1,4 @@
-"""A conversation is sent whole with every question, and has only what was answered."""
+"""A conversation sends all its turns with each question, and keeps only answered ones."""
 
 import pytest
 

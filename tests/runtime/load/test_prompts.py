@@ -1,4 +1,4 @@
-"""Prompts have the length that was asked for, and begin alike where the trace says so."""
+"""Generated prompts have the requested length and share the prefixes of the trace."""
 
 import pytest
 

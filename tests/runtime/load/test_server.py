@@ -1,4 +1,4 @@
-"""What a server takes is found out by asking it, and what none takes is refused in one line."""
+"""Detection of a server's features by requests; unsupported servers are refused in one line."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Which models ranks can share: what stands against one is said by name (`docs/ranks.md`)."""
+"""Which models ranks can share; unsupported ones are refused with the reason (`docs/ranks.md`)."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A model that two processes share answers as alone: the same logits but for rounding, the same tokens."""
+"""A model shared by two processes gives the same logits up to rounding, and the same tokens."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""`python -m tests.runtime.ranks.together FOLDER...`: two ranks by gloo, and what they answer, in a file.
+"""`python -m tests.runtime.ranks.together FOLDER...`: run two ranks by gloo, and write their answers to a
+file.
 
 Torch is imported once, and each rank is forked from there. Rank 0 runs the scheduler and hands its batches to
 rank 1 over a pipe, as an Executor does. Each line of the file is an `Answered`.

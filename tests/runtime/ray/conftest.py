@@ -1,4 +1,4 @@
-"""Ray reads its token when it is imported, so tests that import it say theirs before."""
+"""Ray's token is set before Ray is imported, as Ray reads it then."""
 
 import os
 from collections.abc import Iterator

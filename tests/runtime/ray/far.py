@@ -1,4 +1,4 @@
-"""A clerk in a process of Ray, reached over TCP with a secret, for the laws of the kernel.
+"""Test actor in a process of Ray, reached over TCP with a secret, for the laws of the kernel.
 
 `OverRay` is a place (`tests/actors/places.py`). The test's own clerk is a mirror of the one there:
 it has what that one says it handled, and passes on what the test does to it.

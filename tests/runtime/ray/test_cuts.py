@@ -1,4 +1,4 @@
-"""Connections to a clerk in a process of Ray that are cut: whoever waits is told, and the clerk ends."""
+"""Cut connections to a clerk in a Ray process: waiting callers get an error, and the clerk ends."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Replicas on several nodes of a cluster; a node is lost, and one joins. All of them are this machine's."""
+"""Replicas on several nodes of a cluster, all on this machine: one node is lost, and one joins."""
 
 import subprocess
 import sys

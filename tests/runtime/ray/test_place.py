@@ -1,4 +1,4 @@
-"""What a Ray cluster refuses an engine, and who may connect to the server in its stead."""
+"""Refusals of a Ray cluster as a place for engines, and authentication of connections to the server."""
 
 import os
 import re

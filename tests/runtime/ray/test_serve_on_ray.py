@@ -1,4 +1,6 @@
-"""`serve --on ray`: replicas as actors of a cluster, in two worker processes, which real signals kill."""
+"""`serve --on ray`: replicas as actors in two worker processes of a cluster, which are killed by real
+signals.
+"""
 
 import signal
 import subprocess

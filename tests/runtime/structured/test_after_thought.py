@@ -1,4 +1,4 @@
-"""With a reasoning parser a grammar holds from the end of the reasoning on, as in vLLM."""
+"""With a reasoning parser a grammar applies after the end of the reasoning, as in vLLM."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""An answer of a schema, or a call as the model writes it; formats and numbers that the library has not."""
+"""Answers that are either JSON by a schema or a tool call; formats and numbers beyond the library's."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Answers that keep to a schema, an expression or a grammar, as clients of a live server get them."""
+"""Answers restricted by a schema, a regular expression or a grammar, on a live server."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Schemas hold the very texts that vLLM's default backend holds; tags hold what stands in them."""
+"""Schemas allow exactly the texts that vLLM's default backend allows; tags restrict their contents."""
 
 import json
 from pathlib import Path

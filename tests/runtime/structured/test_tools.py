@@ -1,4 +1,4 @@
-"""Tools of chat completions, as the client library meets them on a live server."""
+"""Tools of chat completions on a live server, with OpenAI's client."""
 
 import json
 import shutil

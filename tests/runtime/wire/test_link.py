@@ -1,4 +1,4 @@
-"""Links that are cut, flooded or lied to: whoever waits is told, and actors go on as in one process."""
+"""Cut, flooded or corrupted links: waiting callers get errors, and actors otherwise act as in one process."""
 
 import socket
 from collections.abc import AsyncIterator
@@ -247,3 +247,36 @@ async def test_numbers_that_wrap_meet_neither_open_channels_nor_open_questions()
                 ref.close()
             hold.close()
             nursery.cancel_scope.cancel()
+
+
+class CountedSocket(socket.socket):
+    """A socket that counts its system calls to send."""
+
+    num_sends = 0
+
+    def send(self, data: bytes, flags: int = 0, /) -> int:  # type: ignore[override]  # a link sends bytes
+        self.num_sends += 1
+        return super().send(data, flags)
+
+
+async def test_answers_to_questions_that_came_together_leave_together() -> None:
+    """One system call instead of one an answer, each of which wakes the other process."""
+    clerk = Clerk()
+    near_socket, plain = socket.socketpair()
+    far_socket = CountedSocket(fileno=plain.detach())
+    near, far = Link(near_socket, MESSAGES, "far"), Link(far_socket, MESSAGES, "near")
+    with trio.fail_after(HANGS_S):
+        async with trio.open_nursery() as nursery:
+            hold = clerk.ref("hold")
+            await nursery.start(clerk.live)
+            far.export(clerk)
+            nursery.start_soon(near.run)
+            nursery.start_soon(far.run)
+            ref = await near.open("clerk", "test")
+            before = far_socket.num_sends
+            replies = [ref.request(Note("test", number)) for number in range(50)]
+            assert [await reply.wait() for reply in replies] == list(range(50))
+            assert far_socket.num_sends - before == 1
+            ref.close()
+            hold.close()
+            near.end("the test is over")

@@ -1,4 +1,4 @@
-"""Messages as bytes: they come back as they were, and what is none is refused by name."""
+"""Messages as bytes: a round trip preserves them, and malformed ones are refused by name."""
 
 from collections.abc import Mapping
 from types import UnionType

@@ -1,4 +1,4 @@
-"""`python -m tests.runtime.worker.faulty_loads serve …`: a server whose ranks may never load.
+"""`python -m tests.runtime.worker.faulty_loads serve …`: a server with ranks that may never finish loading.
 
 Rank N of an engine does not load while the file that `SUNDOG_TEST_HANGS` names holds N, and makes a file
 `hanging` next to it; else it is `sundog serve`. The server starts this module,

@@ -1,4 +1,4 @@
-"""`python -m tests.runtime.worker.faulty_ranks serve …`: a server whose ranks raise when they are asked to.
+"""`python -m tests.runtime.worker.faulty_ranks serve …`: a server whose ranks raise on request.
 
 A request with the seed `RAISES + N` makes rank N raise after some steps; else it is `sundog serve`.
 The server starts this module, too, in the place of the one that engines are forked from.

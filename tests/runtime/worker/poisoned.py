@@ -1,4 +1,4 @@
-"""`python -m tests.runtime.worker.poisoned serve …`: a server whose engines die of one token.
+"""`python -m tests.runtime.worker.poisoned serve …`: a server whose engines are killed by one token.
 
 An engine process is killed by the first batch that takes in a prompt with the token `SUNDOG_TEST_POISON`, as
 by a kernel that reads behind a table, once the file `SUNDOG_TEST_GATE` is there; else it is `sundog serve`.

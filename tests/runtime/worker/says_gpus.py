@@ -1,4 +1,6 @@
-"""`python -m tests.runtime.worker.says_gpus REPLICAS RANKS DESCRIPTOR PARENT`: engines say their GPUs."""
+"""`python -m tests.runtime.worker.says_gpus REPLICAS RANKS DESCRIPTOR PARENT`: engines that print their
+GPUs.
+"""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""The server's clock in another process, by readings where the machine's clock is not the same."""
+"""The server's clock in another process, by exchanged readings if the machine's clock differs."""
 
 import socket
 import threading

@@ -1,4 +1,4 @@
-"""Each replica has GPUs of its own, by its environment; none is needed here."""
+"""Each replica's own GPUs, set by environment variables; no GPU is needed."""
 
 import os
 import socket

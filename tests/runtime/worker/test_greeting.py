@@ -1,4 +1,4 @@
-"""Engine processes that do not greet at first, as on a busy machine, on the virtual clock."""
+"""Engine processes with a late handshake, as on a busy machine, on the virtual clock."""
 
 import logging
 import re

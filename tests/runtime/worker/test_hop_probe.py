@@ -1,4 +1,4 @@
-"""What the way to another process takes is measured with a process."""
+"""The latency to another process, measured with one."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""Two replicas in processes that are killed again and again under load: nothing is lost or comes twice."""
+"""Two replicas in processes that are killed repeatedly under load: no token is lost or sent twice."""
 
 import os
 import random

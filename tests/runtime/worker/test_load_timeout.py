@@ -1,4 +1,4 @@
-"""A load that never ends, at the start and at a restart: `--load-timeout` ends and names it."""
+"""Model loading that never ends, at start and restart: `--load-timeout` ends it with a message."""
 
 import os
 import resource

@@ -1,4 +1,4 @@
-"""A request that kills an engine process is given to one, and to no other (`docs/fates.md`, law P9)."""
+"""A request that kills an engine process is not sent to a second one (`docs/fates.md`, law P9)."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A model that processes share: what real signals do to its ranks, and what is refused (`docs/ranks.md`)."""
+"""Model shared by processes: effects of real signals on its ranks, and refusals (`docs/ranks.md`)."""
 
 import re
 import signal
@@ -96,7 +96,7 @@ def test_a_rank_that_is_killed_while_nothing_runs_is_replaced(server: Live) -> N
     before = [engine(server), *ranks(server)]
     before[1].kill()
     gone(before)
-    server.until_health(200)
+    server.until_replaced(before[:1])
     answers(server)
 
 
@@ -138,12 +138,13 @@ def test_a_rank_that_raises_in_a_step_leaves_nobody_waiting(server: Live, number
     assert named in said
 
 
-def test_a_server_that_is_told_to_stop_ends_its_ranks(server: Live) -> None:
-    """SIGTERM, and no process is left. The last test: its server does not come back."""
-    left = descendants(server)
-    assert len(left) == 2 + NUM_RANKS - 1
-    assert server.stop() == 0
-    gone(left)
+def test_a_server_that_is_told_to_stop_ends_its_ranks() -> None:
+    """SIGTERM, and no process is left."""
+    with live("sundog", "serve", *SHARED) as server:
+        left = descendants(server)
+        assert len(left) == 2 + NUM_RANKS - 1
+        assert server.stop() == 0
+        gone(left)
 
 
 @pytest.mark.long(rare=True, reason="loads models in ranks that are killed")

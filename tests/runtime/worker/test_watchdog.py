@@ -1,4 +1,4 @@
-"""An engine in the server's own process that does not go on is reported by a thread of it."""
+"""The watchdog thread reports a stalled engine in the server's own process."""
 
 import re
 

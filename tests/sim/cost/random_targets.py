@@ -1,4 +1,4 @@
-"""Random deployments, the same ones every time: models, GPUs, formats and parallelism."""
+"""Random but reproducible deployments: models, GPUs, formats and parallelism."""
 
 import random
 from collections.abc import Iterator

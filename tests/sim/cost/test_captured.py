@@ -1,11 +1,12 @@
-"""Batches that are replayed from graphs: vLLM's rule, and what a step takes without one."""
+"""Batches replayed from captured graphs: vLLM's rule, and step times without one."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from sundog.sim.cost.overhead import NO_OVERHEAD, HostOverhead, graph_sizes, largest_graph
+from sundog.sim.cost.overhead import ASYNC_OVERHEAD, NO_OVERHEAD, HostOverhead, graph_sizes, largest_graph
 from sundog.sim.cost.work import StepWork
 from sundog.sim.hardware.gpu import load_gpu
 from sundog.sim.hardware.model import load_model
@@ -55,6 +56,52 @@ def test_a_batch_beyond_the_largest_graph_is_launched_layer_by_layer(kind: str, 
     work = StepWork(0, 0, ((300, 0),), 1)
     assert few.step_s(work) >= 32 * 0.01 > 10 * many.step_s(work)
     assert few.step_s(StepWork(64, 6400, (), 64)) == many.step_s(StepWork(64, 6400, (), 64))
+
+
+@pytest.mark.parametrize("kind", ["tables", "roofline"])
+@pytest.mark.parametrize(
+    ("model", "ranks", "launches_s"),
+    [
+        ("llama-3.1-8b", 1, 32 * 10 * 50e-6),  # 16.0 ms: ten kernels a layer
+        ("qwen3-8b", 1, 36 * 12 * 50e-6),  # 21.6 ms: two more where queries and keys are normalised
+        ("qwen3-8b", 2, 36 * (830e-6 + 2 * 50e-6)),  # 33.5 ms: two all-reduces a layer
+        ("qwen3-30b-a3b", 1, 48 * 17 * 50e-6),  # 40.8 ms: five more with experts
+    ],
+)
+def test_an_eager_server_launches_every_step_kernel_by_kernel(
+    kind: str, model: str, ranks: int, launches_s: float
+) -> None:
+    """Four decodes take what launching takes, a long prompt what it always does, and nothing is padded."""
+    target = Target(
+        load_model(model), load_gpu("h100"), tensor_parallel_size=ranks, cost_model=kind, enforce_eager=True
+    )
+    eager, graphs = (
+        each.with_limits("0.33", 256, 8192).cost(ASYNC_OVERHEAD)
+        for each in (target, replace(target, enforce_eager=False))
+    )
+    few, prompt = StepWork(4, 4000, (), 4), StepWork(0, 0, ((8192, 0),), 1)
+    assert eager.step_s(few) == pytest.approx(launches_s, rel=1e-9)
+    assert eager.run_s(few, 3) == pytest.approx([launches_s] * 3, rel=1e-9)
+    assert graphs.step_s(few) < launches_s
+    assert eager.step_s(prompt) == pytest.approx(graphs.step_s(prompt))
+    no_host, no_graphs = (
+        replace(target, enforce_eager=is_eager).with_limits("0.33", 256, 8192).cost(NO_OVERHEAD)
+        for is_eager in (True, False)
+    )
+    odd = StepWork(0, 0, ((249, 0),), 1)  # a graph of 256 tokens
+    assert no_host.step_s(odd) <= no_graphs.step_s(odd)
+
+
+def test_enforce_eager_is_taken_from_the_command_line(tmp_path: Path) -> None:
+    """A lone Llama-3.1-8B decodes in 16 ms a token, and in less than 10 with graphs."""
+    trace = tmp_path / "one.csv"
+    trace.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n0,300,20\n")
+    options = ["--model", "llama-3.1-8b", "--gpu", "h100", "--json"]
+    tpots_s = [
+        json.loads(sundog("replay", str(trace), *options, *more).stdout)["tpot_s"]["mean"]
+        for more in ([], ["--enforce-eager"])
+    ]
+    assert tpots_s[1] == pytest.approx(0.016, rel=0.001) and tpots_s[0] < 0.01
 
 
 def test_only_what_is_replayed_is_padded() -> None:

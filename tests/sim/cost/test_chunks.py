@@ -1,4 +1,4 @@
-"""Chunked local attention (Llama 4): a token sees its own chunk up to itself, and nothing before."""
+"""Chunked local attention (Llama 4): a token attends to its own chunk only, up to itself."""
 
 import random
 

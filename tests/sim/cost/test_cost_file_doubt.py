@@ -1,4 +1,4 @@
-"""A file is doubted by as much as its own calibration was off."""
+"""A cost file's uncertainty is its own calibration error."""
 
 from pathlib import Path
 

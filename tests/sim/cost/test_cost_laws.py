@@ -1,4 +1,4 @@
-"""Laws of every cost model, for random models, GPUs, formats and parallelism; the same ones every time.
+"""Laws of every cost model, for random models, GPUs, formats and parallelism, always the same ones.
 
 Measured tables keep them within what was measured: a percent where kernels change, an eighth where a chunk is
 halved, for tiles are wasted on some numbers of rows and on every decode beside a chunk.

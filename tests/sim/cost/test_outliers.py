@@ -1,4 +1,4 @@
-"""Measured points that contradict their neighbours raise nothing (`sim/cost/tables/outliers.py`)."""
+"""Outliers among measured points are excluded (`sim/cost/tables/outliers.py`)."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Blocks that several decodes read: counted while they are read, and only then."""
+"""Blocks shared by several decodes are counted exactly while they are read."""
 
 from sundog.actors.core.batch import Admission, Batch, Chunk
 from sundog.actors.core.params.sampling import DEFAULTS

@@ -1,4 +1,4 @@
-"""The law both backends rely on: folding the diffs gives every token of every request, once."""
+"""WorkFold: folding the batches counts every token of every request exactly once."""
 
 import pytest
 

@@ -1,9 +1,12 @@
 """An emulated server and a replay of the same arrivals: the same graph, so the same times."""
 
+from dataclasses import replace
+
 import pytest
 import trio
 
 from sundog.actors.config import EngineConfig, SchedulerConfig
+from sundog.actors.config.front_costs import NO_FRONT, FrontCosts
 from sundog.actors.core.params.sampling import Sampling
 from sundog.actors.front.front_end import FrontEnd
 from sundog.actors.graph import open_graph
@@ -31,7 +34,7 @@ def trace(gap_s: float) -> list[TraceRequest]:
     ]
 
 
-def seen(rows: list[TraceRequest]) -> dict[str, tuple[float, float, float]]:
+def seen(rows: list[TraceRequest], config: EngineConfig) -> dict[str, tuple[float, float, float]]:
     """TTFT, TPOT and E2E that clients of the emulated graph see, on the virtual clock."""
     found: dict[str, tuple[float, float, float]] = {}
     answers = Answers(picked([(5, 6)], 0), (7, 8))
@@ -40,7 +43,7 @@ def seen(rows: list[TraceRequest]) -> dict[str, tuple[float, float, float]]:
 
     async def main() -> None:
         async with (
-            open_graph(CONFIG, [backend], front_end=FrontEnd(FRONT_END_S)) as llm,
+            open_graph(config, [backend], front_end=FrontEnd(FRONT_END_S, config.front.request)) as llm,
             trio.open_nursery() as nursery,
         ):
 
@@ -64,12 +67,14 @@ def seen(rows: list[TraceRequest]) -> dict[str, tuple[float, float, float]]:
 
 
 @pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
+@pytest.mark.parametrize("front", [NO_FRONT, FrontCosts(0.015, 0.004), FrontCosts(0.05, processes=3)])
 @pytest.mark.parametrize("gap_s", [0.2, 0.02])
-def test_an_emulated_server_agrees_with_a_replay(gap_s: float) -> None:
+def test_an_emulated_server_agrees_with_a_replay(gap_s: float, front: FrontCosts) -> None:
     """At light load and near saturation: TTFT, TPOT and E2E of every request."""
     rows = trace(gap_s)
-    emulated = seen(rows)
-    recorder = replay(rows, CONFIG, COST, CAPACITY, front_end_s=FRONT_END_S)
+    config = replace(CONFIG, front=front)
+    emulated = seen(rows, config)
+    recorder = replay(rows, config, COST, CAPACITY, front_end_s=FRONT_END_S)
     columns = recorder.columns
     errors_s = []
     for index, name in enumerate(columns.request_id):

@@ -1,4 +1,4 @@
-"""What an emulated model says: whole answers, in order, whatever is preempted, and never nothing."""
+"""Answers of an emulated model: complete, in order, despite preemptions, and never empty."""
 
 import json
 from collections.abc import Sequence

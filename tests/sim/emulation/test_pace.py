@@ -1,4 +1,4 @@
-"""The pace of an emulated GPU: what the host loses is caught up, or counted and said."""
+"""Timing of an emulated GPU: host lateness is caught up, or counted and reported."""
 
 import logging
 from itertools import pairwise

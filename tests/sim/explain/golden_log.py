@@ -1,4 +1,4 @@
-"""The golden logs as records of a journal, so that vLLM's own decisions can be folded into histories.
+"""Golden logs as records of a journal, so that vLLM's own decisions can be folded into histories.
 
 Such a log (`tests/golden/README.md`) says what was decided and not why; there is no time in it, so
 step k lasts from k to k + 1. Why the next in the queue was not admitted follows by elimination

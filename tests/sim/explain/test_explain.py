@@ -8,22 +8,29 @@ from pathlib import Path
 
 import pytest
 
+from sundog.actors.config import EngineConfig
+from sundog.actors.config.front_costs import FrontCosts
+from sundog.actors.messages import Capacity
 from sundog.cli import main
 from sundog.commands.explain import explain as command
+from sundog.sim.cost.calibrated import Calibrated
 from sundog.sim.explain.data import run_data
 from sundog.sim.explain.findings import causes, findings
 from sundog.sim.explain.history import History
 from sundog.sim.explain.load import find_request, load
-from sundog.sim.explain.phases import UNDER_WAY, phases, totals
+from sundog.sim.explain.phases import FRONT_END, UNDER_WAY, phases, totals
 from sundog.sim.record.journal import Journal
-from sundog.sim.record.journal_rows import JournalError, JournalStep
+from sundog.sim.record.journal_file import JournalFile
+from sundog.sim.record.journal_rows import Header, JournalError, JournalStep
 from sundog.sim.record.recorder import Recorder
+from sundog.sim.replay import replay
 from sundog.sim.schedule.decision_log import RecordedOutputs
 from sundog.sim.schedule.driver import Driver, Happening, HasPlanned
 from sundog.sim.schedule.step_trace import parse_trace
 from sundog.sim.show.console import console_for
 from sundog.sim.show.explained_request import RequestPage
 from sundog.sim.show.explained_run import print_run
+from sundog.sim.trace.record import TraceRequest
 from tests.core.test_golden import NAMES
 from tests.core.test_golden import read as read_golden
 from tests.sim.explain.golden_log import golden_history, log_records
@@ -74,6 +81,24 @@ def test_phases_tile_a_life_in_the_goldens() -> None:
     """With async scheduling, aborts, resets and priorities too."""
     for name in NAMES:
         check_tiling(golden(name))
+
+
+def test_waiting_for_an_api_process_is_told_from_waiting_for_a_step(tmp_path: Path) -> None:
+    """Two at once, 10 ms each: the second waits 20 ms for the process, and then for the step of 15 ms."""
+    config = EngineConfig(decode_runs=True, front=FrontCosts(request=0.01))
+    journal = JournalFile(tmp_path, Header.of(config, 1000))
+    rows = [TraceRequest(name, 0.0, 10, 5) for name in ("a", "b")]
+    replay(rows, config, Calibrated(0.015, 0, 0, 0, 0), Capacity(1000, 16), listeners=[journal])
+    history = load(tmp_path)
+    check_tiling(history)
+    waits = {
+        name: {phase.reason: phase.seconds for phase in phases(history, request) if phase.kind == "waiting"}
+        for name, request in history.requests.items()
+    }
+    assert waits["a"] == pytest.approx({FRONT_END: 0.01})
+    assert waits["b"] == pytest.approx({FRONT_END: 0.02, UNDER_WAY: 0.005}, abs=1e-6)
+    assert causes(history).seconds == pytest.approx({FRONT_END: 0.03, UNDER_WAY: 0.005}, abs=1e-6)
+    assert any("for an API process" in text for text in findings(history, 1).suggestions)
 
 
 def test_causes_are_those_recorded(run: tuple[Journal, History]) -> None:
@@ -226,7 +251,9 @@ def test_the_page_of_a_run_ranks_its_waits(capsys: pytest.CaptureFixture[str]) -
 
 def test_an_unknown_request_is_an_error_that_suggests_the_nearest() -> None:
     """One letter too many."""
-    with pytest.raises(JournalError, match=r"no request 'rr7' among the 40.*Did you mean r7"):
+    with pytest.raises(
+        JournalError, match=r"none of the 40 recorded requests is called 'rr7'.*Did you mean r7"
+    ):
         find_request(golden(HEAVY).requests, "rr7")
 
 

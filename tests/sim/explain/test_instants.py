@@ -1,4 +1,4 @@
-"""The instants of a recorded run, as the live page draws them."""
+"""Snapshots of a recorded run, as the live page shows them."""
 
 from sundog.actors.core.request import Submit
 from sundog.actors.metrics.measured import Measured

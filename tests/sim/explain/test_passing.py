@@ -1,4 +1,4 @@
-"""When the policy, and no lack of capacity, kept a request waiting, `explain` says for whom, with ranks."""
+"""Waits caused by the policy rather than capacity: `explain` names the preferred requests and their ranks."""
 
 import json
 from pathlib import Path
@@ -41,8 +41,8 @@ def test_a_later_request_of_lower_rank_is_named(tmp_path: Path, policy: str, fie
     rows += [{"id": "first", field: 1}, {"id": "second", field: 2}, {"id": "last", field: 9}]
     data, run, page = explained(tmp_path, policy, *rows)
     assert [passing["request_id"] for passing in data["passed_by"]] == ["first", "second"]
-    assert f"by the policy 2 later requests went first: first, {ranks}, and 1 other" in page
-    assert "while late waited, by the policy 2 later requests went first" in run
+    assert f"the policy let 2 later requests pass: first, {ranks}, and 1 other" in page
+    assert "while late waited, the policy let 2 later requests pass" in run
 
 
 def test_ranks_that_change_are_those_of_the_moment(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Why a request went to its replica, as `sundog explain` says it."""
+"""Reasons of routing decisions in `sundog explain`."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""An engine is measured through its Runner, step by step, and its cost model found."""
+"""Fit of an engine's cost model, measured step by step through its Runner."""
 
 import json
 import random
@@ -15,7 +15,7 @@ import trio
 
 from sundog.actors.engine.executor import Executor, Runner
 from sundog.actors.kernel.actor import Ref, Reply
-from sundog.actors.kernel.clock import Event, call_at, now_s, sleep_until
+from sundog.actors.kernel.clock import Event, now_s, sleep_until
 from sundog.actors.messages import Batch, Capacity, Interrupt, Load, StepResult
 from sundog.sim.clock import run_virtual
 from sundog.sim.cost.calibrated import Calibrated, errors
@@ -30,6 +30,7 @@ from sundog.sim.figures.fit_engine import (
     grid,
     held_out,
 )
+from tests.timers import call_at
 
 TRUTH = Calibrated(
     step=2e-3,

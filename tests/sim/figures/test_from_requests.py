@@ -14,7 +14,7 @@ from sundog.cli import cli
 from sundog.sim.cost.calibrated import Calibrated, InRange
 from sundog.sim.cost.cost_file import read_cost, write_cost
 from sundog.sim.cost.overhead import host_overhead
-from sundog.sim.cost.profile import front_end_s
+from sundog.sim.cost.profile import front_costs
 from sundog.sim.cost.work import StepWork
 from sundog.sim.figures.fit_requests import Observed, fit_requests
 from sundog.sim.figures.metrics import request_times
@@ -89,7 +89,8 @@ def test_loads_of_a_server_are_calibrated_by_one_command(tmp_path: Path) -> None
     )
     for name, error in (("e2e_s", 0.015), ("ttft_s", 0.03)):
         assert predicted[name]["mean"] == pytest.approx(measured[name]["mean"], rel=error), name
-    assert front_end_s(file) == pytest.approx(host_overhead(async_scheduling=True).request_s, rel=0.5)
+    front, real = front_costs(file), host_overhead(async_scheduling=True).front
+    assert front is not None and front.request == pytest.approx(real.request, rel=0.5)
     read = read_cost(file)
     assert isinstance(read, InRange) and read.measured.decodes > 2
     assert f"left_out_error = {read.doubt}" in file.read_text()
@@ -137,7 +138,7 @@ def test_what_loads_do_not_tell_is_named_and_loads_that_tell_nothing_are_refused
         done = sundog("calibrate", out, "-o", file)
         if code == 0:
             assert done.returncode == 0 and "the square of a prompt's length" in done.stderr, done.stderr
-            assert "it is taken as 0" in done.stderr
+            assert "it is set to 0" in done.stderr
     refused(done, "steps of these loads are all alike", "several rates")
 
 

@@ -1,4 +1,4 @@
-"""What a server adds is told from steps that were served, beside what its engine takes alone."""
+"""The server's overhead, separated from the engine's own step times by served steps."""
 
 import random
 
@@ -59,5 +59,5 @@ def test_nothing_is_below_zero() -> None:
 
 def test_too_few_steps_are_refused_with_a_way_out() -> None:
     """One step tells nothing."""
-    with pytest.raises(ConfigError, match="too few steps were served .* --no-http"):
+    with pytest.raises(ConfigError, match="too few steps ran over HTTP .* --no-http"):
         fit_host([(StepWork(1, 10, (), 1), 0.1)], ALONE)

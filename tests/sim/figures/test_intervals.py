@@ -1,4 +1,4 @@
-"""Intervals hold what they promise: the truth, about as often as they say."""
+"""Confidence intervals cover the true value about as often as stated."""
 
 import heapq
 import math

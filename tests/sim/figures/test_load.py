@@ -1,4 +1,4 @@
-"""The load over what can be served, beside closed forms of a queue."""
+"""Load as a share of capacity, against closed forms of a queue."""
 
 import math
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from sundog.sim.figures.load import saturation
+from sundog.sim.figures.load import of_capacity, saturation
 from sundog.sim.record.columns import Columns
 from sundog.sim.record.rows import Rows
 
@@ -145,3 +145,10 @@ def test_requests_that_arrive_at_once_have_no_load() -> None:
     everything = np.ones(8, dtype=bool)
     assert saturation(lambda: iter([(rows, everything)]), 1, 100, 16) is None
     assert saturation(lambda: iter([(rows, everything)]), None, 100, 16) is None
+
+
+def test_a_share_below_the_knee_is_a_lower_bound() -> None:
+    """A service time that grows with the load makes the share of slots less than that of the load."""
+    assert of_capacity(0.01) == "at least 1% of what can be served"
+    assert of_capacity(0.9) == "90% of what can be served"
+    assert of_capacity(1.44) == "1.4 times what can be served"

@@ -1,4 +1,4 @@
-"""Names of metrics and objectives, and what they stand for."""
+"""Names of metrics and objectives, and their meanings."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What each replica was given: sums of a run's own rows, and the places that show them."""
+"""Totals per replica: sums of a run's rows, and where they are shown."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The quantile of Student's t, beside closed forms and scipy's."""
+"""The quantile of Student's t, against closed forms and scipy."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What got no answer has missed every objective: values by hand."""
+"""Requests without an answer miss every objective: values by hand."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Small fleets for tests: engines of one made-up cost, and random requests that crowd their caches."""
+"""Small fleets for tests: engines with a simple cost, and random requests that overfill their caches."""
 
 import random
 from collections.abc import Iterator, Sequence

@@ -1,13 +1,15 @@
 """Faults in virtual time: whatever fails, each request ends once, and no block is lost."""
 
 import random
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
+from sundog import Policy, Request, View
 from sundog.actors.core.config import ConfigError
+from sundog.sim.cost.work import StepWork
 from sundog.sim.figures.metrics import summarize
 from sundog.sim.fleet.faults import (
     Cancellations,
@@ -27,6 +29,7 @@ from sundog.sim.record.recorder import Recorder
 from sundog.sim.trace.record import TraceRequest
 from tests.core.traces import num_cases
 from tests.sim.fleet.fleets import crowd, fleet, limits, moving, played, with_witness
+from tests.sim.toy import COST
 
 LAST = 16
 """Requests of a witness (`with_witness`)."""
@@ -102,6 +105,26 @@ def test_the_same_seed_and_faults_give_the_same_bytes_however_steps_are_grouped(
         assert whole == summarize(troubled(seed, moves=moves, decode_runs=False)).to_json(), seed
 
 
+@dataclass(frozen=True)
+class AsksForSteps(Policy):
+    """Keep what a step of 64 prompt tokens is said to take."""
+
+    answers: ClassVar[set[float | None]] = set()
+
+    def quota(self, request: Request, view: View) -> int | None:
+        self.answers.add(view.step_s(64, 0))
+        return None
+
+
+def test_policies_are_told_modelled_step_times_beside_faults() -> None:
+    """Each simulated backend has them, also one that can be killed; a fit to past steps would be another."""
+    AsksForSteps.answers.clear()
+    config, plan = fleet(("both", "both"), policy=AsksForSteps())
+    dead = DeadEngine(kind="dead-engine", at_s=0.05, replica=0, down_s=0.05)
+    played(crowd(1), replace(config, pools=()), replace(plan, faults=(dead,)))
+    assert AsksForSteps.answers == {COST.step_s(StepWork(0, 0, ((64, 0),), 1))}
+
+
 def test_what_had_produced_nothing_is_answered_and_what_had_is_an_error() -> None:
     """An engine dies in the middle of an answer, with one more request waiting; the other engine is idle."""
     rows = [
@@ -161,7 +184,7 @@ def test_until_its_end_is_noticed_an_engine_is_sent_requests_and_answers_none() 
     assert reasons == ["error", "stop", "refused", "stop"] and first_s[1] > 0.1 + 0.3
     assert columns(notice_s=0.0)[0] == ["error", "refused", "refused", "stop"]
     late = DeadEngine(kind="dead-engine", at_s=0.1, replica=0, down_s=0.3, notice_s=0.4)
-    with pytest.raises(ConfigError, match="notice_s is 0.4: give at most its down_s"):
+    with pytest.raises(ConfigError, match="notice_s of a dead-engine is 0.4: give at most its down_s"):
         drawn_faults(FaultFile(fault=(late,)), 1, 0, has_links=False)
 
 

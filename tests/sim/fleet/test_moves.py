@@ -1,4 +1,4 @@
-"""Requests that a router moves from replica to replica: what a move costs, and what holds under any load."""
+"""Requests moved between replicas by a router: costs, and invariants under any load."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

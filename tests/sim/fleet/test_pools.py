@@ -1,4 +1,4 @@
-"""Pools that prefill and pools that decode: closed forms, and what holds under any load."""
+"""Pools for prefill and decode: closed forms, and invariants under any load."""
 
 import random
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Fleets that grow and shrink: what holds whatever a scaler wants, over random loads."""
+"""Autoscaled fleets: invariants for any scaler, over random loads."""
 
 import random
 from collections.abc import Sequence

@@ -10,6 +10,7 @@ from sundog.sim.hardware.gpu import load_gpu
 from sundog.sim.hardware.memory import layers_of_stages, stages_of
 from sundog.sim.hardware.model import load_model, shape_of
 from sundog.sim.target import Target
+from tests.sim.hardware.params import num_params
 
 
 @pytest.mark.parametrize(
@@ -38,7 +39,7 @@ def test_stages_together_are_the_model(name: str, num_stages: int) -> None:
     model = load_model(name)
     stages = stages_of(model, num_stages)
     twice = model.embedding_params if model.tied_embeddings and num_stages > 1 else 0
-    assert sum(stage.num_params for stage in stages) == model.num_params + twice
+    assert sum(num_params(stage) for stage in stages) == num_params(model) + twice
     assert sum(stage.kv_bytes_per_token() for stage in stages) == model.kv_bytes_per_token()
     assert [stage.has_embedding for stage in stages] == [True] + [False] * (num_stages - 1)
     assert [stage.has_head for stage in stages] == [False] * (num_stages - 1) + [True]

@@ -1,4 +1,4 @@
-"""Laws of the journal on disk: it holds what was said, in the same bytes, and refuses damage."""
+"""The journal on disk: complete, reproducible bytes, and damaged files are refused."""
 
 import gzip
 import json

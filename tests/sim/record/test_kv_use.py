@@ -1,4 +1,4 @@
-"""KV blocks in use are those that steps hold, from what was taken until it is released."""
+"""KV blocks in use, as recorded, equal what requests hold from allocation to release."""
 
 import random
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The run directory: what is written is what was recorded, and nothing else is read."""
+"""The run directory: files equal the record, and other files are refused."""
 
 import json
 from pathlib import Path
@@ -93,7 +93,7 @@ def test_what_never_came_is_null(tmp_path: Path) -> None:
 
 def test_what_is_no_run_is_refused_with_its_name(tmp_path: Path, recorder: Recorder) -> None:
     """Missing, empty, damaged, or in the way."""
-    with pytest.raises(RunError, match="is no run directory"):
+    with pytest.raises(RunError, match="does not exist"):
         open_run(tmp_path / "nowhere")
     with pytest.raises(RunError, match=r"has no summary\.json"):
         open_run(tmp_path)

@@ -1,4 +1,4 @@
-"""Results that leave the memory while the run goes on are the results that span."""
+"""Results written during a run equal those kept in memory."""
 
 from pathlib import Path
 

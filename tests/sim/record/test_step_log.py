@@ -123,7 +123,7 @@ def test_a_log_of_steps_gives_back_the_cost_model(tmp_path: Path) -> None:
             {"version": 1, "wall_time": 0.1, "scheduled_requests": {"num_decode_requests": -1}},
             ("line 2", "num_decode_requests is -1"),
         ),
-        (None, ("1 steps that took time",)),
+        (None, ("1 steps with a duration",)),
     ],
 )
 def test_what_is_no_log_of_steps_is_refused(

@@ -1,4 +1,4 @@
-"""What `sundog schedule` takes, and how it refuses the rest: by one line, at the command line."""
+"""Inputs of `sundog schedule`, and one-line refusals of invalid ones."""
 
 import gzip
 import json

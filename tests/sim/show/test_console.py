@@ -1,4 +1,4 @@
-"""The console: numbers are whole at every width, and words are folded."""
+"""Console output: numbers are never split at any width, and words are wrapped."""
 
 import io
 

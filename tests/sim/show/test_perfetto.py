@@ -1,4 +1,4 @@
-"""Messages on disk and the trace for a viewer: the same files every time, of either world."""
+"""Messages on disk and the Perfetto trace: reproducible, from simulations and servers."""
 
 import gzip
 import json
@@ -144,7 +144,7 @@ def test_a_span_of_seconds_is_drawn_in_full(long_run: Path, tmp_path: Path) -> N
     arrived = {row.request_id for row in LONG if 2 <= row.arrival_s <= 2.5}
     assert arrived <= requests_of(part) and len(requests_of(part)) < 60
     behind, said = drawn(long_run, tmp_path / "behind.json", "--from", 9_999)
-    assert not requests_of(behind) and "all 301 requests (none is under way in these seconds)" in said
+    assert not requests_of(behind) and "all 301 requests (none runs in these seconds)" in said
 
 
 @pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)

@@ -86,9 +86,9 @@ def test_our_own_format_holds_it_whole(tmp_path: Path) -> None:
     ("rows", "reason"),
     [
         ([row("a", "s", timestamp=0), row("a", "t", timestamp=1)], "line 2.*request_id: 'a' was used"),
-        ([row("a", "s", timestamp=0), row("b", "s", wait_for=["c"])], "line 2.*wait_for: 'c' is no id"),
+        ([row("a", "s", timestamp=0), row("b", "s", wait_for=["c"])], "line 2.*wait_for: 'c' is not the id"),
         ([row("a", "s", timestamp=0), row("b", "s", wait_for=[3])], "wait_for: .3. is not a list of texts"),
-        ([row("a", "s", timestamp=0, delay=5)], "delay: a row that waits for no other has no pause"),
+        ([row("a", "s", timestamp=0, delay=5)], "delay: a row without a predecessor cannot have a pause"),
         ([row("a", "s", timestamp=0), row("b", "t")], "line 2.*timestamp: missing"),
         ([row("a", "s"), row("b", "t", timestamp=5)], "line 2.*timestamp: the rows before it have none"),
         ([row("a", "s", timestamp=0, wait_fro=["a"])], "wait_fro: unknown key. Did you mean wait_for"),
@@ -119,4 +119,4 @@ def test_agents_are_replayed_from_the_command_line(tmp_path: Path) -> None:
         "a run is played as its trace"
     )
     wrong = written(tmp_path, [row("a", "s", wait_for=["b"])])
-    refused(sundog("replay", wrong, "--gpu", "h100"), "'b' is no id of an earlier row")
+    refused(sundog("replay", wrong, "--gpu", "h100"), "'b' is not the id of an earlier row")

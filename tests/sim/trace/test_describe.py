@@ -1,4 +1,4 @@
-"""What `sundog trace` says of a trace is what is in it."""
+"""`sundog trace` describes a trace correctly."""
 
 import pytest
 

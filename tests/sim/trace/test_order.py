@@ -1,4 +1,4 @@
-"""One law for all readers of traces: the rows of a file, in its order, are the requests."""
+"""All trace readers return the rows of a file as requests, in the file's order."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Programs of agents: from the first arrival to the last token, the same wherever it is asked for."""
+"""Programs of agents: time from first arrival to last token, equal wherever it is shown."""
 
 import json
 import random

@@ -288,7 +288,7 @@ def test_all_fields_of_our_format_come_through(tmp_path: Path) -> None:
     write_trace(path, [request], provenance="test", hash_block_tokens=16)
     assert list(read_trace(path)) == [request]
     assert read_trace(path).header["provenance"] == "test"
-    with pytest.raises(ConfigError, match="by 16 tokens, the file by 32"):
+    with pytest.raises(ConfigError, match="blocks of 16 tokens, the file blocks of 32"):
         write_trace(path, [request], provenance="test", hash_block_tokens=32)
     Path(path).write_text(HEADER + "\n" + good("id", "x") + "\n" + good("id", "x") + "\n")
     with pytest.raises(TraceError, match="'x' was used by an earlier row"):

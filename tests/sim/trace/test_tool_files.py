@@ -1,4 +1,4 @@
-"""Files that other tools write, in their true form: each gives the requests that were really asked."""
+"""Files of other tools, in their real format: each gives the requests that were sent."""
 
 import json
 from pathlib import Path

@@ -187,10 +187,11 @@ def test_a_file_describes_a_workload(tmp_path: Path) -> None:
         ("rate_per_s = 2", "rate = 2", "arrivals.poisson.rate: there is no such key"),
         ("rate_per_s = 2", "rate = 2", "Did you mean rate_per_s.*Known here: rate_per_s, kind"),
         ("rate_per_s = 2", 'rate_per_s = "2"', "arrivals.poisson.rate_per_s: .* valid number"),
-        ('kind = "fixed"', 'kind = "fix"', "prompt: .*'fix'"),
+        ('kind = "fixed"', 'kind = "fix"', "prompt.kind: there is no 'fix'. Did you mean fixed.*Known"),
+        ('kind = "fixed"', "", "prompt.kind: it is missing. Known here: .*fixed.*uniform"),
         ("tokens = 100", "tokens = 0", "lengths from 0 to 0"),
         ("largest = 9", "largest = 0", "lengths from 1 to 0"),
-        ("[output]", "[scaled]", "does not go with the table scaled"),
+        ("[output]", "[scaled]", "cannot be combined with the table scaled"),
         ("[output]", "[output", "is not TOML"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What is left out of one run of a seed is left out of all."""
+"""Requests left out of one run of a seed are left out of all its runs."""
 
 import gc
 import math

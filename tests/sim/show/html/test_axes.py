@@ -1,4 +1,4 @@
-"""What a browser draws: where the axes of the report's charts end. Skipped where there is no Chromium."""
+"""Ends of the axes of the report's charts, as a browser draws them. Skipped without Chromium."""
 
 import json
 import math

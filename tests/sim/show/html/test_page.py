@@ -1,4 +1,4 @@
-"""The report: one page that needs nothing else, shows what was measured, and is the same again."""
+"""The report: one self-contained, reproducible page with the measured figures."""
 
 import json
 import re

@@ -1,1 +1,0 @@
-"""`sundog validate`: what the simulator predicts, compared with what real servers did."""

@@ -1,0 +1,1 @@
+"""`sundog validate`: predictions compared with measurements of real servers."""
