@@ -4,13 +4,13 @@ Law: every figure comes from trials. Nothing here extrapolates.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sundog.actors.config import ConfigError
 from sundog.planning.pools import PoolsCandidate, smaller_by_one
-from sundog.planning.search import Candidate, Search, capacity_search
+from sundog.planning.search import Candidate, Search, capacity_search, capacity_search_near
 from sundog.planning.trial import FleetTrial, TrialResult
 
 if TYPE_CHECKING:
@@ -289,36 +289,74 @@ class LargestLoad(NamedTuple):
     num_requests: int
 
 
+COARSE = 16.0
+"""Factor by which the first sample's search is less precise until the other samples begin."""
+
+
 def largest_loads(made: "Fleets", num_replicas: int, num_seeds: int, precision: float) -> "list[LargestLoad]":
     """Return the largest factor of load of each sample, and its requests per second.
 
-    The samples are searched in parallel, one trial of each at a time. Raises ConfigError if requests are
-    refused at any load, or all arrive at once.
+    The first sample is searched coarsely. From there the others are near, and all are searched in parallel,
+    one trial of each at a time.
+
+    Raises:
+        ConfigError: Requests are refused at any load, or all arrive at once.
     """
-    searches = [capacity_search(precision) for _ in range(num_seeds)]
-    asked: dict[int, Any] = {seed: next(search) for seed, search in enumerate(searches)}
-    found: dict[int, LargestLoad] = {}
-    unanswered: dict[int, int] = {}
-    while asked:
-        trials = [FleetTrial({}, num_replicas, seed, load) for seed, load in asked.items()]
-        for trial, result in zip(trials, made.results(trials), strict=True):
-            if result.refused is not None:
-                raise ConfigError(result.refused)
-            if not result.span_s:
-                raise ConfigError(
-                    "all requests arrive at once, so the load cannot be raised: give a trace with arrival"
-                    " times, or --request-rate"
-                )
-            if result.is_held:
-                unanswered[trial.seed] = result.num_unfinished
-            try:
-                asked[trial.seed] = searches[trial.seed].send(result.is_held)
-            except StopIteration as end:
-                factor: float = end.value
-                if not factor and result.turned_away is not None:
-                    raise ConfigError(f"no load holds: {result.turned_away}") from None
-                per_s = result.num_requests / (result.span_s * trial.load)
-                lost = unanswered.get(trial.seed, 0), result.num_requests
-                found[trial.seed] = LargestLoad(factor, factor * per_s, *lost)
-                del asked[trial.seed]
-    return [found[seed] for seed in range(num_seeds)]
+    results: list[dict[float, TrialResult]] = [{} for _ in range(num_seeds)]
+
+    def run(searches: dict[int, Generator[float, bool, float]]) -> dict[int, float]:
+        """Return the result of each search. A load that was tried is not tried again."""
+        asked = {seed: next(search) for seed, search in searches.items()}
+        found: dict[int, float] = {}
+        while True:
+            for seed, search in searches.items():
+                try:
+                    while seed not in found and asked[seed] in results[seed]:
+                        asked[seed] = search.send(results[seed][asked[seed]].is_held)
+                except StopIteration as end:
+                    found[seed] = end.value
+            if len(found) == len(searches):
+                return found
+            trials = [
+                FleetTrial({}, num_replicas, seed, load) for seed, load in asked.items() if seed not in found
+            ]
+            for trial, result in zip(trials, made.results(trials), strict=True):
+                results[trial.seed][trial.load] = _with_rate(result)
+
+    near = 0.0
+    if num_seeds > 1:
+        near = run({0: capacity_search(min(COARSE * precision, 0.5))})[0]
+    failing = [load for load, result in results[0].items() if not result.is_held]
+    searches = {seed: capacity_search(precision) for seed in range(num_seeds)}
+    if near and failing:
+        others = range(1, num_seeds)
+        searches |= {seed: capacity_search_near(precision, near, min(failing)) for seed in others}
+    factors = run(searches)
+    return [_largest(results[seed], factors[seed]) for seed in range(num_seeds)]
+
+
+def _with_rate(result: TrialResult) -> TrialResult:
+    """Return a result if its requests arrive at a rate. Raises ConfigError otherwise."""
+    if result.refused is not None:
+        raise ConfigError(result.refused)
+    if not result.span_s:
+        raise ConfigError(
+            "all requests arrive at once, so the load cannot be raised: give a trace with arrival times, or"
+            " --request-rate"
+        )
+    return result
+
+
+def _largest(results: dict[float, TrialResult], factor: float) -> LargestLoad:
+    """Return a sample's largest load, with the figures of its trial there. Raises ConfigError if none holds
+    since requests are refused.
+    """
+    if factor:
+        result = results[factor]
+        return LargestLoad(
+            factor, result.num_requests / result.span_s, result.num_unfinished, result.num_requests
+        )
+    last = list(results.values())[-1]
+    if last.turned_away is not None:
+        raise ConfigError(f"no load holds: {last.turned_away}")
+    return LargestLoad(0.0, 0.0, 0, last.num_requests)

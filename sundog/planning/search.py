@@ -178,7 +178,7 @@ class Search:
             if not going:
                 return best if most < math.inf else None
             self.on_trials(self._expected(going, most))
-            self._advance(going[: self.num_at_once], most)
+            self._advance(going, most)
 
     def _expected(self, going: Sequence[Candidate], most: float) -> int:
         """Return how many trials remain if the first candidate passes and each other one fails once."""
@@ -187,9 +187,13 @@ class Search:
         return math.ceil(math.log2(max(between, 1))) + self.num_seeds + len(going) - 1
 
     def _advance(self, chosen: Sequence[Candidate], below: float) -> None:
-        """Advance each of these candidates by one trial, or by all samples once its size is found."""
+        """Advance these candidates by one trial, or by all samples once its size is found: the first one, and
+        others only on processes that it leaves idle. They may turn out too expensive.
+        """
         trials: list[tuple[Candidate, int, FleetTrial]] = []
         for candidate in chosen:
+            if len(trials) >= self.num_at_once:
+                break
             if candidate.failing and candidate.holding is None and candidate.alone is None:
                 trials.append((candidate, 1, candidate.trial(1, at_means=self.at_means, is_alone=True)))
                 continue
@@ -202,6 +206,7 @@ class Search:
             ]
             if not seeds:
                 self._verify(candidate, count)
+                break
         made = self.results([trial for _, _, trial in trials])
         for (candidate, count, trial), result in zip(trials, made, strict=True):
             if trial.is_alone:
@@ -254,3 +259,33 @@ def capacity_search(precision: float, most: float = MOST_LOAD) -> Generator[floa
         else:
             high = middle
     return low
+
+
+def capacity_search_near(
+    precision: float, low: float, high: float, most: float = MOST_LOAD
+) -> Generator[float, bool, float]:
+    """Find what `capacity_search` finds, with fewer questions if the result is near `low` to `high`.
+
+    These bounds are two loads of such a search. It yields their middle, and goes on in growing steps until
+    one load has passed and one has failed. Then it asks only for loads between these: lighter loads than a
+    passing one are assumed to pass, and heavier ones than a failing one to fail.
+    """
+    load, step = (low + high) / 2, (high - low) / 2
+    passing, failing, sizes = 0.0, math.inf, [step]
+    while 1 / most <= load <= most:
+        if (yield load):
+            passing, load = load, load + sizes[-1]
+        else:
+            failing, load = load, load - sizes[-1]
+        if passing and failing < math.inf:
+            break
+        sizes.append(step if len(sizes) == 1 else 2 * sizes[-1])
+    search = capacity_search(precision, most)
+    asked = next(search)
+    while True:
+        is_held = asked <= passing or (asked < failing and (yield asked))
+        try:
+            asked = search.send(is_held)
+        except StopIteration as end:
+            found: float = end.value
+            return found

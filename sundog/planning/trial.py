@@ -93,7 +93,7 @@ class TrialRunner(CellRunner):
 
     def _tried(self, trial: FleetTrial) -> TrialResult:
         from sundog.builds.simulated import asked_terms, deploy
-        from sundog.sim.figures.sweep.losing import loses, marked
+        from sundog.sim.figures.sweep.losing import EVERY, loses, marked
         from sundog.sim.figures.totals import percentiles
         from sundog.sim.figures.verdict import all_held, verdicts
         from sundog.sim.record.rows import Rows, latencies
@@ -123,7 +123,8 @@ class TrialRunner(CellRunner):
         # Faults may bring requests that the traffic does not have: no part of a run says what all allow.
         question = None
         if not trial.to_the_end and run.target.faults in (None, "none"):
-            lost = loses(terms.objectives, judged, simulated.front_end_s, judged=names)
+            every = max(EVERY, len(judged) // LOOKS)
+            lost = loses(terms.objectives, judged, simulated.front_end_s, every, judged=names)
             question = lost if names is None else Decided(lost, names)
         recorder = self._replayed(run, played, simulated, Unkept(), question)
         rows = Rows.of(recorder.columns)
@@ -191,19 +192,29 @@ class Decided:
     is_lost: "Callable[[Recorder], bool]"
     judged: Set[str]
     _num_asked: int = 0
+    _num_rows: int = 0
+    """Rows from the first on that are not judged, or have ended."""
+    _num_ended: int = 0
 
     def __call__(self, recorder: "Recorder") -> bool:
         self._num_asked += 1
         return self.is_lost(recorder) or (self._num_asked % LOOK == 0 and self._have_ended(recorder))
 
     def _have_ended(self, recorder: "Recorder") -> bool:
-        columns = recorder.columns
-        pairs = zip(columns.request_id, columns.reason, strict=True)
-        return sum(name in self.judged for name, reason in pairs if reason is not None) == len(self.judged)
+        names, reasons = recorder.columns.request_id, recorder.columns.reason
+        for place in range(self._num_rows, len(names)):
+            if names[place] in self.judged:
+                if reasons[place] is None:
+                    break
+                self._num_ended += 1
+            self._num_rows += 1
+        return self._num_ended == len(self.judged)
 
 
 LOOK = 100
-"""Arrivals and ends between two checks of the objectives over all requests."""
+"""Arrivals and ends between two looks for judged requests that have not ended."""
+LOOKS = 64
+"""Checks of the objectives per arrival of all judged requests, if they are many: each covers all requests."""
 RATES = ("rate_per_s", "on_rate_per_s", "off_rate_per_s")
 """Keys of arrivals that set how often sessions begin."""
 

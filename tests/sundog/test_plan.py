@@ -4,14 +4,16 @@ import json
 import math
 import random
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sundog.options.engine import EngineOptions
 from sundog.options.simulation import LoadOptions, ReadingOptions, TargetOptions, TermsOptions
-from sundog.planning.search import Candidate, Search, capacity_search, intervals
+from sundog.planning.advice import COARSE, largest_loads
+from sundog.planning.search import Candidate, Search, capacity_search, capacity_search_near, intervals
 from sundog.planning.trial import FleetTrial, TrialResult, TrialRunner, at_load
 from sundog.sim.figures.named import Objective
 from sundog.sim.figures.sweep.losing import most_above
@@ -197,6 +199,103 @@ def test_the_largest_load_is_found(limit: float) -> None:
             found = end.value
             break
     assert limit / 1.0101 <= found <= limit or (limit == 63.0 and found >= 32)
+
+
+def finds(search: Generator[float, bool, float], limit: float) -> tuple[float, int]:
+    """The result of a search for this limit, and the number of loads that it tried."""
+    load, count = next(search), 1
+    while True:
+        try:
+            load, count = search.send(load <= limit), count + 1
+        except StopIteration as end:
+            return end.value, count
+
+
+def test_a_search_that_begins_nearby_finds_the_same_load() -> None:
+    """Of 2,000 made-up limits, wherever it begins; with half the trials if that is near."""
+    rng = random.Random(7)
+    tried = {"whole": 0, "near": 0}
+    for number in range(2000):
+        limit = 2 ** rng.uniform(-7, 7)
+        precision = rng.choice([0.001, 0.01, 0.1])
+        is_near = number % 2 == 0
+        guess = min(limit * rng.uniform(0.95, 1.05), 63) if is_near else 2 ** rng.uniform(-7, 7)
+        low = finds(capacity_search(min(COARSE * precision, 0.5)), guess)[0]
+        high = next(each for each in loads_above(low, precision) if each > guess)
+        found, count = finds(capacity_search(precision), limit)
+        other, other_count = finds(capacity_search_near(precision, low, high), limit)
+        assert found == other, (limit, precision, low, high)
+        if is_near and 1 / 64 <= limit < 64 and low and precision < 0.1:
+            tried["whole"] += count
+            tried["near"] += other_count
+    assert tried["near"] < 0.6 * tried["whole"]
+
+
+def loads_above(low: float, precision: float) -> Iterator[float]:
+    """Loads of a coarse search above one of them, in order."""
+    step = max(low, 1 / 64) / 64
+    yield from (low + step * number for number in range(1, 10_000))
+
+
+class Samples:
+    """Trials of made-up samples, each with a largest load of its own."""
+
+    def __init__(self, limits: Sequence[float]) -> None:
+        self.limits = limits
+        self.num_trials = 0
+
+    def results(self, trials: Sequence[FleetTrial]) -> list[TrialResult]:
+        self.num_trials += len(trials)
+        return [
+            TrialResult(
+                trial.load <= self.limits[trial.seed],
+                {},
+                num_requests=round(3e5 * trial.load),
+                num_unfinished=trial.seed,
+                span_s=300.0,
+            )
+            for trial in trials
+        ]
+
+
+def test_samples_share_where_their_largest_loads_are_looked_for() -> None:
+    """Each gets the load that a search of its own finds, whatever the others need."""
+    rng, num_alone, num_trials = random.Random(9), 0, 0
+    for number in range(300):
+        near = 2 ** rng.uniform(-2.5, 2.5)
+        spread = 1.05 if number % 2 else 8.0
+        limits = [near * spread ** rng.uniform(-1, 1) for _ in range(5)]
+        made: Any = Samples(limits)
+        found = largest_loads(made, 1, 5, 0.01)
+        own = [finds(capacity_search(0.01), limit) for limit in limits]
+        assert [each.factor for each in found] == [factor for factor, _ in own]
+        assert [each.requests_per_s for each in found] == pytest.approx([1e3 * f for f, _ in own], rel=1e-4)
+        assert [each.num_unanswered for each in found] == [0, 1, 2, 3, 4]
+        if number % 2:
+            num_alone, num_trials = num_alone + sum(count for _, count in own), num_trials + made.num_trials
+    assert num_trials < 0.7 * num_alone
+    for limit, factor in ((1e-9, 0.0), (1e9, 64.0)):
+        made = Samples([limit, limit])
+        assert [each.factor for each in largest_loads(made, 1, 2, 0.01)] == [factor, factor]
+
+
+@pytest.mark.parametrize("num_at_once", [1, 2, 4])
+def test_dearer_fleets_are_tried_on_idle_processes_only(num_at_once: int) -> None:
+    """By hand: the cheapest passes with one replica, so five samples of it end the search.
+
+    With four processes its first trial leaves three to the others; its samples leave none.
+    """
+    asked: list[tuple[int, int]] = []
+
+    def results(trials: Sequence[FleetTrial]) -> Iterable[TrialResult]:
+        asked.extend((trial.settings["x"], trial.seed) for trial in trials)
+        return [TrialResult(True, {"ttft_s.p95": 0.5}) for _ in trials]
+
+    made = [Candidate({"x": name}, 1.0 + name, 1, 30) for name in range(4)]
+    winner = Search([OBJECTIVE], 5, 0.95, results, num_at_once=num_at_once).cheapest(made)
+    assert winner is made[0]
+    others = [(name, 0) for name in range(1, num_at_once)]
+    assert asked == [(0, 0), *others, (0, 1), (0, 2), (0, 3), (0, 4)]
 
 
 @pytest.mark.long(reason="runs commands in processes of their own", moderate=True)

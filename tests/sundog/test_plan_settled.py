@@ -141,6 +141,30 @@ def test_a_trial_ends_when_all_that_are_judged_have_ended(tmp_path: Path) -> Non
     assert early.prompt_tokens == 30_000 and early.output_tokens == 6_000
 
 
+def test_a_trial_that_ends_early_has_the_verdict_of_the_whole(tmp_path: Path) -> None:
+    """Sessions around the largest load of two slots."""
+    path = tmp_path / "sessions.toml"
+    sessions = "sessions = {turns = {kind = 'fixed', tokens = 3}, followup = {kind = 'fixed', tokens = 20}"
+    text = METRONOME.replace("DURATION", "30").replace("RATE", "1").replace('"gamma"', '"poisson"')
+    path.write_text(text.replace(", cv = 0", "") + sessions + ", pause_mean_s = 5, pause_median_s = 4}\n")
+    options = EngineOptions(max_num_seqs=2), TargetOptions(gpu="l40s"), LoadOptions()
+    plan = Plan(
+        workload_of(str(path), ReadingOptions()),
+        str(path),
+        *options,
+        terms=TermsOptions(slo="p95(ttft)<1"),
+        judged_s=300.0,
+    )
+    run = TrialRunner(plan)
+    held = []
+    for load in (0.5, 0.9, 1.0, 1.05, 2.0):
+        early, whole = (run.trial(FleetTrial({}, 1, 0, load, to_the_end=end)) for end in (False, True))
+        assert early.is_held == whole.is_held and early.was_stopped == (not early.is_held), load
+        assert early.was_stopped or early == whole
+        held.append(early.is_held)
+    assert held == sorted(held, reverse=True) and {*held} == {True, False}
+
+
 def test_a_trial_is_over_when_the_last_judged_request_has_ended() -> None:
     """Whatever else waits; it is looked at with every hundredth arrival or end."""
     columns = SimpleNamespace(request_id=["a", "b", "c"], reason=["stop", None, None])
