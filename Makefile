@@ -85,8 +85,9 @@ soak: $(VENV)/installed-test
 gpu:
 	$(PYTHON) -m tests.gpu $(if $(WHEELS),--wheels $(WHEELS)) $(if $(OUT),--out $(OUT))
 
+# With PGO=1 gcc compiles twice, the second time by counts of short replays: 3 to 5 % less CPU in a replay.
 fast: $(VENV)/installed-fast
-	$(BIN)/python -m sundog.fast build
+	$(BIN)/python -m sundog.fast build $(if $(PGO),--pgo)
 
 plain:
 	$(PYTHON) -m sundog.fast remove
@@ -98,9 +99,10 @@ train: $(VENV)/installed-train
 docs: $(VENV)/installed-docs
 	$(BIN)/python -m tools.site
 
-# A wheel for each Python from 3.11 to 3.14 that is here, built, looked into, installed and tried: two minutes each.
+# A wheel for each Python from 3.11 to 3.14 that is here, built, looked into, installed and tried: two minutes each,
+# with PGO=1 five.
 wheels: $(VENV)/installed-fast
-	$(BIN)/python -m tools.wheels $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT))
+	$(if $(PGO),SUNDOG_PGO=1) $(BIN)/python -m tools.wheels $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT))
 
 # Version, changelog and tag: `make release VERSION=0.3.0` says what it would change, with DO=1 it changes it.
 release: $(VENV)/installed-fast

@@ -109,8 +109,13 @@ files.
 OWN_CALLS = ("-fno-semantic-interposition", "-fvisibility=hidden", "-fno-plt")
 """Options that make gcc and clang call the library's functions directly, since nothing overrides them."""
 
+OWN_SUMS = "-ffp-contract=off"
+"""Option that keeps a product and a sum two roundings, as in Python, on CPUs that have both in one
+instruction.
+"""
+
 OPT_LEVEL = "2"
-"""Optimisation level of the C compiler."""
+"""Optimisation level of the C compiler: 3 gains nothing."""
 MYPY = """
 [mypy]
 ignore_missing_imports = True
@@ -211,7 +216,7 @@ def extensions(
     for extension in made:
         extension.include_dirs.append(headers)  # mypyc writes them there, and does not look there
         if os.name == "posix":  # one list for all of them
-            extension.extra_compile_args = [*extension.extra_compile_args, *OWN_CALLS]
+            extension.extra_compile_args = [*extension.extra_compile_args, *OWN_CALLS, OWN_SUMS]
     return made
 
 
@@ -221,10 +226,12 @@ def first_error(said: str) -> str:
     return next((line for line in lines if "error:" in line), lines[-1] if lines else "")
 
 
-def side_by_side() -> type:
+def side_by_side(*, pgo: bool = False) -> type:
     """Return setuptools' `build_ext` that compiles one file per CPU at a time.
 
-    Setuptools itself compiles the files of an extension one after another, and nearly all are in one.
+    Setuptools itself compiles the files of an extension one after another, and nearly all are in one. With
+    `pgo`, the shared library is compiled a second time by the counts of a training (`sundog.profiled`), or a
+    line says why not.
     """
     from concurrent.futures import ThreadPoolExecutor
 
@@ -235,7 +242,14 @@ def side_by_side() -> type:
 
         def build_extensions(self) -> None:
             workers = self.parallel = getattr(self, "parallel", None) or cpus()
-            total = sum(len(extension.sources) for extension in self.extensions)
+            (library,) = (each for each in self.extensions if each.name.endswith("__mypyc"))
+            # By its path, as above.
+            profiled = runpy.run_path(str(Path(__file__).with_name("profiled.py"))) if pgo else {}
+            why_not = profiled["why_not"](self.compiler) if pgo else None
+            is_twice = pgo and why_not is None
+            if why_not is not None:
+                print(f"sundog: compiled without a profile: {why_not}", file=sys.stderr)
+            total = sum(len(each.sources) for each in [*self.extensions, *([library] if is_twice else [])])
             one_by_one, done = self.compiler.compile, itertools.count(1)
 
             def compile_one(source: str, options: dict[str, Any]) -> list[str]:
@@ -254,6 +268,9 @@ def side_by_side() -> type:
                     return list(itertools.chain(*pool.map(partial(compile_one, options=options), ordered)))
 
                 self.compiler.compile = compile_all
+                if is_twice:
+                    path = Path(self.get_ext_fullpath(library.name))
+                    profiled["train"](library, path, Path(self.build_temp), super().build_extensions)
                 super().build_extensions()
 
     return SideBySide
@@ -289,8 +306,8 @@ def _progress(what: str) -> None:
         print(f"sundog: {what}", file=sys.stderr, flush=True)
 
 
-def build(root: Path = ROOT, opt_level: str = OPT_LEVEL, below: str = "") -> None:
-    """Compile the modules below a folder, by default all, in place; a minute or two of CPU.
+def build(root: Path = ROOT, opt_level: str = OPT_LEVEL, below: str = "", *, pgo: bool = False) -> None:
+    """Compile the modules below a folder, by default all, in place; a minute or two of CPU, with `pgo` four.
 
     The working folder must be `root`, and nothing else is left in it.
     """
@@ -306,8 +323,11 @@ def build(root: Path = ROOT, opt_level: str = OPT_LEVEL, below: str = "") -> Non
             ext_modules=extensions(modules, opt_level, folder),
             packages=[],
             py_modules=[],
-            cmdclass={"build_ext": side_by_side()},
-            script_args=["--quiet", "build_ext", "--inplace", "--build-temp", folder],
+            cmdclass={"build_ext": side_by_side(pgo=pgo)},
+            script_args=[
+                *("--quiet", "build_ext", "--inplace"),
+                *("--build-temp", folder, "--build-lib", os.path.join(folder, "lib")),
+            ],
         )
     for path in built(root):
         path.touch()  # A library whose shell did not change is copied with its old time.
@@ -317,13 +337,13 @@ def build(root: Path = ROOT, opt_level: str = OPT_LEVEL, below: str = "") -> Non
 
 
 if __name__ == "__main__":
-    match sys.argv[1:]:
+    match [word for word in sys.argv[1:] if word != "--pgo"]:
         case ["build", *chosen] if len(chosen) <= 2:
             try:
-                build(ROOT, *chosen)
+                build(ROOT, *chosen, pgo="--pgo" in sys.argv)
             except Uncompiled as error:
                 sys.exit(f"sundog: the simulator cannot be compiled: {error}")
         case ["remove"]:
             remove()
         case _:
-            sys.exit("usage: python -m sundog.fast build [LEVEL [FOLDER]] | remove")
+            sys.exit("usage: python -m sundog.fast build [--pgo] [LEVEL [FOLDER]] | remove")

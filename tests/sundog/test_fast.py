@@ -6,10 +6,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from sundog import fast
+from sundog import fast, profiled
+from tests.bench import replay_cases
 
 ROOT = Path(__file__).parents[2]
 TRACE = "traces/chat-poisson-2rps-5min.jsonl.gz"
@@ -48,12 +50,20 @@ def copied(tmp_path: Path) -> Path:
 @NEEDS_COMPILER
 @FROM_SOURCE
 @pytest.mark.long(rare=True, reason="compiles the simulator")
-@pytest.mark.parametrize("below", ["sundog/actors/core/", ""])
-def test_compiled_or_not_a_run_gives_the_same_bytes(copied: Path, below: str) -> None:
-    """What decides, or every module; and a build older than its source says so instead of running."""
+@pytest.mark.parametrize(
+    ("options", "below"),
+    [(["0"], "sundog/actors/core/"), (["0"], ""), (["--pgo", "1"], "sundog/actors/core/")],
+)
+def test_compiled_or_not_a_run_gives_the_same_bytes(copied: Path, options: list[str], below: str) -> None:
+    """What decides, or every module, and by a profile; and a build older than its source says so instead of
+    running.
+    """
     plain = replayed(copied, "plain")
-    built = python(copied, "-m", "sundog.fast", "build", "0", below)
+    before = {path for path in copied.rglob("*") if "__pycache__" not in path.parts}
+    built = python(copied, "-m", "sundog.fast", "build", *options, below)
     assert built.returncode == 0, built.stdout.decode() + built.stderr.decode()
+    left = {path for path in copied.rglob("*") if "__pycache__" not in path.parts} - before
+    assert {path.suffix for path in left} == {".so"}, "a build leaves nothing but libraries"
     which = python(copied, "-c", "import sundog.actors.core.step.plan as p; print(p.__file__)")
     assert which.stdout.strip().endswith(b".so")
     libraries = fast.built(copied)
@@ -74,3 +84,87 @@ def test_every_module_that_is_compiled_exists() -> None:
     """And policies, which people write, are none of them."""
     assert all((ROOT / name).is_file() for name in fast.MODULES)
     assert not any("policies" in name for name in fast.MODULES)
+
+
+def compiler(folder: Path, script: str) -> SimpleNamespace:
+    """A C compiler of setuptools: a shell script that may call the real one."""
+    path = folder / "cc"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return SimpleNamespace(compiler_so=[str(path)], linker_exe=[str(path)])
+
+
+@NEEDS_COMPILER
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        (
+            'case "$*" in *-fprofile-*) echo "unknown argument" >&2; exit 1;; esac; exec cc "$@"',
+            "unknown argument",
+        ),
+        (
+            'for each; do shift; case "$each" in -f*) ;; *) set -- "$@" "$each";; esac; done; exec cc "$@"',
+            "no counts",
+        ),
+        ("exit 3", "exit code 3"),
+    ],
+    ids=["refuses", "ignores", "fails"],
+)
+def test_a_compiler_without_profiles_is_named(tmp_path: Path, script: str, reason: str) -> None:
+    """One that refuses the options, and one that takes them and counts nothing."""
+    said = profiled.why_not(compiler(tmp_path, script))
+    assert said is not None and reason in said and "\n" not in said
+    missing = SimpleNamespace(compiler_so=[str(tmp_path / "absent")], linker_exe=[])
+    assert "No such file" in str(profiled.why_not(missing))
+
+
+@pytest.mark.parametrize(
+    ("training", "reason"), [("raise SystemExit('no click')", "no click"), ("", "it left no counts")]
+)
+def test_a_training_that_fails_leaves_the_options_as_they_were(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    training: str,
+    reason: str,
+) -> None:
+    """It says why in a line; the library that counts is not kept."""
+    (tmp_path / "sundog").mkdir()
+    (tmp_path / "sundog" / "__init__.py").touch()
+    (tmp_path / "sundog" / "profiled.py").write_text(training)
+    made = tmp_path / "lib" / "sundog" / "compiled.so"
+    made.parent.mkdir(parents=True)
+    library = SimpleNamespace(extra_compile_args=["-O2"], extra_link_args=[])
+    seen = []
+
+    def build() -> None:
+        seen.append((library.extra_compile_args, library.extra_link_args))
+        made.touch()
+
+    monkeypatch.chdir(tmp_path)
+    profiled.train(library, made, tmp_path / "objects", build)
+    ((compiled, linked),) = seen
+    assert set(profiled.COUNTING) <= {*compiled} and [*profiled.COUNTING] == linked
+    assert (library.extra_compile_args, library.extra_link_args) == (["-O2"], [])
+    assert not made.exists()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"sundog: compiled without a profile: the training failed: {reason}"
+
+
+@pytest.mark.long(reason="replays thousands of requests")
+def test_every_replay_of_the_training_runs(tmp_path: Path) -> None:
+    """With prefix hits, transfers between pools, and preemptions: what is common in replays."""
+    profiled.replay_all(tmp_path)
+    assert {path.stem for path in tmp_path.glob("*.jsonl")} == profiled.REPLAYS.keys()
+    for name, replay in profiled.REPLAYS.items():
+        lines = (tmp_path / f"{name}.jsonl").read_text().splitlines()
+        assert len(lines) == 1 + replay.num_requests
+
+
+def test_no_benchmark_is_trained_on() -> None:
+    """A profile that fits the benchmarks' own traces would flatter them."""
+    for replay in profiled.REPLAYS.values():
+        for case in replay_cases.TIMED.values():
+            assert replay.options != " ".join(case.options())
+    lengths = {(replay.prompt_tokens, replay.output_tokens) for replay in profiled.REPLAYS.values()}
+    assert not lengths & {((128, 1_024), (32, 256)), ((128, 1_024), (500, 8_000))}
