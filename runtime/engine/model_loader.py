@@ -264,7 +264,7 @@ class ModelLoader:
         if adapters is not None:
             adapters.attach(model)
         if library is not None:
-            pack_weights(model, folder / LINK, library, self._progress)
+            pack_weights(model, (folder / LINK).resolve(), library, self._progress)
         if model.device.type == "cpu":
             split_experts(model)
         return model

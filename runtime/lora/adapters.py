@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
@@ -138,13 +138,21 @@ class Adapters:
 
     def _read(self, model: PreTrainedModel, files: AdapterFiles) -> dict[str, Change]:
         """Return an adapter's change to each layer, after making each an AdaptedLinear."""
-        with safe_open(files.weights, "pt") as opened:
-            return {
-                layer: self._change(
-                    model, files, layer, *(opened.get_tensor(files.tensor_of(layer, part)) for part in (0, 1))
-                )
-                for layer in files.layers
-            }
+        try:
+            with safe_open(files.weights, "pt") as opened:
+                return {
+                    layer: self._change(
+                        model,
+                        files,
+                        layer,
+                        *(opened.get_tensor(files.tensor_of(layer, part)) for part in (0, 1)),
+                    )
+                    for layer in files.layers
+                }
+        except (OSError, SafetensorError) as error:
+            raise LoadError(
+                f"cannot read {files.weights}: it was changed while it was read ({error})"
+            ) from None
 
     def check_called(self) -> None:
         """Raise LoadError, after a pass, if the model did not call an adapted layer."""

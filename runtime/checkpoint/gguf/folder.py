@@ -83,7 +83,7 @@ def read_gguf(
     """Return the weights of the file that a folder represents, as `read_weights` does."""
     from sundog.runtime.checkpoint.gguf.weights import read_weights
 
-    return read_weights(read_header(folder / LINK), config, dtype, leaves_out=leaves_out)
+    return read_weights(read_header((folder / LINK).resolve()), config, dtype, leaves_out=leaves_out)
 
 
 def is_gguf(folder: Path) -> bool:

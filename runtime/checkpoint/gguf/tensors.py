@@ -1,10 +1,12 @@
 """Tensors of a GGUF file: names in transformers' models, and dequantised values."""
 
 import re
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 
+from sundog.runtime.checkpoint.facts import LoadError
 from sundog.runtime.checkpoint.gguf.header import GgufFile, GgufTensor
 from sundog.runtime.checkpoint.gguf.shape import EMBEDDING, FACTORS, HEAD
 
@@ -49,10 +51,30 @@ def name_of(file: GgufFile, tensor: GgufTensor) -> str:
 def factors(file: GgufFile) -> list[float]:
     """Return the divisors of rotary frequencies."""
     tensor = file.tensors[FACTORS]
-    with file.path.open("rb") as stream:
-        stream.seek(tensor.at)
-        rows = np.fromfile(stream, np.uint8, tensor.num_bytes).reshape(1, -1)
+    (rows,) = stored_rows(file, tensor, num_rows=1, num_at_once=1)
     return [float(each) for each in multiplied_out(tensor.kind, rows)[0]]
+
+
+def stored_rows(file: GgufFile, tensor: GgufTensor, *, num_rows: int, num_at_once: int) -> Iterator[Bytes]:
+    """Yield the bytes [O, bytes] of a tensor of `num_rows`, some rows at a time.
+
+    Raises LoadError if the file has gone, or been cut off, since its header was read.
+    """
+    row_bytes = tensor.num_bytes // num_rows
+    try:
+        with file.path.open("rb") as stream:
+            stream.seek(tensor.at)
+            for first in range(0, num_rows, num_at_once):
+                num = min(num_at_once, num_rows - first)
+                found = np.fromfile(stream, np.uint8, num * row_bytes)
+                if len(found) < num * row_bytes:
+                    raise LoadError(
+                        f"cannot read {file.path}: it was cut off while it was read, within {tensor.name};"
+                        " download it again"
+                    )
+                yield found.reshape(num, row_bytes)
+    except OSError as error:
+        raise LoadError(f"cannot read {file.path}: {error.strerror or error}") from None
 
 
 def multiplied_out(kind: str, rows: Bytes) -> npt.NDArray[np.float32]:

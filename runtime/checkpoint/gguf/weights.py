@@ -9,14 +9,13 @@ import math
 import re
 from collections.abc import Iterator
 
-import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedConfig
 
 from sundog.runtime.checkpoint.gguf.header import GgufFile, GgufTensor
 from sundog.runtime.checkpoint.gguf.shape import EMBEDDING, FACTORS
-from sundog.runtime.checkpoint.gguf.tensors import Bytes, multiplied_out, name_of
+from sundog.runtime.checkpoint.gguf.tensors import Bytes, multiplied_out, name_of, stored_rows
 from sundog.runtime.checkpoint.gguf.whole import KINDS, WholeWeights, whole
 
 TIED_HEAD = "lm_head.weight"
@@ -78,16 +77,14 @@ def _rows(file: GgufFile, tensor: GgufTensor, config: PreTrainedConfig) -> Itera
     """Return the bytes of some rows at a time, in the order of transformers, each with the first's number."""
     turned = re.search(r"attn_([qk])\.", tensor.name) if file.architecture == "llama" else None
     num_rows = tensor.shape[0] if turned else math.prod(tensor.shape[:-1])
-    row_bytes = tensor.num_bytes // num_rows
-    with file.path.open("rb") as stream:
-        stream.seek(tensor.at)
-        for first in range(0, num_rows, num_rows if turned else NUM_AT_ONCE):
-            num = num_rows if turned else min(NUM_AT_ONCE, num_rows - first)
-            rows = np.fromfile(stream, np.uint8, num * row_bytes).reshape(num, row_bytes)
-            if turned is not None:
-                heads = config.num_attention_heads if turned[1] == "q" else config.num_key_value_heads
-                rows = halved(torch.from_numpy(rows), heads).numpy()
-            yield first, rows
+    num_at_once = num_rows if turned else NUM_AT_ONCE
+    first = 0
+    for rows in stored_rows(file, tensor, num_rows=num_rows, num_at_once=num_at_once):
+        if turned is not None:
+            heads = config.num_attention_heads if turned[1] == "q" else config.num_key_value_heads
+            rows = halved(torch.from_numpy(rows), heads).numpy()
+        yield first, rows
+        first += len(rows)
 
 
 def halved(values: Tensor, num_heads: int) -> Tensor:
