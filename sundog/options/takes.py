@@ -13,6 +13,7 @@ from click.shell_completion import CompletionItem
 
 from sundog.actors.config import ConfigError
 from sundog.actors.core.names import did_you_mean
+from sundog.options.outputs import check_apart
 from sundog.options.row import COMMON, AnyText, OneOf, OptionRow, Switch, rows
 
 SET = "--set"
@@ -119,6 +120,7 @@ class Command(click.Command):
             spelled.append(arg)
         left = super().parse_args(ctx, spelled)
         _check_programs(ctx)
+        check_apart(ctx.params)
         return left
 
     def _with_set(self, args: list[str]) -> list[str]:
