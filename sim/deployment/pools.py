@@ -1,10 +1,11 @@
 """Several pools as one deployment: engines that compute prompts, engines that decode, or both."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sundog.actors.config import ConfigError
 from sundog.actors.config.pools import EnginePool
+from sundog.actors.core.records import dataclass
 from sundog.actors.core.routers.fleet_state import Role
 from sundog.sim.deployment.record import Simulated, check_memory
 from sundog.sim.fleet.plan import FleetPlan, PlannedEngine

@@ -2,13 +2,16 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import inf
 from operator import mul
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from sundog.actors.core.records import dataclass
 from sundog.actors.core.routers.fleet_state import Role
 from sundog.actors.core.scalers import Attainment
 from sundog.actors.engine.backend import Backend
@@ -19,7 +22,6 @@ from sundog.sim.backend import Pace, TokenSource
 from sundog.sim.cost.composed import InStep, Pipeline, ScaledCost, scaled
 from sundog.sim.cost.work import CostModel
 from sundog.sim.fleet.alone import missed_alone
-from sundog.sim.fleet.faults import DeadEngine, PlannedFault, Retries, Spike, spiked
 from sundog.sim.fleet.figures import (
     FaultFigures,
     FleetFigures,
@@ -32,13 +34,16 @@ from sundog.sim.fleet.figures import (
 )
 from sundog.sim.fleet.links import KvLinks
 from sundog.sim.fleet.scaling import Autoscaler, ScaledPool, Scaling
-from sundog.sim.fleet.trouble import Trouble
 from sundog.sim.in_step import RankBackend, waves_of
 from sundog.sim.oracle import Oracle
 from sundog.sim.pipelined import cost_backend
 from sundog.sim.record.columns import MovedColumns
 from sundog.sim.record.recorder import Loss, Recorder
 from sundog.sim.replay import Surroundings
+
+if TYPE_CHECKING:
+    from sundog.sim.fleet.faults import PlannedFault
+    from sundog.sim.fleet.trouble import Trouble
 
 RESTARTING = replace(SIMULATED, engine=Fate.RESTARTED)
 AT_ONCE = Backoff(first_s=0.0, longest_s=0.0, most_crashes=10**9)
@@ -64,7 +69,7 @@ class FleetLedger:
         self,
         engines: Sequence[PlannedEngine],
         links: KvLinks | None,
-        trouble: Trouble | None = None,
+        trouble: "Trouble | None" = None,
         scaler: Autoscaler | None = None,
     ) -> None:
         self._engines, self._links, self._trouble, self._scaler = engines, links, trouble, scaler
@@ -147,14 +152,14 @@ def _moves(columns: MovedColumns) -> MoveFigures:
     return MoveFigures(columns.num_all, columns.num_whole, mean_s)
 
 
-def _befallen(trouble: Trouble, recorder: Recorder) -> tuple[FaultFigures, ...]:
+def _befallen(trouble: "Trouble", recorder: Recorder) -> tuple[FaultFigures, ...]:
     losses: dict[tuple[int | None, float], Loss] = {
         (loss.replica, loss.time_s): loss for loss in recorder.losses
     }
     found = []
     for each in sorted(trouble.befallen, key=lambda each: each.at_s):
         replica = getattr(each.fault, "replica", None)
-        loss = losses.get((replica, each.noticed_s)) if isinstance(each.fault, DeadEngine) else None
+        loss = losses.get((replica, each.noticed_s)) if each.fault.kind == "dead-engine" else None
         found.append(
             FaultFigures(
                 each.fault.kind,
@@ -173,7 +178,18 @@ def _transfers(links: KvLinks) -> TransferFigures:
     if not len(seconds):
         return TransferFigures(0, 0, 0.0, 0.0)
     num_tokens = sum(moved.num_tokens for moved in links.moved)
-    return TransferFigures(len(seconds), num_tokens, float(seconds.mean()), float(np.quantile(seconds, 0.99)))
+    return TransferFigures(len(seconds), num_tokens, float(seconds.mean()), quantile(seconds, 0.99))
+
+
+def quantile(values: NDArray[np.float64], share: float) -> float:
+    """Return a quantile with the bits of `np.quantile`, which would load numpy's masked arrays."""
+    place = (len(values) - 1) * share
+    below = int(place)
+    part, ordered = place - below, np.sort(values)
+    low, high = float(ordered[below]), float(ordered[min(below + 1, len(values) - 1)])
+    if part < 0.5:
+        return low + (high - low) * part
+    return high - (high - low) * (1 - part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +198,7 @@ class FleetPlan:
 
     engines: tuple[PlannedEngine, ...]
     link_latency_s: float = 0.0
-    faults: tuple[PlannedFault, ...] = ()
+    faults: "tuple[PlannedFault, ...]" = ()
     seed: int = 0
     scaling: tuple[Scaling, ...] = ()
     """Terms of the pools that scale, or of the whole fleet."""
@@ -236,6 +252,10 @@ class FleetPlan:
         replicas = range(len(self.engines))
         if not self.faults:
             return [backend(replica) for replica in replicas], around
+        # Not above: the tables of a faults file take pydantic, a third of the start of a replay of pools.
+        from sundog.sim.fleet.faults import Retries, Spike, spiked
+        from sundog.sim.fleet.trouble import Trouble
+
         trouble = Trouble(self.faults, self.seed, new_inner=backend, paces=paces, links=links)
         if links is not None:
             links.is_lost = trouble.is_lost

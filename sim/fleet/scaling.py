@@ -10,9 +10,9 @@ or are down by a fault, as are wanted; a call costs O(replicas).
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from sundog.actors.core.autoscaling import Controller
+from sundog.actors.core.records import dataclass
 from sundog.actors.core.routers.fleet_state import Role
 from sundog.actors.core.scalers import FirstItems, ScaledFleet, Scaler
 from sundog.actors.front.async_llm import FromClients

@@ -289,11 +289,11 @@ class LayerTables:
 
     def _kind_of(self, model: ModelShape, layer: Layer) -> KindOfAttention:
         shared, attention = self._shared, layer.attention
-        tables = kinds_of(shared.name)
         if isinstance(attention, Heads) and attention.window is None:
             return HeadsAttention(shared, attention)
         if isinstance(attention, Heads) and not has_window(shared.name, attention):
             return DerivedWindow(shared, attention)
+        tables = kinds_of(shared.name)
         if isinstance(attention, Heads):
             if shared.kv_dtype == "float8":
                 tables = load(cache_file(shared.name))

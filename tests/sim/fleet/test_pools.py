@@ -7,6 +7,8 @@ from math import inf
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sundog.actors.config import EngineConfig
 from sundog.actors.core.routers.fleet_state import Role
@@ -15,7 +17,7 @@ from sundog.sim.cost.work import StepWork
 from sundog.sim.figures.metrics import summarize
 from sundog.sim.fleet.figures import FleetFigures
 from sundog.sim.fleet.links import Flow, share
-from sundog.sim.fleet.plan import FleetPlan
+from sundog.sim.fleet.plan import FleetPlan, quantile
 from sundog.sim.record.rows import Rows, steps_table
 from sundog.sim.replay import replay
 from sundog.sim.trace.record import TraceRequest
@@ -166,3 +168,9 @@ def test_what_is_cached_where_it_is_decoded_is_not_fetched() -> None:
     figures = summarize(played(rows, config, plan)).fleet
     assert isinstance(figures, FleetFigures) and figures.transfers is not None
     assert figures.transfers.num_tokens == 5 * BLOCK + BLOCK
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=40), st.floats(0, 1))
+def test_a_quantile_has_the_bits_of_numpys(values: list[float], part: float) -> None:
+    """Ours loads no masked arrays."""
+    assert quantile(np.array(values), part) == np.quantile(np.array(values), part)
