@@ -167,31 +167,42 @@ class Search:
     """Function called, before each batch of trials, with the estimated number of trials to follow."""
 
     def cheapest(self, candidates: Sequence[Candidate]) -> Candidate | None:
-        """Search until no candidate can be cheaper than the best passing one; return it, or None."""
+        """Search until no candidate can be cheaper than the best passing one; return it, or None.
+
+        Of several with the least cost, the first one is returned, whatever the number of processes.
+        """
         while True:
-            best = min(candidates, key=lambda each: each.cost, default=None)
+            place, best = min(
+                enumerate(candidates), key=lambda each: (each[1].cost, each[0]), default=(0, None)
+            )
             most = math.inf if best is None else best.cost
+            limits = [most * TIE if number < place else most for number in range(len(candidates))]
             going = sorted(
-                (each for each in candidates if each.bound < most and not each.is_verified),
-                key=lambda each: each.bound,
+                (
+                    (each, below)
+                    for each, below in zip(candidates, limits, strict=True)
+                    if each.bound < below and not each.is_verified
+                ),
+                key=lambda each: each[0].bound,
             )
             if not going:
                 return best if most < math.inf else None
-            self.on_trials(self._expected(going, most))
-            self._advance(going, most)
+            self.on_trials(self._expected([each for each, _ in going]))
+            self._advance(going)
 
-    def _expected(self, going: Sequence[Candidate], most: float) -> int:
+    def _expected(self, going: Sequence[Candidate]) -> int:
         """Return how many trials remain if the first candidate passes and each other one fails once."""
         first = going[0]
         between = (first.holding or min(2 * first.failing + 1, first.most)) - first.failing
         return math.ceil(math.log2(max(between, 1))) + self.num_seeds + len(going) - 1
 
-    def _advance(self, chosen: Sequence[Candidate], below: float) -> None:
+    def _advance(self, chosen: Sequence[tuple[Candidate, float]]) -> None:
         """Advance these candidates by one trial, or by all samples once its size is found: the first one, and
-        others only on processes that it leaves idle. They may turn out too expensive.
+        others only on processes that it leaves idle. They may turn out too expensive. A candidate comes with
+        the cost below which it is tried.
         """
         trials: list[tuple[Candidate, int, FleetTrial]] = []
-        for candidate in chosen:
+        for candidate, below in chosen:
             if len(trials) >= self.num_at_once:
                 break
             if candidate.failing and candidate.holding is None and candidate.alone is None:
@@ -225,6 +236,8 @@ class Search:
             candidate.is_found = True
 
 
+TIE = 1 + 1e-9
+"""Factor of a cost within which an earlier candidate is preferred."""
 MOST_LOAD = 64.0
 """Largest factor of load to try; the smallest is its reciprocal."""
 

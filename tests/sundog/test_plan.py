@@ -91,10 +91,14 @@ def test_a_plan_is_that_of_the_exhaustive_grid(spec: Path, slo: str) -> None:
 
 @pytest.mark.parametrize("num_at_once", [1, 3])
 def test_the_search_finds_the_least_cost(num_at_once: int) -> None:
-    """Of 300 made-up problems, where each draw needs a number of its own, and some may be lost."""
-    rng = random.Random(5)
+    """Of 300 made-up problems, where each draw needs a number of its own, and some may be lost.
+
+    Of fleets that cost the same the first, so that the number of processes decides nothing.
+    """
+    rng, ties = random.Random(5), 0
     for _ in range(300):
-        needs = {name: [rng.randint(1, 40) for _ in range(3)] for name in range(4)}
+        most = rng.choice([5, 40])
+        needs = {name: [rng.randint(1, most) for _ in range(3)] for name in range(4)}
         spare = rng.choice([0, 0, 1, 3])
         made = [Candidate({"x": name}, rng.choice([1.0, 2.0, 3.5]), 1, 30, spare) for name in needs]
 
@@ -107,12 +111,16 @@ def test_the_search_finds_the_least_cost(num_at_once: int) -> None:
                 yield TrialResult(held, {"ttft_s.p95": 0.5 if held else 2.0})
 
         winner = Search([OBJECTIVE], 3, 0.95, results, num_at_once=num_at_once).cheapest(made)
-        costs = [
-            (max(needs[each.settings["x"]]) + spare) * each.price
-            for each in made
-            if max(needs[each.settings["x"]]) <= 30
-        ]
-        assert (None if winner is None else winner.cost) == min(costs, default=None)
+        costs = {
+            name: (max(needs[name]) + spare) * each.price
+            for name, each in enumerate(made)
+            if max(needs[name]) <= 30
+        }
+        assert (None if winner is None else winner.cost) == min(costs.values(), default=None)
+        ties += [*costs.values()].count(min(costs.values(), default=0.0)) > 1
+        first = min(costs, key=lambda name: (costs[name], name), default=None)
+        assert winner is (None if first is None else made[first])
+    assert ties > 20
 
 
 def test_what_is_stopped_would_have_failed(spec: Path) -> None:
