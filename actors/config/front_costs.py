@@ -12,7 +12,8 @@ class FrontCosts:
     """Seconds of one API process, which does one thing at a time, and the number of such processes.
 
     `request` is the time until the engine has a request (HTTP, chat template, parameters), and `prompt_token`
-    is added to it for each token of the prompt. `response` is the time for begin and end of the response,
+    is added to it for each token of the prompt. A request is read in `stages` of equal length, and other
+    requests take their turns between two of them. `response` is the time for begin and end of the response,
     during which the process takes no other request. `output_token` is the time to stream a token.
     """
 
@@ -23,6 +24,7 @@ class FrontCosts:
     prompt_token: float = 0.0
     output_token: float = 0.0
     processes: int = 1
+    stages: int = 1
 
     def __post_init__(self) -> None:
         check_costs(self)
@@ -42,7 +44,7 @@ NO_FRONT = FrontCosts()
 
 
 def parse_front_costs(text: str, known: FrontCosts = NO_FRONT) -> FrontCosts:
-    """Read `request=0.007,response=0.003,prompt_token=1e-6,processes=2`; the rest stays as `known`.
+    """Read `request=0.007,stages=3,prompt_token=1e-6,processes=2`; the rest stays as `known`.
 
     Raises ConfigError as `parse_costs` does.
     """

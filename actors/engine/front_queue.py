@@ -1,13 +1,17 @@
 """FrontQueue: simulated queue of requests at a server's API processes.
 
 An API process is an event loop that reads a request, applies the chat template, tokenises the prompt, and
-streams the tokens of other requests, one thing at a time. Requests are distributed over the processes in
-turn, and reach the engine when their process has finished with them.
+streams the tokens of other requests, one thing at a time. Wherever the handler of a request waits (for its
+body, for the tokenizer), the others that are ready take their turns: of many that come together, the first
+reaches the engine when all have gone through all stages but the last. Requests are distributed over the
+processes in turn.
 
-Laws: the requests of a process leave it in order of arrival, each when its service has ended; an abort does
-not overtake its request. If a client leaves, its request is forwarded at once, for the engine to end it, and
-the time reserved for it stays reserved.
+Laws: a process is never idle while a request is in it; requests of equal length leave it in order of arrival;
+an abort does not overtake its request. If a client leaves, its request is forwarded at once, for the engine
+to end it, and the time reserved for it stays reserved.
 """
+
+from collections import deque
 
 from sundog.actors.config.front_costs import FrontCosts
 from sundog.actors.core.records import dataclass
@@ -29,6 +33,8 @@ from sundog.actors.messages import (
 
 WEIGHT = 0.1
 """Weight of the newest timer in the moving average of timer delays."""
+SAME_S = 1e-9
+"""Times that differ by less are the same, summed in another order."""
 
 
 @dataclass(slots=True)
@@ -48,20 +54,89 @@ class HeadStart:
         self.late_s = min(max(mean_s, 0.0), most_s)
 
 
-class FrontServed(Timer):
-    """Message of the FrontQueue to itself: an API process has finished a request."""
+class Turn:
+    """A request in an API process: the seconds of a stage, and the number of stages that have not ended.
 
-    __slots__ = ("due_s", "queue", "submit")
+    Choices of one request share a turn, for they are read once. Without a request it is tokens that are
+    streamed.
+    """
 
-    def __init__(self, queue: "FrontQueue", submit: Submit, due_s: float) -> None:
+    __slots__ = ("left", "stage_s", "submits")
+
+    def __init__(self, submits: list[Submit], stage_s: float, left: int) -> None:
+        self.submits, self.stage_s, self.left = submits, stage_s, left
+
+
+class Process(Timer):
+    """One API process, an event loop; and the message to the FrontQueue that a turn may have ended there.
+
+    Each turn takes a stage, and goes behind the others until it has taken all. `due_s` is the time at which
+    one ends unless another comes meanwhile, which can only delay it: the timer rings then, looks, and is set
+    again.
+    """
+
+    __slots__ = ("alone", "delayed", "due_s", "free_s", "queue", "turns")
+
+    def __init__(self, queue: "FrontQueue") -> None:
         super().__init__()
-        self.queue, self.submit, self.due_s = queue, submit, due_s
+        self.queue = queue
+        self.alone: Turn | None = None
+        """Turn that takes all its stages at once, for nobody waits; the queue is empty then."""
+        self.turns: deque[Turn] = deque()
+        """Two turns or more, or the last one of those; the first is under way."""
+        self.free_s = 0.0
+        """Time at which the stage of the first turn began, or at which the process was free."""
+        self.due_s = 0.0
+        self.delayed = False
+        """Whether a turn came since `due_s` was found."""
 
     def call(self) -> None:
         self.queue.tell_self(self)
 
+    def wait(self, turn: Turn, now_s: float) -> None:
+        """Put a turn behind those that are ready now."""
+        if self.alone is not None:
+            self.turns.append(self.alone)
+            self.alone = None
+        self.advance(now_s)
+        self.turns.append(turn)
+        self.delayed = True
 
-class FrontQueue(Actor[ToEngine | StepOutput | PolicyFailed | FrontServed]):
+    def advance(self, now_s: float) -> None:
+        """Take the stages that have ended by now, but no turn's last one."""
+        turns = self.turns
+        while (first := turns[0]).left > 1 and self.free_s + first.stage_s <= now_s:
+            self.free_s += first.stage_s
+            first.left -= 1
+            turns.rotate(-1)
+
+    def next_end_s(self) -> float:
+        """Return the time at which a turn ends next: the first one of those with the fewest stages left."""
+        least, place = self.turns[0].left, 0
+        if least > 1:
+            for number, turn in enumerate(self.turns):
+                if turn.left < least:
+                    least, place = turn.left, number
+        end_s = self.free_s
+        for number, turn in enumerate(self.turns):
+            if number <= place or least > 1:
+                end_s += turn.stage_s * (least if number <= place else least - 1)
+            else:
+                break
+        return end_s
+
+    def end(self) -> Turn:
+        """Take all stages until `due_s`, and return the turn that has ended."""
+        turns = self.turns
+        while (turn := turns[0]).left > 1:
+            turn.left -= 1
+            turns.rotate(-1)
+        turn.left = 0
+        self.free_s = self.due_s
+        return turns.popleft()
+
+
+class FrontQueue(Actor[ToEngine | StepOutput | PolicyFailed | Process]):
     """Actor that simulates the API processes of a server, between the Router and the Scheduler."""
 
     def __init__(
@@ -72,13 +147,14 @@ class FrontQueue(Actor[ToEngine | StepOutput | PolicyFailed | FrontServed]):
         self._costs = costs
         self._head_start = head_start
         self._engine: Ref[ToEngine] | None = None
-        self._free_s = [0.0] * costs.processes
-        """Time at which each process is free for another request, in seconds."""
+        self._processes = [Process(self) for _ in range(costs.processes)]
         self._next = 0
         self._inside: dict[str, Submit] = {}
         """Requests that wait for a process or are in one."""
         self._prompt: object = None
         """Latest prompt: choices of one request share it, so that it is tokenized once."""
+        self._latest: Turn | None = None
+        """Turn of the latest prompt."""
 
     def connect(self, engine: Ref[ToEngine]) -> None:
         """Set the Scheduler to which requests are forwarded, before the FrontQueue starts."""
@@ -93,12 +169,12 @@ class FrontQueue(Actor[ToEngine | StepOutput | PolicyFailed | FrontServed]):
         """Whether the FrontQueue needs every StepOutput, because streaming takes time."""
         return self._costs.output_token > 0
 
-    def handle(self, message: ToEngine | StepOutput | PolicyFailed | FrontServed) -> Handled:
+    def handle(self, message: ToEngine | StepOutput | PolicyFailed | Process) -> Handled:
         match message:
             case Submit():
                 self._enter(message)
-            case FrontServed():
-                self._leave(message)
+            case Process():
+                self._look(message)
             case StepOutput():
                 self._stream(message)
             case Abort():
@@ -133,31 +209,58 @@ class FrontQueue(Actor[ToEngine | StepOutput | PolicyFailed | FrontServed]):
     def _enter(self, submit: Submit) -> None:
         if submit.begun is not None or submit.refused is not None:  # it comes from an engine, or goes to none
             return self._pass_on(submit)
-        costs, ahead, number = self._costs, self._head_start, self._next
-        clock = self._clock or self.clock
-        arrival_s, due_s = clock.now_s(), self._free_s[number]
-        if ahead is not None:
-            arrival_s -= ahead.lead_s
-        if arrival_s > due_s:
-            due_s = arrival_s
-        prompt = submit.prompt_token_ids
-        if prompt is None or prompt is not self._prompt:
-            self._prompt = prompt
-            due_s += costs.request + costs.prompt_token * submit.num_prompt_tokens
-            self._free_s[number] = due_s + costs.response
-            self._next = number + 1 if number + 1 < costs.processes else 0
         self._inside[submit.request_id] = submit
-        ring_s = due_s if ahead is None else due_s - ahead.late_s
-        clock.enter(ring_s, Event.ARRIVAL, self.name, FrontServed(self, submit, due_s))
+        prompt, latest = submit.prompt_token_ids, self._latest
+        if prompt is not None and prompt is self._prompt and latest is not None and latest.left:
+            latest.submits.append(submit)
+            return
+        costs, ahead, number = self._costs, self._head_start, self._next
+        self._next = number + 1 if number + 1 < costs.processes else 0
+        process = self._processes[number]
+        request_s = costs.request + costs.prompt_token * submit.num_prompt_tokens
+        turn = Turn([submit], request_s / costs.stages, costs.stages)
+        self._prompt, self._latest = prompt, turn
+        clock = self._clock or self.clock
+        now_s = clock.now_s()
+        if ahead is not None:
+            now_s -= ahead.lead_s
+        if process.alone is not None or process.turns:
+            process.wait(turn, now_s)
+            return
+        process.alone = turn
+        if now_s > process.free_s:
+            process.free_s = now_s
+        process.due_s = due_s = process.free_s + request_s
+        clock.enter(due_s if ahead is None else due_s - ahead.late_s, Event.ARRIVAL, self.name, process)
 
-    def _leave(self, served: FrontServed) -> None:
+    def _set(self, process: Process, due_s: float) -> None:
+        """Set the timer of a process to the next end of a turn."""
+        clock, ahead = self._clock or self.clock, self._head_start
+        process.due_s, process.delayed = due_s, False
+        clock.enter(due_s if ahead is None else due_s - ahead.late_s, Event.ARRIVAL, self.name, process)
+
+    def _look(self, process: Process) -> None:
+        due_s = process.due_s
         if self._head_start is not None:
-            self._head_start.rang(self.clock.now_s() - served.due_s, self._costs.request)
-        submit = served.submit
-        if self._inside.get(submit.request_id) is submit:  # its client is still there
-            del self._inside[submit.request_id]
-            submit.reached_s = served.due_s
-            self._pass_on(submit)
+            self._head_start.rang(self.clock.now_s() - due_s, self._costs.request)
+        if process.delayed:
+            process.advance(due_s)
+            if (end_s := process.next_end_s()) > due_s + SAME_S:
+                return self._set(process, end_s)
+        if (turn := process.alone) is None:
+            turn = process.end()
+        else:
+            process.alone, process.free_s, turn.left = None, due_s, 0
+        submits = turn.submits
+        if submits:
+            process.free_s += self._costs.response
+        if process.turns:
+            self._set(process, process.next_end_s())
+        for submit in submits:
+            if self._inside.get(submit.request_id) is submit:  # its client is still there
+                del self._inside[submit.request_id]
+                submit.reached_s = due_s
+                self._pass_on(submit)
 
     def _hurry(self, request_id: str) -> None:
         """Forward a request at once if it is still in the queue."""
@@ -178,4 +281,8 @@ class FrontQueue(Actor[ToEngine | StepOutput | PolicyFailed | FrontServed]):
         num_tokens += sum([count for _, count in output.accepted])
         num_tokens += sum([chunk.samples for chunk in batch.chunks])
         each_s = num_tokens * self._costs.output_token / self._costs.processes
-        self._free_s = [max(free_s, now_s) + each_s for free_s in self._free_s]
+        for process in self._processes:
+            if process.alone is not None or process.turns:
+                process.wait(Turn([], each_s, 1), now_s)
+            else:
+                process.free_s = max(process.free_s, now_s) + each_s

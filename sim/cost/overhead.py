@@ -86,9 +86,9 @@ router's product, the choice, two that sort tokens by expert, two products, the 
 NUM_QUERY_KEY_NORMS = 2
 """Kernels for the norms of queries and keys if nothing is compiled (`--enforce-eager`)."""
 EAGER_EXPERTS_S = EAGER_LAYER_S / LAYER_KERNELS * MORE_KERNELS
-FRONT = FrontCosts(request=0.007, response=0.003)
+FRONT = FrontCosts(request=0.007, stages=3)
 """Costs of an API process (`host_overhead` has their origin)."""
-FRONT_WITHOUT_TEMPLATE = FrontCosts(request=0.0015)
+FRONT_WITHOUT_TEMPLATE = FrontCosts(request=0.0015, stages=3)
 """Costs without a chat template: the middle of the 1 to 2 ms that servers of gpt-oss took."""
 ASYNC_OVERHEAD = HostOverhead(
     gap_s=0.00043,
@@ -123,9 +123,10 @@ def host_overhead(async_scheduling: bool) -> HostOverhead:
     step for 256 requests on a 2-core machine. The run was asynchronous. The additional time of a synchronous
     host between two steps is the residual of a server of Qwen3-8B on an H100 before vLLM 0.14.
 
-    An API process is busy with a request for longer than the 7 ms that a request alone waits: bursts of 8
-    cached prompts (Qwen2.5-7B on one and on two A100, vLLM 0.19) have their median TTFT of 72 and 54 ms with
-    10 ms a request. Bursts of 32 were not fitted to: 205 and 190 ms, measured 229 and 183.
+    A request passes an API process in three stages, between which the handler waits and others take their
+    turns: its body is read, the template applied and the prompt tokenised, parameters made and the request
+    sent. Bursts were not fitted to: median TTFT of 8 cached prompts (Qwen2.5-7B on one and on two A100, vLLM
+    0.19) 75 and 66 ms, measured 72 and 54; of 32, 226 and 218 ms, measured 229 and 183.
 
     Launching layers without a graph is fitted to the p99 of two servers whose first hundred prompts miss the
     prefix cache, while the others hit it: Llama-2-70b on four H100 takes 72 ms for such a prefill of 593

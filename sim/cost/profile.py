@@ -46,8 +46,8 @@ class HostShare:
 
     Before the engine, each of its API processes takes `request_s` for a request, `prompt_token_s` more for
     each token of its prompt, `response_s` for its response before it takes another request, and
-    `output_token_s` for each token that it streams, one after another. The engine's own time is `slowdown`
-    times that of the engine alone.
+    `output_token_s` for each token that it streams, one after another. A request is read in `api_stages`,
+    between which others take their turns. The engine's own time is `slowdown` times that of the engine alone.
     """
 
     step_s: Seconds = 0.0
@@ -59,6 +59,7 @@ class HostShare:
     prompt_token_s: Annotated[float, Field(ge=0, le=10)] = 0.0
     output_token_s: Annotated[float, Field(ge=0, le=10)] = 0.0
     api_processes: Annotated[int, Field(ge=1, le=MOST_PROCESSES)] = 1
+    api_stages: Annotated[int, Field(ge=1, le=MOST_PROCESSES)] = 1
 
     @property
     def front(self) -> FrontCosts:
@@ -69,6 +70,7 @@ class HostShare:
             prompt_token=self.prompt_token_s,
             output_token=self.output_token_s,
             processes=self.api_processes,
+            stages=self.api_stages,
         )
 
     def served(self, cost: CostModel) -> WithOverhead:

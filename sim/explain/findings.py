@@ -339,7 +339,7 @@ def _advice(history: History, reason: str, share: float) -> list[str]:
             ]
         case _ if reason == FRONT_END:
             return [
-                f"{share:.0%} of waiting time was for an API process, which takes one request after another:"
+                f"{share:.0%} of waiting time was for an API process, which does one thing at a time:"
                 " more of them help (vLLM's --api-server-count; --front-cost processes=N here)."
             ]
         case _ if reason == UNDER_WAY:

@@ -1,10 +1,9 @@
 """Waits of requests that come together: the upper end of what an API process does to them.
 
-A process is an event loop: a request goes back to the end of the queue wherever its handler waits (headers,
-body, tokenizer), so of many that come together the first may reach the engine as late as the last. A replay
-passes them on one after another, which is right for 8 and 32 of them; of 1,000 prompts of 128 tokens on a
-server of Qwen3-14B (A100, vLLM 0.11) the median waited 19 s and the last 27 s, where one after another
-would be 7 and 14. The upper end of a range therefore lets all wait for the last.
+A replay passes requests on in stages, which is right for 8 and 32 that come together, and for most servers
+that got a thousand. But 1,000 prompts of 128 tokens on a server of Qwen3-14B (A100, vLLM 0.11) ended 27 s
+after they came, where a replay says 19: it was as if they were read once more. The upper end of a range
+therefore holds all of them back for as long as the processes read.
 """
 
 import math

@@ -165,8 +165,9 @@ class CostOptions(OffloadingOptions):
     front_cost: str | None = option(
         None,
         Parsed(parse_front_costs, "NAME=S,…"),
-        "Seconds of an API process, which does one thing at a time: request=0.007,response=0.003,"
-        "prompt_token=0,output_token=0, and the number of processes=1.",
+        "Seconds of an API process, which does one thing at a time: request=0.007,response=0,prompt_token=0,"
+        "output_token=0; the stages=3 of reading a request, between which others take turns; the number of"
+        " processes=1.",
         section=COSTS_FURTHER,
     )
     step_scale: float = option(

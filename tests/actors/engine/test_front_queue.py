@@ -1,5 +1,6 @@
-"""The API processes of a simulated server: one request after another, by closed forms."""
+"""The API processes of a simulated server: by closed forms, and beside a loop of turns."""
 
+from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -87,6 +88,60 @@ def test_the_kth_of_requests_at_once_is_with_the_engine_after_k_services() -> No
     assert came_s == pytest.approx({f"r{k}": k * 0.01 for k in range(1, 9)}, abs=EXACT_S)
     came_s = through(FrontCosts(request=0.01, response=0.004), at_once)
     assert came_s == pytest.approx({f"r{k}": k * 0.01 + (k - 1) * 0.004 for k in range(1, 9)}, abs=EXACT_S)
+
+
+def test_of_requests_at_once_each_waits_for_all_stages_but_the_last_of_the_others() -> None:
+    """In s stages of 1/s of a service the kth of n is with the engine after ((s - 1) n + k) / s services."""
+    at_once = [(0.0, submit(f"r{k}")) for k in range(1, 9)]
+    for stages in (2, 3, 10):
+        came_s = through(FrontCosts(request=0.01, stages=stages), at_once)
+        services = {f"r{k}": ((stages - 1) * 8 + k) / stages for k in range(1, 9)}
+        assert came_s == pytest.approx(
+            {name: 0.01 * number for name, number in services.items()}, abs=EXACT_S
+        )
+
+
+def test_a_request_that_comes_meanwhile_takes_its_turns() -> None:
+    """Stages of 4 ms: a a | b a b b, as b comes at 6 ms; c comes in the last stage of b, and is alone."""
+    sent: list[Sent] = [(0.0, submit("a")), (0.006, submit("b")), (0.021, submit("c"))]
+    came_s = through(FrontCosts(request=0.012, stages=3), sent)
+    assert came_s == pytest.approx({"a": 0.016, "b": 0.024, "c": 0.036}, abs=EXACT_S)
+
+
+def turns(arrivals_s: Sequence[float], costs: FrontCosts) -> list[float]:
+    """When an event loop has done the stages of each request, first ready first."""
+    ends_s, ready = [0.0] * len(arrivals_s), deque[tuple[int, int]]()
+    time_s, number = 0.0, 0
+    while ready or number < len(arrivals_s):
+        if not ready:
+            time_s = max(time_s, arrivals_s[number])
+            ready.append((number, costs.stages))
+            number += 1
+        (first, left), time_s = ready.popleft(), time_s + costs.request / costs.stages
+        while number < len(arrivals_s) and arrivals_s[number] <= time_s:
+            ready.append((number, costs.stages))
+            number += 1
+        if left > 1:
+            ready.append((first, left - 1))
+        else:
+            ends_s[first] = time_s
+            time_s += costs.response
+    return ends_s
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_arrivals_leave_as_from_an_event_loop(seed: int) -> None:
+    """Singly and in groups, from idle to overloaded; two processes are two loops with every other request."""
+    rng = np.random.default_rng(seed)
+    stages, response_s = int(rng.integers(1, 6)), float(rng.choice([0.0, 0.003]))
+    costs = FrontCosts(request=0.01, response=response_s, processes=int(rng.integers(1, 4)), stages=stages)
+    gaps_s = rng.exponential(0.01 / rng.uniform(0.2, 3.0), 300) * (rng.random(300) < 0.7)
+    arrivals_s = gaps_s.cumsum().tolist()
+    came_s = through(costs, [(time_s, submit(str(k))) for k, time_s in enumerate(arrivals_s)])
+    for process in range(costs.processes):
+        names = range(process, 300, costs.processes)
+        expected_s = turns([arrivals_s[k] for k in names], costs)
+        assert [came_s[str(k)] for k in names] == pytest.approx(expected_s, abs=1e-7)
 
 
 def test_two_processes_halve_the_wait_of_a_burst() -> None:
@@ -213,4 +268,5 @@ def test_tokens_that_are_streamed_are_counted_step_by_step(token_s: float, sched
 def test_costs_that_are_not_given_stay() -> None:
     known = FrontCosts(request=0.007, response=0.003)
     assert parse_front_costs("processes=2", known) == FrontCosts(0.007, 0.003, processes=2)
+    assert parse_front_costs("stages=3", known) == FrontCosts(0.007, 0.003, stages=3)
     assert parse_front_costs("request=0,prompt_token=1e-6", known) == FrontCosts(0.0, 0.003, 1e-6)

@@ -66,8 +66,11 @@ def seen(rows: list[TraceRequest], config: EngineConfig) -> dict[str, tuple[floa
     return found
 
 
+THREE_LOOPS = FrontCosts(0.05, processes=3, stages=3)
+
+
 @pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
-@pytest.mark.parametrize("front", [NO_FRONT, FrontCosts(0.015, 0.004), FrontCosts(0.05, processes=3)])
+@pytest.mark.parametrize("front", [NO_FRONT, FrontCosts(0.015, 0.004), THREE_LOOPS])
 @pytest.mark.parametrize("gap_s", [0.2, 0.02])
 def test_an_emulated_server_agrees_with_a_replay(gap_s: float, front: FrontCosts) -> None:
     """At light load and near saturation: TTFT, TPOT and E2E of every request."""
