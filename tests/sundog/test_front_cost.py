@@ -33,10 +33,11 @@ NUMBER = "give a whole number from 1 to 1024"
             "--front-cost",
             "requests=0.1",
             "'requests' is unknown: give NAME=VALUE with a name of request, response, prompt_token,"
-            " output_token, processes",
+            " output_token, processes, stages",
         ),
         ("--front-cost", "processes=0", f"processes is 0: {NUMBER}"),
         ("--front-cost", "processes=1025", f"processes is 1025: {NUMBER}"),
+        ("--front-cost", "stages=0", f"stages is 0: {NUMBER}"),
         ("--front-cost", "processes=1.5", f"processes is '1.5': {NUMBER}"),
         ("--hop-cost", "submit=2", "submit is 2.0: give seconds from 0 to 1"),
         ("--hop-cost", "output=1e400", "output is inf: give seconds from 0 to 1"),
