@@ -266,6 +266,8 @@ def _why(asked: HubModel, error: Exception) -> str:
     from huggingface_hub import constants, errors, get_token
 
     name, hub = asked.id, str(constants.ENDPOINT)
+    if not hub.startswith(("http://", "https://")):
+        return f"HF_ENDPOINT is {hub}: give an address that begins with http:// or https://"
     match error:
         case OSError(errno=number) if number in NO_ROOM:
             return (

@@ -47,6 +47,7 @@ class ServerCommand(Command):
     def invoke(self, ctx: click.Context) -> object:
         """Run the command, or print its configuration if requested."""
         if ctx.meta.get(SHOWS):
+            _say_misspelt(self.rows)
             click.echo("\n".join(_shown(ctx, self.rows)))
             return None
         if ctx.params["log_format"] == "json":  # which a file or a variable may say

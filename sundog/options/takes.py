@@ -118,10 +118,23 @@ class Command(click.Command):
             if last is not None and not arg.startswith("-") and _is_value(many[last], arg):
                 spelled.append(last)
             spelled.append(arg)
+        if "" in spelled and not ctx.resilient_parsing:
+            self._check_arguments(ctx, spelled)
         left = super().parse_args(ctx, spelled)
         _check_programs(ctx)
         check_apart(ctx.params)
         return left
+
+    def _check_arguments(self, ctx: click.Context, args: list[str]) -> None:
+        """Raise ConfigError for an empty argument: as a path it would be the current folder."""
+        given, _, _ = self.make_parser(ctx).parse_args(list(args))
+        for parameter in self.params:
+            value = given.get(parameter.name or "")
+            if isinstance(parameter, click.Argument) and "" in (
+                value if isinstance(value, tuple) else (value,)
+            ):
+                name = (parameter.metavar or parameter.human_readable_name).strip("[].…")
+                raise ConfigError(f"{name} is '': give a text that is not empty")
 
     def _with_set(self, args: list[str]) -> list[str]:
         """Return the arguments with each `--set NAME=VALUE` replaced by the option of that name."""

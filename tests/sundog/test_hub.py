@@ -280,6 +280,9 @@ def test_without_a_network_the_line_says_so(mirror: Mirror, monkeypatch: pytest.
         refused(sundog(*command), f"there is no folder {NAME}", "http://127.0.0.1:9 cannot be reached")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     refused(sundog("serve", NAME), "HF_HUB_OFFLINE forbids fetching it")
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setenv("HF_ENDPOINT", "mirror.example")
+    refused(sundog("serve", NAME), "HF_ENDPOINT is mirror.example: give an address that begins with http")
 
 
 @pytest.mark.long(reason="waits for the library's retries", moderate=True)
@@ -334,4 +337,6 @@ def test_what_a_gguf_file_cannot_do_is_one_line(tmp_path: Path) -> None:
     (broken := tmp_path / "broken.gguf").write_bytes(b"GGUF")
     refused(sundog("serve", broken), f"cannot read {broken}", "ends within its header")
     refused(sundog("serve", tmp_path / "no.gguf"), "does not exist")
+    (folder := tmp_path / "folder.gguf").mkdir()
+    refused(sundog("serve", folder), f"{folder} is a folder, no GGUF file")
     refused(sundog("serve", broken, "-tp", 2), "--tensor-parallel-size is given")

@@ -189,3 +189,13 @@ def test_a_server_under_a_file_and_variables(tmp_path: Path, monkeypatch: pytest
     assert shown("--config", path)["api_key"] == (None, "VLLM_API_KEY")
     path.write_text(YAML)
     assert shown("--config", path)["api_key"] == (None, str(path))
+
+
+def test_a_misspelt_variable_is_named_where_the_configuration_is_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On stderr, so that what is shown stays a file."""
+    monkeypatch.setenv("SUNDOG_MAX_NUM_SEQ", "4")
+    done = warm.run("sundog", "serve", "--show-config")
+    assert done.returncode == 0 and "SUNDOG_MAX_NUM_SEQ is no option" in done.stderr
+    assert "max_num_seqs" in tomllib.loads(done.stdout) or "# max_num_seqs =" in done.stdout

@@ -31,7 +31,8 @@ PLAIN = ("F32", "F16", "BF16")
 def gguf_folder(file: Path) -> Iterator[Path]:
     """Yield a temporary folder that represents a GGUF file; LoadError names what is not supported."""
     if not file.is_file():
-        raise LoadError(f"{file} does not exist")
+        is_folder = file.is_dir()
+        raise LoadError(f"{file} is a folder, no GGUF file" if is_folder else f"{file} does not exist")
     with TemporaryDirectory(prefix="sundog-gguf-") as name:
         folder = Path(name)
         write_folder(file, folder)
