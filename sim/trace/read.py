@@ -292,6 +292,11 @@ def read_trace(
 def _recognised(path: str, tokenizer: str | None) -> Trace:
     if Path(path).is_dir():
         return Trace(path, "run")
+    if Path(path).suffix == ".toml" and Path(path).is_file():
+        reason = (
+            "TOML describes traffic and lists no requests: sample them by `sundog workload FILE -o TRACE`"
+        )
+        raise TraceError(path, 1, reason)
     if is_parquet(path):
         raise TraceError(path, 1, f"Parquet: name its columns by --columns {FORM}")
     lines = read_lines(path, TraceError)

@@ -342,3 +342,12 @@ def test_a_small_file_that_unzips_to_one_endless_line_is_refused(tmp_path: Path)
     file.write_bytes(gzip.compress(b"1" * (MOST_LINE_BYTES + 2**20)))
     with pytest.raises(TraceError, match="line 1.*longer than 64 MB"):
         list(read_lines(str(file), TraceError))
+
+
+def test_a_description_is_told_from_a_trace(tmp_path: Path) -> None:
+    """Before a list of all trace formats: `plan`, `capacity` and `sweep` take the same file."""
+    (spec := tmp_path / "chat.toml").write_text("duration_s = 30\n")
+    with pytest.raises(TraceError, match="TOML describes traffic .*`sundog workload FILE -o TRACE`"):
+        read_trace(str(spec))
+    with pytest.raises(TraceError, match="No such file"):
+        read_trace(str(tmp_path / "none.toml"))
