@@ -52,24 +52,43 @@ class TrainingReplay:
 SMALL = "--model llama-2-7b --gpu a100"
 LARGE = "--model llama-3.1-8b --gpu h100"
 REPLAYS = {
-    "poisson": TrainingReplay(f"{SMALL} --max-num-seqs 96", 1_500, 5.0, (50, 1_500), (10, 300)),
-    "synchronous": TrainingReplay(f"{SMALL} --no-async-scheduling", 1_500, 7.0, (50, 1_500), (10, 300)),
+    "poisson": TrainingReplay(
+        f"{SMALL} --max-num-seqs 96", 1_500, 5.0, prompt_tokens=(50, 1_500), output_tokens=(10, 300)
+    ),
+    "synchronous": TrainingReplay(
+        f"{SMALL} --no-async-scheduling", 1_500, 7.0, prompt_tokens=(50, 1_500), output_tokens=(10, 300)
+    ),
     "fleet": TrainingReplay(
-        f"{LARGE} --replicas 3 --router least-requests", 1_000, 60.0, (50, 800), (10, 200)
+        f"{LARGE} --replicas 3 --router least-requests",
+        1_000,
+        60.0,
+        prompt_tokens=(50, 800),
+        output_tokens=(10, 200),
     ),
     "pools": TrainingReplay(
         "--model llama-3.1-8b --pool prefill=h100:x2 --pool decode=h100:x3",
         1_000,
         30.0,
-        (50, 1_500),
-        (10, 250),
+        prompt_tokens=(50, 1_500),
+        output_tokens=(10, 250),
     ),
     "conversations": TrainingReplay(
-        f"{LARGE} --replicas 2 --num-gpu-blocks 15000", 800, 6.0, (100, 900), (20, 300), 60
+        f"{LARGE} --replicas 2 --num-gpu-blocks 15000",
+        800,
+        6.0,
+        prompt_tokens=(100, 900),
+        output_tokens=(20, 300),
+        num_conversations=60,
     ),
-    "long-answers": TrainingReplay(f"{LARGE} --replicas 2", 250, 2.0, (50, 1_000), (300, 6_000)),
+    "long-answers": TrainingReplay(
+        f"{LARGE} --replicas 2", 250, 2.0, prompt_tokens=(50, 1_000), output_tokens=(300, 6_000)
+    ),
     "overload": TrainingReplay(
-        f"{SMALL} --num-gpu-blocks 3000 --policy vtc", 700, 30.0, (50, 1_000), (10, 300)
+        f"{SMALL} --num-gpu-blocks 3000 --policy vtc",
+        700,
+        30.0,
+        prompt_tokens=(50, 1_000),
+        output_tokens=(10, 300),
     ),
 }
 """Replays that import only what a build has: none keeps tables, which need pyarrow."""

@@ -54,7 +54,7 @@ class HeadStart:
         self.late_s = min(max(mean_s, 0.0), most_s)
 
 
-class Turn:
+class FrontTurn:
     """A request in an API process: the seconds of a stage, and the number of stages that have not ended.
 
     Choices of one request share a turn, for they are read once. Without a request it is tokens that are
@@ -67,7 +67,7 @@ class Turn:
         self.submits, self.stage_s, self.left = submits, stage_s, left
 
 
-class Process(Timer):
+class ApiProcess(Timer):
     """One API process, an event loop; and the message to the FrontQueue that a turn may have ended there.
 
     Each turn takes a stage, and goes behind the others until it has taken all. `due_s` is the time at which
@@ -80,9 +80,9 @@ class Process(Timer):
     def __init__(self, queue: "FrontQueue") -> None:
         super().__init__()
         self.queue = queue
-        self.alone: Turn | None = None
-        """Turn that takes all its stages at once, for nobody waits; the queue is empty then."""
-        self.turns: deque[Turn] = deque()
+        self.alone: FrontTurn | None = None
+        """FrontTurn that takes all its stages at once, for nobody waits; the queue is empty then."""
+        self.turns: deque[FrontTurn] = deque()
         """Two turns or more, or the last one of those; the first is under way."""
         self.free_s = 0.0
         """Time at which the stage of the first turn began, or at which the process was free."""
@@ -93,7 +93,7 @@ class Process(Timer):
     def call(self) -> None:
         self.queue.tell_self(self)
 
-    def wait(self, turn: Turn, now_s: float) -> None:
+    def wait(self, turn: FrontTurn, now_s: float) -> None:
         """Put a turn behind those that are ready now."""
         if self.alone is not None:
             self.turns.append(self.alone)
@@ -125,7 +125,7 @@ class Process(Timer):
                 break
         return end_s
 
-    def end(self) -> Turn:
+    def end(self) -> FrontTurn:
         """Take all stages until `due_s`, and return the turn that has ended."""
         turns = self.turns
         while (turn := turns[0]).left > 1:
@@ -136,7 +136,7 @@ class Process(Timer):
         return turns.popleft()
 
 
-class FrontQueue(Actor[ToEngine | StepOutput | PolicyFailed | Process]):
+class FrontQueue(Actor[ToEngine | StepOutput | PolicyFailed | ApiProcess]):
     """Actor that simulates the API processes of a server, between the Router and the Scheduler."""
 
     def __init__(
@@ -147,14 +147,14 @@ class FrontQueue(Actor[ToEngine | StepOutput | PolicyFailed | Process]):
         self._costs = costs
         self._head_start = head_start
         self._engine: Ref[ToEngine] | None = None
-        self._processes = [Process(self) for _ in range(costs.processes)]
+        self._processes = [ApiProcess(self) for _ in range(costs.processes)]
         self._next = 0
         self._inside: dict[str, Submit] = {}
         """Requests that wait for a process or are in one."""
         self._prompt: object = None
         """Latest prompt: choices of one request share it, so that it is tokenized once."""
-        self._latest: Turn | None = None
-        """Turn of the latest prompt."""
+        self._latest: FrontTurn | None = None
+        """FrontTurn of the latest prompt."""
 
     def connect(self, engine: Ref[ToEngine]) -> None:
         """Set the Scheduler to which requests are forwarded, before the FrontQueue starts."""
@@ -169,11 +169,11 @@ class FrontQueue(Actor[ToEngine | StepOutput | PolicyFailed | Process]):
         """Whether the FrontQueue needs every StepOutput, because streaming takes time."""
         return self._costs.output_token > 0
 
-    def handle(self, message: ToEngine | StepOutput | PolicyFailed | Process) -> Handled:
+    def handle(self, message: ToEngine | StepOutput | PolicyFailed | ApiProcess) -> Handled:
         match message:
             case Submit():
                 self._enter(message)
-            case Process():
+            case ApiProcess():
                 self._look(message)
             case StepOutput():
                 self._stream(message)
@@ -218,7 +218,7 @@ class FrontQueue(Actor[ToEngine | StepOutput | PolicyFailed | Process]):
         self._next = number + 1 if number + 1 < costs.processes else 0
         process = self._processes[number]
         request_s = costs.request + costs.prompt_token * submit.num_prompt_tokens
-        turn = Turn([submit], request_s / costs.stages, costs.stages)
+        turn = FrontTurn([submit], request_s / costs.stages, costs.stages)
         self._prompt, self._latest = prompt, turn
         clock = self._clock or self.clock
         now_s = clock.now_s()
@@ -233,13 +233,13 @@ class FrontQueue(Actor[ToEngine | StepOutput | PolicyFailed | Process]):
         process.due_s = due_s = process.free_s + request_s
         clock.enter(due_s if ahead is None else due_s - ahead.late_s, Event.ARRIVAL, self.name, process)
 
-    def _set(self, process: Process, due_s: float) -> None:
+    def _set(self, process: ApiProcess, due_s: float) -> None:
         """Set the timer of a process to the next end of a turn."""
         clock, ahead = self._clock or self.clock, self._head_start
         process.due_s, process.delayed = due_s, False
         clock.enter(due_s if ahead is None else due_s - ahead.late_s, Event.ARRIVAL, self.name, process)
 
-    def _look(self, process: Process) -> None:
+    def _look(self, process: ApiProcess) -> None:
         due_s = process.due_s
         if self._head_start is not None:
             self._head_start.rang(self.clock.now_s() - due_s, self._costs.request)
@@ -283,6 +283,6 @@ class FrontQueue(Actor[ToEngine | StepOutput | PolicyFailed | Process]):
         each_s = num_tokens * self._costs.output_token / self._costs.processes
         for process in self._processes:
             if process.alone is not None or process.turns:
-                process.wait(Turn([], each_s, 1), now_s)
+                process.wait(FrontTurn([], each_s, 1), now_s)
             else:
                 process.free_s = max(process.free_s, now_s) + each_s
