@@ -152,9 +152,9 @@ def _shape(rng: random.Random, shape: str, options: dict[str, Any]) -> None:
         options["front_cost"] = rng.choice(
             [
                 "request=0.02",
-                "request=0.3,processes=3",
+                "request=0.3,processes=3,stages=4",
                 "response=0.05,prompt_token=1e-4",
-                "output_token=1e-3",
+                "request=0.02,output_token=1e-3,stages=3",
             ]
         )
 
