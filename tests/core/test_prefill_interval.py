@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from sundog import Policy, Request, View
 from sundog.actors.core.batch import StepResult
 from sundog.actors.core.config import ConfigError, SchedulerConfig
 from sundog.actors.core.step.plan import plan
@@ -47,6 +48,24 @@ def test_a_prompt_waits_until_the_interval_since_the_last_one_is_over() -> None:
     assert step(state) == ({"b": 4}, None)
     state.add(submit("c", (7,) * 4, 30))
     assert [step(state) for _ in range(3)] == [({}, "prefill interval")] * 2 + [({"c": 4}, None)]
+
+
+class PromptsFirst(Policy):
+    """Decodes pause while any prompt is unfinished."""
+
+    pauses = True
+
+    def quota(self, request: Request, view: View) -> int | None:
+        others = [each for each in view.running.values() if not each.decodes_on_wire]
+        return 0 if others and request.decodes_on_wire else None
+
+
+def test_prompts_are_not_held_back_for_decodes_that_a_policy_pauses() -> None:
+    """A prompt of 10 tokens in chunks of 5: held back for one empty step, not for ever."""
+    state = scheduler_state(PromptsFirst(), prefill_schedule_interval=9, max_num_batched_tokens=5)
+    state.add(submit("a", (5,) * 4, 30))
+    state.add(submit("b", (6,) * 10, 30))
+    assert [step(state)[0] for _ in range(6)] == [{"a": 4, "b": 1}, {}, {"b": 5}, {}, {"b": 4}, {}]
 
 
 def test_chunks_of_a_running_prompt_are_held_back_too() -> None:

@@ -2,7 +2,8 @@
 
 After a step with prompt tokens the next steps have none, chunks of running requests included, until
 `interval` steps have passed, so that decodes are not slowed. Prompts are computed anyway while nothing
-decodes, and after a step that could not admit all waiting requests: then the engine is full.
+decodes, and after a step that could not admit all waiting requests: then the engine is full. vLLM knows no
+pauses: here they are computed also after a step in which a policy paused all that decodes.
 """
 
 from collections.abc import Mapping
@@ -37,13 +38,17 @@ class PrefillCadence:
         """Record an admission."""
         self._passed_over.pop(request.request_id, None)
 
-    def plan(self, *, computes: bool, has_prefill: bool, num_waiting: int | None) -> None:
+    def plan(self, *, computes: bool, has_prefill: bool, is_held: bool, num_waiting: int | None) -> None:
         """Record a planned step: whether it computes anything and whether a part of a prompt.
 
+        With `is_held`, prompts were held back for decodes that a policy can pause: if nothing was computed,
+        it paused all of them, and the next step computes prompts.
         `num_waiting` is None if the step held prompts back or considered no waiting request.
         """
         if computes:
             self.num_steps += 1
+        elif is_held:
+            self._last_prefill = self.num_steps - self._interval
         if has_prefill:
             self._last_prefill = self.num_steps
         if num_waiting is None:

@@ -68,6 +68,7 @@ def plan(state: SchedulerState, *, may_run: bool = True) -> tuple[Batch, Blocked
         state.cadence.plan(
             computes=bool(draft.scheduled or draft.num_decodes),
             has_prefill=draft.has_prefill or _has_prefill(draft),
+            is_held=state.pauses and draft.holds_prefills,
             num_waiting=None if held else len(state.waiting),
         )
     return commit(state, draft, may_run), draft.blocked
