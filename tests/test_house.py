@@ -1,6 +1,7 @@
 """Structure of the source: no import cycles, layers in order, a unique name for each class."""
 
 import ast
+import subprocess
 from collections import Counter
 from functools import cache
 
@@ -34,6 +35,23 @@ FLOORS = (
 def python_files(*folders: str) -> list[str]:
     found = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
     return sorted(str(path.relative_to(ROOT)) for path in found)
+
+
+TOP = (
+    "actors deploy docs runtime sim sundog tests tools traces .ci .dockerignore .gitignore CHANGELOG.md"
+    " CONTRIBUTING.md LICENSE Makefile README.md pyproject.toml requirements.lock setup.py"
+)
+"""What lies at the top level; other files there are what a command wrote."""
+
+
+def test_nothing_that_a_command_wrote_is_kept() -> None:
+    """`sundog report` writes into the current folder, with the path of a trace."""
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.splitlines()
+    if not listed:
+        pytest.skip("this is no checkout of git")
+    assert {name.partition("/")[0] for name in listed} == set(TOP.split())
 
 
 def test_a_class_has_a_name_of_its_own() -> None:

@@ -220,8 +220,7 @@ class FrontQueue(Actor[ToEngine | StepOutput | PolicyFailed | ApiProcess]):
         request_s = costs.request + costs.prompt_token * submit.num_prompt_tokens
         turn = FrontTurn([submit], request_s / costs.stages, costs.stages)
         self._prompt, self._latest = prompt, turn
-        clock = self._clock or self.clock
-        now_s = clock.now_s()
+        now_s = (self._clock or self.clock).now_s()
         if ahead is not None:
             now_s -= ahead.lead_s
         if process.alone is not None or process.turns:
@@ -230,8 +229,7 @@ class FrontQueue(Actor[ToEngine | StepOutput | PolicyFailed | ApiProcess]):
         process.alone = turn
         if now_s > process.free_s:
             process.free_s = now_s
-        process.due_s = due_s = process.free_s + request_s
-        clock.enter(due_s if ahead is None else due_s - ahead.late_s, Event.ARRIVAL, self.name, process)
+        self._set(process, process.free_s + request_s)
 
     def _set(self, process: ApiProcess, due_s: float) -> None:
         """Set the timer of a process to the next end of a turn."""
