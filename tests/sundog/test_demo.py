@@ -11,7 +11,7 @@ from rich.console import Console
 from sundog.actors.config import EngineConfig
 from sundog.actors.config.hop_costs import HopCosts
 from sundog.commands.demo import page
-from sundog.commands.demo.practice import learn
+from sundog.commands.demo.practice import ArrivalPace, Met, PractisedCost, learn
 from sundog.commands.demo.times import RoundTimes, TimesBeside, _others
 from sundog.sim.cost.calibrated import Calibrated
 from sundog.sim.cost.work import StepWork
@@ -65,30 +65,71 @@ def test_a_step_costs_the_median_of_the_means_of_rounds() -> None:
     assert cost.step_s(StepWork(3, 60)) == cost.rest.step_s(StepWork(3, 60)) > 0
 
 
-def test_an_arrival_is_charged_to_the_prompt_as_far_as_its_request_waited_for_it() -> None:
+def test_an_arrival_lengthens_the_step_that_it_meets() -> None:
     """By hand: decodes take 1 ms alone, and 1.9 while a request arrives, which then waits for 0.8.
 
-    In a simulation it waits for 0.5, so its chunk, which takes 2 ms, costs 2.3. The other 0.6 are of the
-    three steps of one decode, of which each costs 1.2. All steps take as long together as they took.
+    So an arrival takes 0.9. A request waits for half a usual step and for what is left of its arrival: that
+    is 0.3, and 0.6 are over when it reaches the engine. All steps take as long together as they took.
     """
     round_ = observed((0, 9, 3.0), (1, 0, 1.0), (1, 0, 1.0), (1, 0, 1.9), (1, 9, 2.0), (2, 0, 1.2))
-    cost = learn([round_], {4: 0.0008})
-    assert cost.step_s(StepWork(1, 20)) == pytest.approx(0.0012)
-    assert cost.step_s(StepWork(1, 20, ((9, 0),))) == pytest.approx(0.0023)
-    assert sum(cost.step_s(step.work) for step in round_) == pytest.approx(
+    cost = learn([round_], {3: Met(1, 0.0008)})
+    assert (cost.arrival_s, cost.lead_s) == (pytest.approx(0.0009), pytest.approx(0.0006))
+    assert cost.step_s(StepWork(1, 20)) == pytest.approx(0.001)
+    assert cost.step_s(StepWork(1, 20, ((9, 0),))) == pytest.approx(0.002)
+    assert sum(cost.step_s(step.work) for step in round_) + cost.arrival_s == pytest.approx(
         sum(step.seconds for step in round_)
     )
 
 
-def test_a_wait_is_that_of_a_request_that_comes_while_a_step_runs() -> None:
-    """By hand: steps take 4 ms; `b` comes in the third, 1 ms before its end, and `c` waits for a slot."""
+@pytest.mark.parametrize(
+    ("met", "arrival_s", "lead_s"),
+    [
+        ({}, 0.0, 0.0),
+        ({4: Met(1, 0.0)}, 0.0, 0.0),  # no step of one decode and a chunk goes without an arrival
+        ({3: Met(2, None)}, 0.00045, 0.0),  # nobody says when they came: all of it is behind
+        ({3: Met(1, 0.0002)}, 0.0009, 0.0009),  # shorter than half a step: all of it is over
+        ({2: Met(1, 0.009)}, 0.0, 0.0),  # the step that was met is shorter than the usual ones
+    ],
+)
+def test_an_arrival_takes_between_nothing_and_what_a_step_is_longer(
+    met: dict[int, Met], arrival_s: float, lead_s: float
+) -> None:
+    round_ = observed((0, 9, 3.0), (1, 0, 1.0), (1, 0, 1.0), (1, 0, 1.9), (1, 9, 2.0), (2, 0, 1.2))
+    cost = learn([round_], met)
+    assert (cost.arrival_s, cost.lead_s) == (pytest.approx(arrival_s), pytest.approx(lead_s))
+
+
+def test_steps_end_later_by_the_arrivals_that_begin_in_them() -> None:
+    """By hand: a step takes 2 ms and an arrival 1, of which a half is over at the engine.
+
+    Requests reach it at 0.7, 2.4 and 6.1 ms, so their reading begins at 0.2, 1.9 and 5.6: two in the first
+    step, which ends at 4 ms, and one in the second, which ends at 7.
+    """
+    rest = Calibrated(0.002, 0.0, per_context_token=0.0, per_decode=0.0, per_prefill_pair=0.0)
+    cost = PractisedCost({(1, False): 0.002}, rest, arrival_s=0.001, lead_s=0.0005)
+    pace = ArrivalPace(cost, [0.0024, 0.0007, 0.0061])
+    ends_s = pace.end_times_s(StepWork(1, 20), 3, 0.0)
+    assert ends_s == pytest.approx([0.004, 0.007, 0.009], abs=2e-9)
+    # One by one, or from the middle on, steps end at the same ticks: no arrival counts twice.
+    begin_s, singly = 0.0, []
+    for _ in range(3):
+        begin_s = pace.end_times_s(StepWork(1, 20), 1, begin_s)[0]
+        singly.append(begin_s)
+    assert singly == ends_s and pace.end_times_s(StepWork(1, 20), 2, ends_s[0]) == ends_s[1:]
+
+
+def test_requests_meet_the_step_that_runs_when_they_come() -> None:
+    """By hand: steps take 4 ms; `b` comes in the third, 1 ms before its end, and `c`, which waits for a slot,
+    in the fourth; `d` comes to an idle engine.
+    """
     cost = Calibrated(0.004, 0.0, per_context_token=0.0, per_decode=0.0, per_prefill_pair=0.0)
     limits = replace(page.LIMITS, max_num_seqs=2, async_scheduling=False)
     journal = Journal()
-    trace = [TraceRequest(name, when_s, 8, 9) for name, when_s in (("a", 0.0), ("b", 0.011), ("c", 0.0131))]
+    times = (("a", 0.0), ("b", 0.011), ("c", 0.0131), ("d", 9.0))
+    trace = [TraceRequest(name, when_s, 8, 9) for name, when_s in times]
     config = EngineConfig(limits, decode_runs=False)
     replay(trace, config, cost, page.CAPACITY, listeners=[journal])
-    assert page.waits_s(journal) == {4: pytest.approx(0.001)}
+    assert page.meetings(journal) == {3: Met(1, pytest.approx(0.001)), 4: Met(1, None)}
 
 
 def test_a_step_behind_a_pause_counts_from_the_arrival_that_it_answers() -> None:

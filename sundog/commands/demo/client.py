@@ -35,15 +35,16 @@ NUM_ROUNDS = 10
 """Number of repetitions: the first is shown while it runs, the others are timed."""
 WARM_UP = "Hello!"
 PRACTICE = (
-    "Tell me a story about a bear named Max.",
-    "Who made you?",
-    "Count down from 15 to 1.",
+    "Tell me a story about a dragon named Leo.",
+    "Count down from 21 to 1.",
+    "Count down from 18 to 1.",
     "What is the prefix cache?",
     "What is 23 + 48?",
-    "What is stone backwards?",
+    "What is castle backwards?",
 )
-"""Questions asked before each repetition, in the same way, with answers about as long: the embedded model's
-have 113, 56, 51, 48, 35 and 29 tokens, and those of `QUESTIONS` 109, 71, 66, 49, 35 and 35.
+"""Questions asked before each repetition, in the same way, with answers about as long, so that as many steps
+have as many decodes: the embedded model's have 112, 75, 63, 48, 35 and 35 tokens, and those of `QUESTIONS`
+109, 71, 66, 49, 35 and 35.
 """
 GAP_S = 0.01
 """Seconds between two questions: the first is still being answered when the last arrives."""

@@ -9,7 +9,8 @@ of the same questions.
 import gc
 import json
 import time
-from collections.abc import Callable, Collection, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, pairwise
@@ -28,13 +29,12 @@ from sundog.actors.messages import Capacity, Heard, StepOutput
 from sundog.builds.measuring import Cores, disturbed
 from sundog.builds.server import OFTEN
 from sundog.commands.demo.client import NUM_ROUNDS, PRACTICE, QUESTIONS, Answer, answers_table, name_of
-from sundog.commands.demo.practice import learn
+from sundog.commands.demo.practice import ArrivalPace, Met, PractisedCost, learn
 from sundog.commands.demo.times import TimesBeside
 from sundog.runtime.host.python import module_command
 from sundog.runtime.serve import RealModel, torch_backends
-from sundog.sim.backend import CostBackend, Pace, Paced
+from sundog.sim.backend import CostBackend, Paced
 from sundog.sim.client import Recording
-from sundog.sim.cost.work import CostModel
 from sundog.sim.oracle import Oracle
 from sundog.sim.record.journal import Journal, Observation, Past, decisions, observations
 from sundog.sim.record.recorder import Recorder
@@ -66,21 +66,21 @@ class DemoRun:
         return [self.journal, Recording(self.recorder)]
 
 
-def simulated(past: Past, cost: CostModel) -> DemoRun:
+def simulated(past: Past, cost: PractisedCost) -> DemoRun:
     """Run the cost backend on the virtual clock; only the oracle has the lengths of answers."""
     run, trace = DemoRun(), past.trace()
     oracle = Oracle({request.request_id: request.num_output_tokens for request in trace})
-    backend = CostBackend(Pace(cost, "runner-0"), oracle, CAPACITY)
+    backend = CostBackend(_pace(past, cost), oracle, CAPACITY)
     run.recorder = replay_on(
         trace, CONFIG, [backend], CAPACITY, generate_for=past.counted, listeners=[run.journal]
     )
     return run
 
 
-def computed(past: Past, model: RealModel, cost: CostModel, seed: int) -> DemoRun:
+def computed(past: Past, model: RealModel, cost: PractisedCost, seed: int) -> DemoRun:
     """Run the torch backend on the virtual clock, with the cost model's step times."""
     run = DemoRun()
-    backend = Paced(torch_backends(model, CONFIG, seed=seed)(0), Pace(cost, "runner-0"))
+    backend = Paced(torch_backends(model, CONFIG, seed=seed)(0), _pace(past, cost))
     run.recorder = replay_on(
         past.trace(),
         CONFIG,
@@ -91,6 +91,10 @@ def computed(past: Past, model: RealModel, cost: CostModel, seed: int) -> DemoRu
         vocabulary=model.vocabulary,
     )
     return run
+
+
+def _pace(past: Past, cost: PractisedCost) -> ArrivalPace:
+    return ArrivalPace(cost, [request.arrival_s for request in past.trace()], "runner-0")
 
 
 async def serve_and_ask(
@@ -143,7 +147,8 @@ def run_demo(seed: int) -> int:
     watched = [output for output in outputs if output.step in asked]
     console.print(timeline(pasts[0].submits, watched, QUESTIONS))
     practice = practised(served.journal)
-    cost = learn(practice, waits_s(served.journal))
+    met = meetings(served.journal)
+    cost = learn(practice, met)
     predicted = [simulated(past, cost) for past in pasts]
     console.rule("Both worlds, step by step")
     agreed = _compare(console, [computed(past, model, cost, seed) for past in pasts], predicted, pasts)
@@ -159,7 +164,8 @@ def run_demo(seed: int) -> int:
         " between repetitions.",
         style="dim",
     )
-    if abs(change := _change(outputs, [_steps(outputs, past.submits) for past in pasts[1:]], cost)) > CHANGED:
+    asked_again = [_steps(outputs, past.submits) for past in pasts[1:]]
+    if abs(change := _change(outputs, asked_again, cost, met)) > CHANGED:
         longer = "longer" if change > 0 else "shorter"
         console.print(
             f"Steps of the same kind took {abs(change):.0%} {longer} in the questions than in the practice"
@@ -175,13 +181,17 @@ CHANGED = 0.05
 """Relative change of the machine's speed between practice and questions that the page mentions."""
 
 
-def _change(outputs: Sequence[StepOutput], rounds: Sequence[range], cost: CostModel) -> float:
+def _change(
+    outputs: Sequence[StepOutput], rounds: Sequence[range], cost: PractisedCost, met: Mapping[int, Met]
+) -> float:
     """Return the relative increase of step times over practice: the median over repetitions."""
     steps = list(observations(outputs))
     ratios = []
     for asked in rounds:
         own = [step for step in steps if step.step in asked]
-        ratios.append(sum(step.seconds for step in own) / sum(cost.step_s(step.work) for step in own))
+        arrivals_s = cost.arrival_s * sum(met[step.step].num for step in own if step.step in met)
+        practised_s = arrivals_s + sum(cost.step_s(step.work) for step in own)
+        ratios.append(sum(step.seconds for step in own) / practised_s)
     return median(ratios) - 1
 
 
@@ -195,17 +205,21 @@ def practised(journal: Journal) -> list[list[Observation]]:
     return [[step for step in steps if step.step in asked] for asked in rounds]
 
 
-def waits_s(journal: Journal) -> dict[int, float]:
-    """Return, by step, how long the requests that it admits waited for the end of the step before, if they
-    arrived during that one: the mean, in seconds.
-    """
+def meetings(journal: Journal) -> dict[int, Met]:
+    """Return, by step, the requests that arrived while it ran, if any did."""
     arrivals_s = {submit.request_id: submit.arrival_s for submit in journal.submits}
-    found: dict[int, float] = {}
-    for before, output in pairwise(journal.outputs):
-        begin_s, end_s = before.start_s, before.end_times_s[-1]
-        came_s = [arrivals_s[each.request_id] for each in output.batch.admitted]
-        if waited_s := [end_s - each_s for each_s in came_s if begin_s < each_s <= end_s]:
-            found[output.step] = fmean(waited_s)
+    in_order_s = sorted(arrivals_s.values())
+    found: dict[int, Met] = {}
+    ended_s: float | None = None
+    for output, after in pairwise([*journal.outputs, None]):
+        assert output is not None
+        begin_s = output.start_s if ended_s is None else ended_s
+        end_s = output.end_times_s[-1]
+        if num := bisect_right(in_order_s, end_s) - bisect_right(in_order_s, begin_s):
+            came_s = [arrivals_s[each.request_id] for each in after.batch.admitted] if after else []
+            waited_s = [end_s - each_s for each_s in came_s if begin_s < each_s <= end_s]
+            found[output.step] = Met(num, fmean(waited_s) if waited_s else None)
+        ended_s = end_s if output.num_running else None
     return found
 
 

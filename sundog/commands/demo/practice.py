@@ -6,21 +6,21 @@ the cost of the kind is the median of these means over the repetitions. Within a
 because TPOT is one; over repetitions it is a median because a disturbed repetition hardly moves it.
 
 The time between two steps (sampling, detokenising, sockets, scheduling) counts towards the second, as in
-TPOT. A step also takes longer if a request arrives while it runs, because reading and tokenising share the
-cores; in a simulation arrivals cost nothing. Most of that is over when the request reaches the engine, from
-where its TTFT counts. So the next step, which computes its prompt, costs as much more as the request waited
-for longer than half a usual step, which is what it waits in a simulation; the rest is spread over the steps
-of the kind that was met.
+TPOT. A step takes longer if a request arrives while it runs, because reading and tokenising share the cores:
+that is a cost of the arrival, which a simulated step has in the same place. A part of it is over when the
+request reaches the engine, from where its TTFT counts. How much shows in practice: a request waits half a
+usual step, and what is left of its arrival, for the end of the step that it meets.
 """
 
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from statistics import fmean, median
 
 import numpy as np
 
+from sundog.sim.backend import Pace, instant, to_s, to_ticks
 from sundog.sim.cost.calibrated import Calibrated, fit
 from sundog.sim.cost.work import CostModel, Seconds, StepWork
 from sundog.sim.record.journal import Observation
@@ -36,60 +36,108 @@ def kind_of(work: StepWork) -> StepKind:
 
 @dataclass(frozen=True, slots=True)
 class PractisedCost(CostModel):
-    """Seconds of a step by its kind; `rest` prices kinds that did not occur in practice."""
+    """Seconds of a step by its kind; `rest` prices kinds that did not occur in practice.
+
+    A step during which a request arrives takes `arrival_s` longer, of which the first `lead_s` are over when
+    the request reaches the engine; `ArrivalPace` adds them.
+    """
 
     seconds: Mapping[StepKind, float]
     rest: Calibrated
+    arrival_s: float = 0.0
+    lead_s: float = 0.0
 
     def step_s(self, work: StepWork) -> float:
-        """Return the seconds of one step."""
+        """Return the seconds of one step in which no request arrives."""
         if not work.num_tokens:
             return 0.0
         known = self.seconds.get(kind_of(work))
         return self.rest.step_s(work) if known is None else known
 
     def run_s(self, work: StepWork, num_steps: int) -> Seconds:
-        """Return the seconds of each step of a decode run."""
+        """Return the seconds of each step of a decode run in which no request arrives."""
         return np.array(self.few_s(work, num_steps), dtype=np.float64)
 
 
-def learn(
-    rounds: Sequence[Sequence[Observation]], waits_s: Mapping[int, float] | None = None
-) -> PractisedCost:
+class ArrivalPace(Pace):
+    """Pace of an engine whose server shares its cores: reading a request lengthens the step that it meets."""
+
+    def __init__(self, cost: PractisedCost, arrivals_s: Iterable[float], key: str = "") -> None:
+        """`arrivals_s` are the instants at which requests reach the engine, in any order."""
+        super().__init__(cost, key)
+        self._arrival_s = cost.arrival_s
+        self._reads_s = sorted(each - cost.lead_s for each in arrivals_s)
+
+    def end_times_s(
+        self, work: StepWork, num_steps: int, now_s: float, continues: bool = False
+    ) -> Sequence[float]:
+        """Return the end times of `num_steps` equal steps of `work`, longer by the arrivals in each."""
+        end, ends = instant(now_s), list[float]()
+        for seconds in self.cost.few_s(work, num_steps):
+            begin_s = to_s(end)
+            num = bisect_left(self._reads_s, begin_s + seconds) - bisect_left(self._reads_s, begin_s)
+            end += to_ticks(seconds + num * self._arrival_s)
+            ends.append(to_s(end))
+        return ends
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """Arrivals while one step ran: their number, and the mean seconds that those which the next step admits
+    waited for it; None if it admits none of them.
+    """
+
+    num: int
+    waited_s: float | None
+
+
+def learn(rounds: Sequence[Sequence[Observation]], met: Mapping[int, Met] | None = None) -> PractisedCost:
     """Fit the cost to the steps of each repetition of practice.
 
     Args:
         rounds: Steps of each repetition, in order.
-        waits_s: By step that admits requests, how long these waited for the end of the step before, during
-            which they arrived, in seconds; a step without an arrival in the one before has none.
+        met: By step, the requests that arrived while it ran; other steps had no arrival.
 
     Returns:
-        Costs by kind of step.
+        Costs by kind of step, and of an arrival.
 
     Raises:
         ConfigError: There is no step.
     """
+    met = met or {}
+    arrivals = [each for each in (_arrival_s(steps, met) for steps in rounds) if each is not None]
+    arrival_s = max(median([whole_s for whole_s, _ in arrivals]), 0.0) if arrivals else 0.0
+    left_s = [left_s for _, left_s in arrivals if left_s is not None]
+    lead_s = min(max(arrival_s - median(left_s), 0.0), arrival_s) if left_s else 0.0
     means: dict[StepKind, list[float]] = defaultdict(list)
     for steps in rounds:
-        for kind, mean_s in _means_s(steps, waits_s or {}).items():
-            means[kind].append(mean_s)
+        seconds: dict[StepKind, list[float]] = defaultdict(list)
+        for step in steps:
+            num = met[step.step].num if step.step in met else 0
+            seconds[kind_of(step.work)].append(step.seconds - num * arrival_s)
+        for kind, each in seconds.items():
+            means[kind].append(fmean(each))
     everything = [(step.work, step.seconds) for steps in rounds for step in steps]
-    return PractisedCost({kind: median(each) for kind, each in means.items()}, fit(everything))
+    return PractisedCost(
+        {kind: max(median(each), 0.0) for kind, each in means.items()}, fit(everything), arrival_s, lead_s
+    )
 
 
-def _means_s(steps: Sequence[Observation], waits_s: Mapping[int, float]) -> dict[StepKind, float]:
-    """Return the mean time of each kind in one repetition; the sum over all steps stays what it was."""
-    follow = [after if after.step == step.step + 1 else None for step, after in pairwise(steps)]
-    met = [after is not None and after.step in waits_s for after in [*follow, None]]
+def _arrival_s(steps: Sequence[Observation], met: Mapping[int, Met]) -> tuple[float, float | None] | None:
+    """Return the mean seconds by which an arrival lengthens a step of one repetition, and how much of that a
+    request waits for; None where no arrival meets a step of a kind that also goes without.
+    """
     usual: dict[StepKind, list[float]] = defaultdict(list)
-    for step, is_met in zip(steps, met, strict=True):
-        if not is_met:
+    for step in steps:
+        if step.step not in met:
             usual[kind_of(step.work)].append(step.seconds)
-    seconds: dict[StepKind, list[float]] = defaultdict(list)
-    moved_s = 0.0
-    for step, is_met in zip(steps, met, strict=True):
-        here_s, moved_s = step.seconds + moved_s, 0.0
-        if is_met and (kind := kind_of(step.work)) in usual:
-            moved_s = waits_s[step.step + 1] - fmean(usual[kind]) / 2
-        seconds[kind_of(step.work)].append(here_s - moved_s)
-    return {kind: fmean(each) for kind, each in seconds.items()}
+    longer_s, num, left_s = 0.0, 0, list[float]()
+    for step in steps:
+        if step.step in met and (alone := usual.get(kind_of(step.work))):
+            here, usual_s = met[step.step], fmean(alone)
+            longer_s, num = longer_s + step.seconds - usual_s, num + here.num
+            if here.waited_s is not None:
+                left_s.append(here.waited_s - usual_s / 2)
+    if not num:
+        return None
+    return longer_s / num, fmean(left_s) if left_s else None
