@@ -210,8 +210,18 @@ def import_torch() -> None:
     core, such as the event loop, a region then costs a scheduler's time slice: on two busy cores a decode
     step of a 41 M Llama took 142 ms with its default and 34 with 1,000 spins, which cost next to nothing on
     idle ones. libgomp reads the variable once, when it is loaded.
+
+    Raises ModuleNotFoundError without torch, and LoadError if its libraries cannot be loaded.
     """
     if "torch" not in sys.modules:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
         prepare_memory()
-    import torch  # noqa: F401
+    try:
+        import torch  # noqa: F401
+    except ModuleNotFoundError:
+        raise
+    except (ImportError, OSError) as error:
+        raise LoadError(
+            f"torch is installed, but cannot be loaded: {first_line(error)}: give it more memory (its builds"
+            " for GPUs map 2 GB and more), or install it again"
+        ) from error

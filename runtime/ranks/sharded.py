@@ -82,11 +82,12 @@ def load_share(folder: Path, group: RankGroup, *, dtype: str, max_model_len: int
 
     Raises LoadError as `load_model` does.
     """
-    found = torch.accelerator.current_accelerator()
+    # A build for GPUs without one shares on the CPU.
+    found = torch.accelerator.current_accelerator(check_available=True)
     if found is not None and found.type != group.device.type:
         raise ConfigError(
             f"--tensor-parallel-size is {group.rank.count} on {group.device.type}, but transformers shares"
-            f" models on {found.type}, which this torch is built for: give --device {found.type}"
+            f" models on the {found.type} device that is here: give --device {found.type}, or hide it"
         )
     sharing = DistributedConfig(tp_size=group.rank.count)
     device = str(group.device)

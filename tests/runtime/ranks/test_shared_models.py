@@ -2,6 +2,8 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Never
 
 import numpy as np
 import pytest
@@ -10,6 +12,8 @@ pytest.importorskip("torch", reason="the engine extra is not installed")
 
 import torch
 
+from sundog.actors.config import ConfigError
+from sundog.runtime.ranks import sharded
 from tests import warm
 from tests.runtime.models import build_model
 from tests.runtime.ranks.together import COUNT, Answered, Case, answered, cases
@@ -55,6 +59,28 @@ def test_two_ranks_answer_as_one_does(
     assert (both.num_hits, both.num_preempted) == (alone.num_hits, alone.num_preempted)
     for ours, theirs in zip(both.logits, alone.logits, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_build_for_gpus_shares_a_model_on_the_cpu_if_no_gpu_is_there(
+    monkeypatch: pytest.MonkeyPatch, is_there: bool
+) -> None:
+    """The default build of torch on Linux is one; beside a GPU, transformers would share on that."""
+
+    class Loading(Exception):
+        """Stands for all that follows."""
+
+    def accelerator(check_available: bool = False) -> torch.device | None:
+        return torch.device("cuda") if is_there or not check_available else None
+
+    def load(*_given: object, **_named: object) -> Never:
+        raise Loading
+
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", accelerator)
+    monkeypatch.setattr(sharded, "load_model", load)
+    group: Any = SimpleNamespace(rank=SimpleNamespace(count=2), device=torch.device("cpu"))
+    with pytest.raises(ConfigError if is_there else Loading, match="--device cuda" if is_there else None):
+        sharded.load_share(Path("model"), group, dtype="float32", max_model_len=64)
 
 
 def test_each_rank_keeps_the_keys_of_its_own_heads(folders: list[str], shared: dict[Case, Answered]) -> None:

@@ -1,6 +1,7 @@
 """Model loading that never ends, at start and restart: `--load-timeout` ends it with a message."""
 
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -82,18 +83,51 @@ def test_a_fork_server_that_is_killed_before_it_is_ready_ends_the_server_in_one_
     assert said.count("sundog: no engine process can begin: the process that starts engines ended") == 1
 
 
+def address_space() -> int:
+    """Bytes of addresses that an engine takes before its weights and KV cache; torch's builds differ."""
+    loads = "import sundog.runtime.engine.model_loader; print(open('/proc/self/status').read())"
+    said = subprocess.run([sys.executable, "-c", loads], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"VmPeak:\s+(\d+) kB", said)
+    assert found is not None, said
+    return int(found[1]) << 10
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "ImportError('libtorch_cpu.so: failed to map segment from shared object')",
+        "OSError('libcudart.so.13')",
+    ],
+)
+def test_a_torch_that_cannot_be_loaded_is_one_line(tmp_path: Path, error: str) -> None:
+    """Its libraries map more memory than a container allows, or a part of an installation is missing."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text(f"raise {error}")
+    done = subprocess.run(
+        [sys.executable, "-m", "sundog", "serve", "--port", "0"],
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=START_S,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    lines = [line for line in done.stderr.splitlines() if "cannot be loaded: lib" in line]
+    assert done.returncode == 2 and len(lines) == 1 and "Traceback" not in done.stderr, done.stderr
+    assert "torch is installed" in lines[0] and "more memory" in lines[0]
+
+
 @pytest.mark.long(keep=1, reason="more seeds of the law whose first cases `make test` runs")
 @pytest.mark.parametrize("options", [("--in-process",), (), ("-tp", "2", "--dtype", "float32")])
 def test_memory_that_runs_out_while_a_model_is_loaded_is_one_line(options: tuple[str, ...]) -> None:
     """With what helps; here the KV cache does not fit into the address space."""
     command = [sys.executable, "-m", "sundog", "serve", "--port", "0", "--num-gpu-blocks", "50000", *options]
+    most = address_space() + (1 << 30)
     done = subprocess.run(
         command,
         stderr=subprocess.PIPE,
         text=True,
         timeout=START_S,
         env={**os.environ, "OMP_NUM_THREADS": "2"},
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30)),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (most, most)),
     )
     lines = [line for line in done.stderr.splitlines() if "not enough memory on the device" in line]
     assert done.returncode == 2 and len(lines) == 1 and "Traceback" not in done.stderr, done.stderr
