@@ -20,7 +20,7 @@ def config_folder(name: str, revision: str | None = None) -> str:
         return _fetched_part(name, revision, tokenizer=False)
     except NotFound as error:
         near = did_you_mean(normal(name.rpartition("/")[2]), known_models(), cutoff=0.8)
-        raise ConfigError(f"no model described here is called {name}.{near} {error}") from error
+        raise ConfigError(f"{name} is no model that Sundog describes, and {error}.{near}") from error
 
 
 def tokenizer_folder(name: str, revision: str | None = None) -> str:

@@ -1,6 +1,7 @@
 """Structure of the source: no import cycles, layers in order, a unique name for each class."""
 
 import ast
+import re
 import subprocess
 from collections import Counter
 from functools import cache
@@ -184,3 +185,39 @@ class Pool:
     assert set(used(ast.parse(text))) == {
         *("int", "self", "take_all", "rest", "limit", "field", "getattr", "grown")
     }
+
+
+NAMES_THAT_BEGIN = ("vLLM", "round-robin if", "load-curve:", "\0: \0")
+"""What a sentence may begin with although it is in lower case: names, and a fleet's, as 2 x h100."""
+
+
+def lower_case_sentences(source: str) -> list[str]:
+    """Return the texts of a module, without docstrings, of which a further sentence begins in lower case.
+
+    What an f-string inserts after a full stop may be a clause, as an error's text is.
+    """
+    tree = ast.parse(source)
+    silent = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    silent |= {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    found = []
+    for node in ast.walk(tree):
+        text = ""
+        if isinstance(node, ast.JoinedStr):
+            text = "".join(str(v.value) if isinstance(v, ast.Constant) else "\0" for v in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in silent:
+            text = node.value
+        if "\n" in text:  # a page, a template or a script
+            continue
+        begins = (match.end() for match in re.finditer(r"[a-z)\0]\. (?=[a-z\0])", text))
+        if any(not text.startswith(NAMES_THAT_BEGIN, at) for at in begins):
+            found.append(text)
+    return found
+
+
+def test_each_sentence_of_a_message_begins_with_a_capital() -> None:
+    """A line that ends a command may go on after a full stop, and then with another sentence."""
+    assert lower_case_sentences('f"no model is called {name}. {error}"') == ["no model is called \0. \0"]
+    assert lower_case_sentences('x = "it is so. leave it"') == ["it is so. leave it"]
+    assert lower_case_sentences('x = "it is so. Leave it"') == []
+    found = {file: lower_case_sentences((ROOT / file).read_text()) for file in python_files(*SOURCES)}
+    assert {file: texts for file, texts in found.items() if texts} == {}

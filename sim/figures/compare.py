@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -31,13 +31,21 @@ QUANTILES = (0.5, 0.99)
 MOVED = 5
 
 
+Untested = Literal["too few requests", "different requests", "whole programs"]
+"""Reason why a difference has no interval."""
+
+
 class Compared(NamedTuple):
-    """Figure of both runs; `change` is the second value minus the first."""
+    """Figure of both runs; `change` is the second value minus the first.
+
+    `untested` is the reason why the change has no interval.
+    """
 
     name: str
     first: float
     second: float
     change: Interval
+    untested: Untested | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -166,7 +174,9 @@ def _pairing(a: Columns, b: Columns, is_same_load: bool) -> tuple[bool, Rows | N
 
 def _of_programs(a: dict[str, float], b: dict[str, float]) -> list[Compared]:
     kinds = [kind for kind in ("mean", "p50", "p99") if kind in a and kind in b]
-    return [Compared(f"program {k}", a[k], b[k], Interval(b[k] - a[k], np.nan)) for k in kinds]
+    return [
+        Compared(f"program {k}", a[k], b[k], Interval(b[k] - a[k], np.nan), "whole programs") for k in kinds
+    ]
 
 
 def _of_tenants(a: Columns, b: Columns, rows: Rows | None) -> list[Compared]:
@@ -204,9 +214,15 @@ def _figures(short: str, a: Floats, b: Floats, rows: Rows | None) -> list[Compar
     values += [(float(np.quantile(first, q)), float(np.quantile(second, q))) for q in QUANTILES]
     kinds = ("mean", *(f"p{q * 100:g}" for q in QUANTILES))
     return [
-        Compared(f"{short} {kind}", *pair, change)
+        Compared(f"{short} {kind}", *pair, change, _untested(kind, change, is_paired=rows is not None))
         for kind, pair, change in zip(kinds, values, changes, strict=True)
     ]
+
+
+def _untested(kind: str, change: Interval, *, is_paired: bool) -> Untested | None:
+    if not math.isnan(change.half_width):
+        return None
+    return "too few requests" if is_paired or kind == "mean" else "different requests"
 
 
 def _moved(a: Columns, b: Columns, rows: Rows) -> tuple[list[Moved], list[Moved]]:

@@ -10,16 +10,26 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.markup import escape
 
-from sundog.sim.figures.compare import Compared, Comparison, Moved
+from sundog.sim.figures.compare import Compared, Comparison, Moved, Untested
 from sundog.sim.figures.metrics import Summary
 from sundog.sim.show.console import print_table, table_of
+
+ADVICE: dict[Untested, str] = {
+    "too few requests": "a p50 needs 40 requests and a p99 some 600, as requests beyond it must lie in 5 of"
+    " 20 parts of the run. Replay a longer trace, or test over seeds with `sundog sweep --replications`.",
+    "different requests": "percentiles are tested on the same requests alone. Replay one trace with the same"
+    " seed in both runs, or use `sundog sweep`.",
+    "whole programs": "their times are compared without a test. `sundog sweep --metric program_s.mean"
+    " --replications 5` tests them.",
+}
+"""What to do where a difference cannot be tested, by the reason."""
 
 
 def verdict(figure: Compared) -> str:
     """Return the difference in words: lower by an amount, or no difference shown."""
     change = figure.change
     if math.isnan(change.half_width):
-        return "cannot be tested: fewer than 5 blocks of requests, or different requests"
+        return f"cannot be tested: {figure.untested}"
     if not change.excludes_zero:
         return "no difference shown"
     word = "lower" if change.mean < 0 else "higher"
@@ -54,6 +64,9 @@ def print_comparison(found: Comparison, names: tuple[str, str], console: Console
     for figure in found.figures:
         table.add_row(escape(figure.name), _ms(figure.first), _ms(figure.second), verdict(figure))
     print_table(console, table)
+    for reason in dict.fromkeys(figure.untested for figure in found.figures):
+        if reason is not None:
+            console.print(f"{reason}: {ADVICE[reason]}", markup=False)
     for title, moved in (("gained most", found.gained), ("lost most", found.lost)):
         if moved:
             console.print(f"{title}: " + ", ".join(map(_words, moved)), markup=False)

@@ -7,7 +7,7 @@ too.
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,6 +33,7 @@ def config_option(body: Decorated) -> Decorated:
     return click.option(
         "--config",
         type=click.Path(path_type=Path),
+        multiple=True,
         is_eager=True,
         expose_value=False,
         callback=_take,
@@ -41,7 +42,18 @@ def config_option(body: Decorated) -> Decorated:
     )(body)
 
 
-def _take(context: click.Context, _option: click.Parameter, path: Path | None) -> None:
+def only_file(paths: Sequence[Path]) -> Path | None:
+    """Return the file that --config names, if any; raises ConfigError for two, as vLLM does."""
+    if len(paths) > 1:
+        first, second, *_ = paths
+        raise ConfigError(
+            f"--config is given twice, {first} and {second}: give one file, and further options beside it"
+        )
+    return paths[0] if paths else None
+
+
+def _take(context: click.Context, _option: click.Parameter, paths: Sequence[Path]) -> None:
+    path = only_file(paths)
     if path is None:
         return
     if path.suffix in (".yaml", ".yml"):

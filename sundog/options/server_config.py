@@ -8,7 +8,8 @@ run's `config.toml` is another kind of file, for `replay` and `bench`.
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +19,23 @@ from click.core import ParameterSource
 from sundog.actors.config import ConfigError
 from sundog.actors.core.names import did_you_mean
 from sundog.ends import let_it_remark, log_to_stderr, remark
-from sundog.options.config_file import TRACE, from_file
+from sundog.options.config_file import TRACE, from_file, only_file
 from sundog.options.row import AnyText, OptionRow, Parsed, Switch
 from sundog.options.takes import Body, Command, Option, command
 
 PREFIX = "SUNDOG_"
+CONFIG = "SUNDOG_CONFIG"
+"""Variable that names the file if --config does not."""
 COURTESY = {"api_key": "VLLM_API_KEY"}
 """vLLM's environment variables that set an option if nothing else does, as in vLLM; their use is logged."""
 FILE = "sundog.options: server's file"
 """Key of the file's name in the `meta` of a Click context."""
 SHOWS = "sundog.options: shows config"
 CLOSE = 0.85
-"""Similarity, from 0 to 1, from which an unknown variable is reported as a misspelt one."""
-OURS = ("SUNDOG_NATIVE", "SUNDOG_PYTHON", "SUNDOG_FUZZ")
+"""Similarity, from 0 to 1, from which a variable is suggested for an unknown one."""
+OURS = ("SUNDOG_NATIVE", "SUNDOG_PYTHON", "SUNDOG_FUZZ", "SUNDOG_PGO", "SUNDOG_ORACLE_CACHE")
+OF_KUBERNETES = re.compile(r"_SERVICE_(HOST|PORT)(_|$)|_PORT_\d+_(TCP|UDP|SCTP)(_|$)")
+"""Variables of a service whose name begins with sundog; of another form is the one with its URL."""
 MASKED = "set, but not shown"
 
 
@@ -47,14 +52,14 @@ class ServerCommand(Command):
     def invoke(self, ctx: click.Context) -> object:
         """Run the command, or print its configuration if requested."""
         if ctx.meta.get(SHOWS):
-            _say_misspelt(self.rows)
+            _say_unknown(self.rows, ctx.info_name or "")
             click.echo("\n".join(_shown(ctx, self.rows)))
             return None
         if ctx.params["log_format"] == "json":  # which a file or a variable may say
             log_to_stderr("json")
             let_it_remark()
         _say_courtesies(ctx, self.rows)
-        _say_misspelt(self.rows)
+        _say_unknown(self.rows, ctx.info_name or "")
         return super().invoke(ctx)
 
 
@@ -90,11 +95,12 @@ def server_command(body: Body) -> Command:
         click.Option(
             ["--config"],
             type=click.Path(path_type=Path),
+            multiple=True,
             is_eager=True,
             expose_value=False,
             callback=_take,
             metavar="FILE",
-            help="TOML or YAML file with options; variables and the command line override it.",
+            help="TOML or YAML file with options (or SUNDOG_CONFIG); variables and options override it.",
         ),
         click.Option(
             ["--show-config"],
@@ -112,8 +118,13 @@ def _note_shows(context: click.Context, _option: click.Parameter, wanted: bool) 
     context.meta[SHOWS] = wanted
 
 
-def _take(context: click.Context, _option: click.Parameter, path: Path | None) -> None:
-    if path is None or context.resilient_parsing:  # while a shell completes a line, no file is read
+def _take(context: click.Context, _option: click.Parameter, paths: Sequence[Path]) -> None:
+    if context.resilient_parsing:  # while a shell completes a line, no file is read
+        return
+    # Not `envvar`: click takes the colon in a path for the end of the first of several.
+    from_environment = [Path(text)] if (text := os.environ.get(CONFIG)) else []
+    path = only_file(paths or from_environment)
+    if path is None:
         return
     assert isinstance(context.command, Command)
     values = read_server_config(path, context.command.rows, context.info_name or "")
@@ -230,13 +241,15 @@ def _say_courtesies(ctx: click.Context, rows: Mapping[str, OptionRow]) -> None:
             remark(f"{rows[name].flag} is taken from {theirs}, which is vLLM's variable; ours is {ours}")
 
 
-def _say_misspelt(rows: Mapping[str, OptionRow]) -> None:
-    known = {name for row in rows.values() for name in _variables(row)}
-    for name in os.environ:
-        if name.startswith(PREFIX) and name not in known and name not in OURS:
-            hint = did_you_mean(name, known, cutoff=CLOSE)
-            if hint and not name.startswith((f"{PREFIX}PORT_", f"{PREFIX}SERVICE_")):
-                remark(f"{name} is no option.{hint}")
+def _say_unknown(rows: Mapping[str, OptionRow], command: str) -> None:
+    known = {name for row in rows.values() for name in _variables(row)} | {CONFIG}
+    for name, text in os.environ.items():
+        if not name.startswith(PREFIX) or name in known or name in OURS:
+            continue
+        if OF_KUBERNETES.search(name) or text.startswith(("tcp://", "udp://", "sctp://")):
+            continue
+        hint = did_you_mean(name, known, cutoff=CLOSE)
+        remark(f"{name} is ignored: `sundog {command}` has no such option.{hint}")
 
 
 def _shown(ctx: click.Context, rows: Mapping[str, OptionRow]) -> Iterator[str]:

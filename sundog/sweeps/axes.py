@@ -46,7 +46,9 @@ def _values(name: str, text: str) -> list[Any]:
     row = VARIED.get(name)
     if row is None:
         hint = did_you_mean(name, VARIED)
-        raise ConfigError(f"--vary has {name}, no option of engines or targets, nor workload.….{hint}")
+        raise ConfigError(
+            f"--vary has {name}: give an option of engines or targets, or a field as workload.NAME.{hint}"
+        )
     if row.many:  # One value of the axis is several of the option's, with a plus between two.
         return [one_text(row.take_all(value.split("+"), "--vary")) for value in text.split(",")]
     values = split_values(text)

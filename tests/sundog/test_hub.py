@@ -192,7 +192,11 @@ def test_a_name_that_is_nowhere_is_one_line(mirror: Mirror) -> None:
         sundog("serve", "makers/tyni"), "there is no folder makers/tyni", f"no such model at {mirror.url}"
     )
     wrong = sundog("replay", TRACE, "--model", "Qwen/Qwen3-8")
-    refused(wrong, "no model described here is called Qwen/Qwen3-8", "Did you mean qwen3-8b?")
+    refused(
+        wrong,
+        "Qwen/Qwen3-8 is no model that Sundog describes, and there is no folder",
+        "Did you mean qwen3-8b?",
+    )
 
 
 @pytest.fixture(scope="module")

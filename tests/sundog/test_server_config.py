@@ -184,7 +184,10 @@ def test_a_server_under_a_file_and_variables(tmp_path: Path, monkeypatch: pytest
         assert (
             "--api-key is taken from VLLM_API_KEY, which is vLLM's variable; ours is SUNDOG_API_KEY" in said
         )
-        assert "SUNDOG_MAX_NUM_SEQ is no option. Did you mean SUNDOG_MAX_NUM_SEQS?" in said
+        assert (
+            "SUNDOG_MAX_NUM_SEQ is ignored: `sundog emulate` has no such option."
+            " Did you mean SUNDOG_MAX_NUM_SEQS?" in said
+        )
         assert "on h200, simulated" in said
     assert shown("--config", path)["api_key"] == (None, "VLLM_API_KEY")
     path.write_text(YAML)
@@ -197,5 +200,55 @@ def test_a_misspelt_variable_is_named_where_the_configuration_is_shown(
     """On stderr, so that what is shown stays a file."""
     monkeypatch.setenv("SUNDOG_MAX_NUM_SEQ", "4")
     done = warm.run("sundog", "serve", "--show-config")
-    assert done.returncode == 0 and "SUNDOG_MAX_NUM_SEQ is no option" in done.stderr
+    assert (
+        done.returncode == 0
+        and "SUNDOG_MAX_NUM_SEQ is ignored: `sundog serve` has no such option." in done.stderr
+    )
     assert "max_num_seqs" in tomllib.loads(done.stdout) or "# max_num_seqs =" in done.stdout
+
+
+def test_every_unknown_variable_is_named_but_those_that_kubernetes_sets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A variable of the other server's option is ignored, too."""
+    for name, text in {
+        "SUNDOG_GPU": "h100",
+        "SUNDOG_FROBNICATE": "1",
+        "SUNDOG_PORT": "tcp://10.0.0.1:8000",
+        "SUNDOG_ROUTER_PORT": "tcp://10.0.0.1:8000",
+        "SUNDOG_ROUTER_SERVICE_HOST": "10.0.0.1",
+        "SUNDOG_ROUTER_SERVICE_PORT_HTTP": "8000",
+        "SUNDOG_PORT_8000_TCP_ADDR": "10.0.0.1",
+    }.items():
+        monkeypatch.setenv(name, text)
+    said = warm.run("sundog", "serve", "--show-config").stderr.splitlines()
+    assert sorted(line.split()[0] for line in said) == ["SUNDOG_FROBNICATE", "SUNDOG_GPU"]
+
+
+def test_a_variable_names_the_file_and_the_command_line_overrides_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`SUNDOG_CONFIG`, also for a path with a colon; another file on the command line replaces it."""
+    path, other = tmp_path / "a:b.toml", tmp_path / "other.toml"
+    path.write_text("max-num-seqs = 12\n")
+    other.write_text("max-num-batched-tokens = 99\n")
+    monkeypatch.setenv("SUNDOG_CONFIG", str(path))
+    assert shown()["max_num_seqs"] == (12, str(path))
+    assert shown("--max-num-seqs", "3")["max_num_seqs"] == (3, "command line")
+    found = shown("--config", other)
+    assert found["max_num_seqs"] == (None, "default")
+    assert found["max_num_batched_tokens"] == (99, str(other))
+    monkeypatch.setenv("SUNDOG_CONFIG", str(tmp_path / "absent.toml"))
+    refused(warm.run("sundog", "serve", "--show-config"), "absent.toml cannot be read")
+
+
+@pytest.mark.parametrize("command", ["emulate", "serve", "replay", "bench"])
+def test_two_files_are_refused_and_the_last_of_two_values_wins(command: str, tmp_path: Path) -> None:
+    """As vLLM refuses two; a value that is given again overrides the first, as in every shell script."""
+    files = [tmp_path / "a.toml", tmp_path / "b.toml"]
+    for file in files:
+        file.write_text("")
+    both = ("--config", files[0], f"--config={files[1]}")
+    refused(warm.run("sundog", command, *both), "--config is given twice")
+    if command in ("emulate", "serve"):
+        assert shown("--port", "1", "--port", "2", command=command)["port"] == (2, "command line")

@@ -1,6 +1,7 @@
 """Comparison of runs: equal ones show no difference, others do, with confidence intervals."""
 
 import json
+import math
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -72,7 +73,7 @@ def test_other_requests_are_compared_as_wholes(fcfs: Run, tmp_path: Path) -> Non
     assert not found.is_paired and found.gained == []
     by_name = {figure.name: figure for figure in found.figures}
     assert verdict(by_name["E2E mean"]).startswith("higher by")
-    assert verdict(by_name["E2E p99"]).startswith("cannot be tested")
+    assert verdict(by_name["E2E p99"]) == "cannot be tested: different requests"
 
 
 @pytest.mark.long(reason="replays many requests, or many random cases", moderate=True)
@@ -88,6 +89,22 @@ def test_the_page_and_its_json_say_the_same(fcfs: Run, tmp_path: Path) -> None:
     for row in data["figures"]:
         assert row["verdict"] in text and row["name"] in text
         assert "which are not paired" in text and "NaN" not in to_json(found)
+
+
+def test_what_cannot_be_tested_says_why_and_what_to_do(fcfs: Run, tmp_path: Path) -> None:
+    """Once below the table: too few requests, other requests, or a figure that has no test."""
+    few = {name: run(tmp_path / name, seats=seats, rate_per_s=1.0) for name, seats in (("a", 8), ("b", 1))}
+    found = compare(few["a"], few["b"])
+    why = {figure.name: figure.untested for figure in found.figures}
+    assert found.is_paired and why["E2E p99"] == "too few requests" and why["E2E mean"] is None
+    text = " ".join(shown(found).split())
+    assert text.count("Replay a longer trace") == 1 and "different requests" not in text
+    other = compare(fcfs, run(tmp_path / "other", seed=2))
+    text = " ".join(shown(other).split())
+    assert text.count("Replay one trace with the same seed in both runs") == 1
+    assert "too few requests" not in text
+    for figure in other.figures:
+        assert (figure.untested is None) != math.isnan(figure.change.half_width)
 
 
 def shown(found: Comparison) -> str:
