@@ -42,6 +42,11 @@ def find_record(path: Path) -> Path:
         number = last_number(path)
         found = path / (numbered(JOURNAL, number) if number else JOURNAL)
         if not found.is_file() and (path / SUMMARY).is_file():
+            if open_run(path).changes_engines:
+                raise JournalError(
+                    f"{path} has no {JOURNAL}, because its requests change engines, between pools or by moves"
+                    f" of the router: `sundog report {path}` shows the run"
+                )
             raise JournalError(
                 f"{path} has no {JOURNAL}: a long replay keeps one with --journal; clients have none, and why"
                 " a request waited is known to the server alone: `sundog serve --record DIR`"

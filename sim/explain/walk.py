@@ -13,7 +13,7 @@ from typing import Any
 
 from sundog.sim.explain.history import History, RequestHistory, RunningSpan
 from sundog.sim.explain.journal_reader import find_record, journal_header, journal_records, messages_beside
-from sundog.sim.explain.load import find_request, load
+from sundog.sim.explain.load import find_request, load, refused_at_door
 from sundog.sim.explain.phases import RequestPhase, wait_phases
 from sundog.sim.explain.source import Code, Sources
 from sundog.sim.files.lines import JsonLines, Row
@@ -100,6 +100,11 @@ def walk(run: Path, request_id: str) -> Walk:
     """
     record, messages = _files(run)
     history = load(record)
+    if request_id not in history.requests and (refused := refused_at_door(run, request_id)) is not None:
+        raise JournalError(
+            f"{request_id} was refused at the door at {refused['arrival_s']:,.3f} s, and no engine received"
+            f" it: {refused['refusal']}"
+        )
     request = find_request(history.requests, request_id)
     steps = _own_steps(record, request_id)
     shown, folds = _folded(steps)
@@ -124,10 +129,13 @@ def _files(run: Path) -> tuple[Path, Path]:
     server = "`sundog emulate … --record DIR --messages`, or `sundog serve` with these and --in-process"
     again = f"sundog replay {f'--config {run / CONFIG}' if (run / CONFIG).is_file() else '…'}"
     if (run / SUMMARY).is_file():
-        if open_run(run).is_clients:
+        recorded = open_run(run)
+        if recorded.is_clients:
             raise JournalError(
                 f"{run} was recorded by clients, without messages; record the server: {server}"
             )
+        if recorded.changes_engines:
+            find_record(run)  # There is none, and its error has the reason.
         if not (run / JOURNAL).is_file() or not (run / MESSAGES).is_file():
             raise JournalError(
                 f"{run} has no messages; record them: `{again} --journal --messages --out {run}`"

@@ -76,6 +76,12 @@ class Run:
         return "client" in self.summary
 
     @property
+    def changes_engines(self) -> bool:
+        """Whether requests pass from engine to engine, which no journal records."""
+        fleet = self.summary.get("fleet") or {}
+        return fleet.get("transfers") is not None or fleet.get("moves") is not None
+
+    @property
     def remark(self) -> str | None:
         """Warning for readers of the run's figures, if there is one."""
         if self.partial_until_s is None:

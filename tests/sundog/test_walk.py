@@ -1,6 +1,7 @@
 """`sundog walk`: a request's path equals the run's files, and source references are correct."""
 
 import html
+import json
 import re
 import shutil
 from pathlib import Path
@@ -115,6 +116,28 @@ def test_what_cannot_be_walked_names_the_way_out(run: Path, tmp_path: Path) -> N
     command = f"sundog replay --config {tmp_path / 'bare' / 'config.toml'} --journal --messages"
     refused(sundog("walk", tmp_path / "bare", "r0000000"), "no messages", command)
     refused(sundog("walk", tmp_path / "none", "r0000000"), "does not exist")
+
+
+def test_a_run_whose_requests_change_engines_says_so_to_all_who_read_a_journal(tmp_path: Path) -> None:
+    """Its messages are there; the command that would record them is refused, so none is named."""
+    pools = ("--pool", "prefill=h100:tp1x1", "--pool", "decode=h100:tp1x1")
+    folder = tmp_path / "run"
+    done = sundog("replay", TRACE, "--limit", 2, *pools, "--messages", "--out", folder, "--no-ranges")
+    assert done.returncode == 0 and (folder / "messages.jsonl.gz").is_file(), done.stderr
+    for command in (("explain", folder), ("perfetto", folder), ("walk", folder, "r0000000")):
+        done = sundog(*command)
+        refused(done, "requests change engines", f"sundog report {folder}")
+        assert "--journal" not in done.stderr
+
+
+def test_a_request_that_no_engine_received_is_no_unknown_one(tmp_path: Path) -> None:
+    """`--max-waiting` refused it at the door, as `explain --request` says."""
+    full = ("--max-waiting", 2, "--max-num-seqs", 1, "--limit", 20, "--no-ranges")
+    done = sundog("replay", TRACE, *full, "--messages", "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(sundog("explain", tmp_path / "run", "--request", "r0000004", "--json").stdout)
+    assert told["reason"] == "refused"
+    refused(sundog("walk", tmp_path / "run", "r0000004"), "r0000004 was refused at the door", told["refusal"])
 
 
 def test_a_request_that_arrives_at_the_beginning_is_walked(tmp_path: Path) -> None:
