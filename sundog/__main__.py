@@ -24,6 +24,7 @@ def main() -> None:
     """
     # Whatever starts a Python below this one, a library too, does not import what lies in the current folder.
     os.environ.setdefault("PYTHONSAFEPATH", "1")
+    _open_what_is_closed()
     gc.set_threshold(0 if sys.argv[1:2] == ["replay"] else SELDOM, 50, 50)
     try:
         if sys.argv[1:2] in (["sweep"], ["plan"], ["capacity"]):
@@ -37,6 +38,22 @@ def main() -> None:
     except SystemExit as end:
         terminated.no_more()
         _leave(end)
+
+
+def _open_what_is_closed() -> None:
+    """Open the null device in place of a closed stdin, stdout or stderr.
+
+    Otherwise the next file that is opened, a journal say, has the number of one of them, and whatever writes
+    there writes into it.
+    """
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            if descriptor != number:
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+            os.set_inheritable(number, True)
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
 
 
 def _leave(end: SystemExit) -> None:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 from sundog.actors.core.config import ConfigError
 from sundog.runtime.checkpoint.fields import FieldError, fields_of
@@ -102,7 +103,7 @@ def read_facts(model_dir: str | Path, *, embeds: bool = False, has_weights: bool
     """
     folder = Path(model_dir)
     if folder.suffix == ".gguf":
-        raise LoadError(f"{folder}: a GGUF file is served by itself: `sundog serve {folder}`")
+        raise LoadError(f"{folder}: a GGUF file is served by itself: `sundog serve {quote(str(folder))}`")
     if not folder.is_dir():
         raise LoadError(
             f"model folder {folder} does not exist; give a folder, or OWNER/NAME of a model on the Hugging"

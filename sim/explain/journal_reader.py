@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
+from shlex import quote
 from typing import Any, cast, get_args
 
 from sundog.actors.core.batch import Blocked, Chunk, Lack
@@ -45,7 +46,7 @@ def find_record(path: Path) -> Path:
             if open_run(path).changes_engines:
                 raise JournalError(
                     f"{path} has no {JOURNAL}, because its requests change engines, between pools or by moves"
-                    f" of the router: `sundog report {path}` shows the run"
+                    f" of the router: `sundog report {quote(str(path))}` shows the run"
                 )
             raise JournalError(
                 f"{path} has no {JOURNAL}: a long replay keeps one with --journal; clients have none, and why"
@@ -53,8 +54,8 @@ def find_record(path: Path) -> Path:
             )
         if not found.is_file():
             raise JournalError(
-                f"{path} has no {JOURNAL}: record a run with `sundog replay … --out {path}`"
-                f" or `sundog serve … --record {path}`"
+                f"{path} has no {JOURNAL}: record a run with `sundog replay … --out {quote(str(path))}`"
+                f" or `sundog serve … --record {quote(str(path))}`"
             )
         return found
     if not path.exists():

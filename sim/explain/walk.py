@@ -9,6 +9,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from sundog.sim.explain.history import History, RequestHistory, RunningSpan
@@ -127,7 +128,7 @@ def _insert(stops: list[WalkStop], stop: WalkStop, end_s: float) -> None:
 
 def _files(run: Path) -> tuple[Path, Path]:
     server = "`sundog emulate … --record DIR --messages`, or `sundog serve` with these and --in-process"
-    again = f"sundog replay {f'--config {run / CONFIG}' if (run / CONFIG).is_file() else '…'}"
+    again = f"sundog replay {f'--config {quote(str(run / CONFIG))}' if (run / CONFIG).is_file() else '…'}"
     if (run / SUMMARY).is_file():
         recorded = open_run(run)
         if recorded.is_clients:
@@ -138,7 +139,7 @@ def _files(run: Path) -> tuple[Path, Path]:
             find_record(run)  # There is none, and its error has the reason.
         if not (run / JOURNAL).is_file() or not (run / MESSAGES).is_file():
             raise JournalError(
-                f"{run} has no messages; record them: `{again} --journal --messages --out {run}`"
+                f"{run} has no messages; record them: `{again} --journal --messages --out {quote(str(run))}`"
             )
     record = find_record(run)
     if (messages := messages_beside(record)) is None:

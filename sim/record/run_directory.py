@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from sundog.sim.files.run_files import CONFIG, REQUESTS, STEPS, SUMMARY, RunError, check_same_run
@@ -118,7 +119,7 @@ class Run:
     def _again(self) -> str:
         if self.is_clients:
             return "measure it again"
-        return f"make the run again with `sundog replay --config {self.path / CONFIG} --out NEW`"
+        return f"make the run again with `sundog replay --config {quote(str(self.path / CONFIG))} --out NEW`"
 
 
 def check_columns(table: "pa.Table", path: Path, names: Sequence[str], cure: str) -> None:

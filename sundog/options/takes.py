@@ -250,7 +250,7 @@ def takes(*records: type, without: Collection[str] = ()) -> Callable[[Body], Bod
 
 def command(body: Body, kind: type[Command] = Command) -> Command:
     """Make a command; the first line of its docstring is its line in the list of commands."""
-    made = click.command(cls=kind, short_help=(body.__doc__ or "").splitlines()[0])(body)
+    made = click.command(cls=kind, short_help=(body.__doc__ or "").partition("\n")[0])(body)
     assert isinstance(made, Command)
     if any(row.rare for row in made.rows.values()):
         made.params.append(

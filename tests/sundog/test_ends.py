@@ -4,6 +4,7 @@ import codecs
 import io
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -247,3 +248,24 @@ def test_only_options_that_are_spelled_alike_are_suggested() -> None:
         done = sundog(command, "x", given, "1")
         assert done.returncode == 2 and f"No such option '{given}'." in done.stderr
         assert ("Did you mean" in done.stderr) == (meant is not None) and (meant or "") in done.stderr
+
+
+@pytest.mark.parametrize("closed", [(1,), (0, 1, 2)])
+def test_a_closed_stream_is_the_null_device(closed: tuple[int, ...], tmp_path: Path) -> None:
+    """As `>&-` and some daemons leave it: results go nowhere, and no file takes the stream's number."""
+    redirected = " ".join(f"{number}>&-" for number in closed)
+    words = [sys.executable, "-m", "sundog", "replay", TRACE, "--limit", "3", "--out", str(tmp_path / "run")]
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"{shlex.join(words)} {redirected}"], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "" and "Traceback" not in done.stderr
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["num_requests"] == 3
+
+
+def test_commands_need_no_docstrings() -> None:
+    """`python -OO` has none; nothing but lines of the help is lost."""
+    words = [sys.executable, "-OO", "-m", "sundog"]
+    for arguments in (["--help"], ["replay", "--help"], ["replay", TRACE, "--limit", "3", "--json"]):
+        done = subprocess.run([*words, *arguments], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr

@@ -112,9 +112,10 @@ def test_the_page_needs_nothing_else_and_no_script(run: Path, tmp_path: Path) ->
 def test_what_cannot_be_walked_names_the_way_out(run: Path, tmp_path: Path) -> None:
     """An unknown request, a run without messages, one that clients measured, and no run."""
     refused(sundog("walk", run, "0000003"), "is called '0000003'", "Did you mean r0000003?")
-    replay(tmp_path / "bare", limit=3)
-    command = f"sundog replay --config {tmp_path / 'bare' / 'config.toml'} --journal --messages"
-    refused(sundog("walk", tmp_path / "bare", "r0000000"), "no messages", command)
+    bare = tmp_path / "a bare one"  # The shell takes the command as it is printed.
+    replay(bare, limit=3)
+    command = f"sundog replay --config '{bare / 'config.toml'}' --journal --messages --out '{bare}'"
+    refused(sundog("walk", bare, "r0000000"), "no messages", command)
     refused(sundog("walk", tmp_path / "none", "r0000000"), "does not exist")
 
 
