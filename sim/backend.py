@@ -24,8 +24,10 @@ from sundog.actors.core.batch import Batch, StepResult
 from sundog.actors.core.params.logprobs import PromptLogprobs, TokenLogprobs
 from sundog.actors.core.records import dataclass
 from sundog.actors.engine.backend import Backend
+from sundog.actors.engine.executor import QueuesBatches
 from sundog.actors.kernel.actor import Reply
-from sundog.actors.kernel.clock import STEP_END, CallTimer, RunClock, now_s, run_clock, sleep_until
+from sundog.actors.kernel.clock import STEP_END, RunClock, Timer, now_s, run_clock, sleep_until
+from sundog.actors.kernel.reply import Reader
 from sundog.actors.messages import Capacity
 from sundog.sim.cost.work import CostModel, StepWork, WorkFold
 
@@ -172,7 +174,23 @@ class Pace:
         """Record when the last step that was done ended."""
 
 
-class CostBackend:
+class StepEnd(Timer):
+    """End of a backend's steps in flight."""
+
+    __slots__ = ("_backend",)
+
+    def __init__(self, backend: "CostBackend") -> None:
+        super().__init__()
+        self._backend = backend
+
+    def call(self) -> None:
+        self._backend.end()
+
+    def __repr__(self) -> str:
+        return f"the end of a step of {self._backend!r}"
+
+
+class CostBackend(QueuesBatches):
     """Backend with modelled time and tokens from a source.
 
     `source` is the oracle of a trace, or canned text for an emulated server. A batch without tokens takes no
@@ -182,12 +200,14 @@ class CostBackend:
     def __init__(self, pace: Pace, source: TokenSource, capacity: Capacity) -> None:
         self._pace, self._source, self._capacity = pace, source, capacity
         self._fold = WorkFold(capacity.block_size, capacity.num_blocks)
-        self._queue: list[tuple[Batch, Reply[StepResult]]] = []
+        self._queue: list[tuple[Batch, Reader]] = []
         self._batch: Batch | None = None
-        self._reply: Reply[StepResult] = Reply()
+        self._reply: Reader = Reply[StepResult]()
         self._end_times_s: Sequence[float] = ()
         """End times of the steps in flight, or of the last ones."""
-        self._timer = CallTimer(self.end)
+        self._end_s = 0.0
+        """Last of these."""
+        self._timer = StepEnd(self)
         self._clock: RunClock | None = None
 
     async def load(self) -> Capacity:
@@ -197,11 +217,15 @@ class CostBackend:
     def execute(self, batch: Batch) -> Reply[StepResult]:
         """Execute up to `max_steps` steps, through the first in which a request ends."""
         reply: Reply[StepResult] = Reply()
+        self.enqueue(batch, reply)
+        return reply
+
+    def enqueue(self, batch: Batch, reply: Reader) -> None:
+        """As `execute`, with a reply that is there."""
         if self._batch is None:
             self._begin(batch, reply)
         else:
             self._queue.append((batch, reply))
-        return reply
 
     def interrupt(self) -> None:
         """End the decode run at its next step boundary."""
@@ -211,7 +235,7 @@ class CostBackend:
         num_steps = bisect_left(self._end_times_s, clock.now_s()) + 1
         if num_steps < len(self._end_times_s):
             self._timer.stop()
-            self._timer = CallTimer(self.end)
+            self._timer = StepEnd(self)
             self._end_times_s = self._end_times_s[:num_steps]
             self._wait(clock)
 
@@ -224,15 +248,16 @@ class CostBackend:
         num_steps = bisect_right(self._end_times_s, self._run_clock().now_s())
         if self._batch is not None and 0 < num_steps < len(self._end_times_s):
             self._timer.stop()
-            self._timer = CallTimer(self.end)
+            self._timer = StepEnd(self)
             self._end_times_s = self._end_times_s[:num_steps]
+            self._end_s = self._end_times_s[-1]
             self.end()
         self._timer.stop()
 
     async def close(self) -> None:
         """Do nothing: the backend holds no resources."""
 
-    def _begin(self, batch: Batch, reply: Reply[StepResult]) -> None:
+    def _begin(self, batch: Batch, reply: Reader) -> None:
         self._batch, self._reply = batch, reply
         work = self._fold.begin(batch)
         num_steps = self._source.begin(batch)
@@ -241,12 +266,12 @@ class CostBackend:
         if work.num_tokens:
             self._end_times_s = self._pace.end_times_s(work, num_steps, now_s, self._fold.continues)
         else:  # a timer that was set early may call before the last step's end
-            self._end_times_s = (max(now_s, self._end_times_s[-1]) if self._end_times_s else now_s,)
+            self._end_times_s = (max(now_s, self._end_s) if self._end_times_s else now_s,)
         self._wait(clock)
 
     def _wait(self, clock: RunClock) -> None:
-        wake_s = self._end_times_s[-1] - self._pace.early_s
-        clock.enter(wake_s, STEP_END, self._pace.key, self._timer)
+        self._end_s = self._end_times_s[-1]
+        clock.enter(self._end_s - self._pace.early_s, STEP_END, self._pace.key, self._timer)
 
     def _run_clock(self) -> RunClock:
         if self._clock is None:
@@ -263,7 +288,7 @@ class CostBackend:
             num_steps = len(end_times_s)
             if num_steps < FEW:  # of many steps it is an array, which is kept as it is
                 end_times_s = tuple(end_times_s)
-            self._pace.done(end_times_s[-1])
+            self._pace.done(self._end_s)
             sampled = self._source.sample(num_steps)
             self._fold.advance(num_steps, sampled.accepted)
             result = sampled.result(batch.step, end_times_s)
@@ -271,9 +296,9 @@ class CostBackend:
                 following, its_reply = self._queue.pop(0)
                 self._begin(following, its_reply)
         except Exception as error:
-            reply.fail(error)
+            reply.take_answer(None, error)
         else:
-            reply.set(result)
+            reply.take_answer(result, None)
 
 
 def accepted_of(batch: Batch, result: StepResult) -> tuple[tuple[str, int], ...]:

@@ -9,8 +9,8 @@ of perfect or poor prediction can be measured. Whatever the prediction, a reques
 samples its end token.
 """
 
-import heapq
 from collections import defaultdict
+from heapq import heappop, heappush
 from typing import Final, Protocol
 
 from sundog.actors.core.batch import Batch
@@ -20,7 +20,12 @@ from sundog.actors.policy_file import find_own_predictor
 from sundog.sim.backend import SampledSteps, TokenSource
 from sundog.sim.trace.record import TraceRequest
 
+# Compiled code finds a final name at once, and an imported function by a look-up in its module.
+_push: Final = heappush
+_pop: Final = heappop
 NOTHING: Final = SampledSteps(None, ())
+NEVER: Final = 1 << 60
+"""Number of a step that is never reached."""
 
 
 class Oracle(TokenSource):
@@ -38,6 +43,7 @@ class Oracle(TokenSource):
         "_clocks",
         "_ending",
         "_ends",
+        "_first_end",
         "_forgets",
         "_generated",
         "_idle",
@@ -52,8 +58,10 @@ class Oracle(TokenSource):
         self._generated: dict[str, int] = {}
         """Number of tokens of requests that had any at their admission."""
         self._ends: dict[str, int] = {}
-        self._buckets: dict[int, dict[str, None]] = {}
+        self._buckets: dict[int, list[str]] = {}
         self._clocks: list[int] = []
+        self._first_end = NEVER
+        """Clock before which no request ends of those in buckets."""
         self._joining: list[tuple[str, int]] = []
         self._ending: list[str] = []
         self._idle: list[tuple[str, int]] = []
@@ -68,12 +76,10 @@ class Oracle(TokenSource):
         """Apply the batch; return its number of steps, up to the first in which a request ends."""
         for request_id in batch.finished:
             self._leave(request_id)
-            self._generated.pop(request_id, None)
             if self._forgets:
                 self._output_tokens.pop(request_id, None)
         for request_id in batch.preempted:
             self._leave(request_id)
-            self._generated.pop(request_id, None)
         for admission in batch.admitted:
             if known := admission.num_tokens - admission.num_prompt_tokens:
                 self._generated[admission.request_id] = known
@@ -83,36 +89,34 @@ class Oracle(TokenSource):
         for request_id in batch.idle:
             end = self._ends.get(request_id)
             if end is not None:
-                self._leave(request_id)
+                self._quit(request_id)
                 self._idle.append((request_id, end))
-        if batch.max_steps == 1:
+        most = batch.max_steps
+        if most == 1:
             return 1
-        end = self._next_end()
-        return batch.max_steps if end is None else min(batch.max_steps, end - self._clock)
+        num_steps = self._next_end() - self._clock
+        return num_steps if num_steps < most else most
 
     def sample(self, num_steps: int) -> SampledSteps:
         """Advance by `num_steps` steps; return the requests that sampled an end token in the last."""
         self._clock += num_steps
-        if not (self._joining or self._ending or self._idle or self._clock in self._buckets):
-            return NOTHING
-        ended: list[str] = []
-        if self._clock in self._buckets:
-            ended = list(self._buckets[self._clock])
-            del self._buckets[self._clock]
-            for request_id in ended:
+        clock, ended = self._clock, self._ending
+        if ended:
+            self._ending = []
+        if clock >= self._first_end and (bucket := self._buckets.get(clock)) is not None:
+            del self._buckets[clock]
+            for request_id in bucket:
                 del self._ends[request_id]
-        if self._ending:
-            ended += self._ending
-            self._ending.clear()
+            ended = bucket + ended if ended else bucket
         if self._joining:
             for request_id, remaining in self._joining:
-                self._enter(request_id, self._clock + remaining)
+                self._enter(request_id, clock + remaining)
             self._joining.clear()
         if self._idle:
             for request_id, end in self._idle:
                 self._enter(request_id, end + num_steps)
             self._idle.clear()
-        return SampledSteps(None, tuple(ended))
+        return SampledSteps(None, tuple(ended)) if ended else NOTHING
 
     def _samples_first(self, request_id: str) -> None:
         length = self._output_tokens.get(request_id)
@@ -127,21 +131,41 @@ class Oracle(TokenSource):
     def _enter(self, request_id: str, end: int) -> None:
         bucket = self._buckets.get(end)
         if bucket is None:
-            bucket = self._buckets[end] = {}
-            heapq.heappush(self._clocks, end)
-        bucket[request_id] = None
+            self._buckets[end] = [request_id]
+            _push(self._clocks, end)
+            if end < self._first_end:
+                self._first_end = end
+        else:
+            bucket.append(request_id)
         self._ends[request_id] = end
 
     def _leave(self, request_id: str) -> None:
-        end = self._ends.pop(request_id, None)
-        if end is not None:
-            del self._buckets[end][request_id]
+        """Forget a request that ended or was preempted."""
+        if request_id in self._ends:
+            self._quit(request_id)
+        if self._generated:
+            self._generated.pop(request_id, None)
 
-    def _next_end(self) -> int | None:
+    def _quit(self, request_id: str) -> None:
+        """Remove a request from its bucket."""
+        end = self._ends[request_id]
+        del self._ends[request_id]
+        bucket = self._buckets[end]
+        bucket.remove(request_id)
+        if not bucket:
+            del self._buckets[end]
+
+    def _next_end(self) -> int:
+        """Return the first clock at which a request ends; `NEVER` if none does."""
         clocks = self._clocks
-        while clocks and not self._buckets.get(clocks[0]):
-            self._buckets.pop(heapq.heappop(clocks), None)
-        return clocks[0] if clocks else None
+        while clocks:
+            first = clocks[0]
+            if first in self._buckets:
+                self._first_end = first
+                return first
+            _pop(clocks)
+        self._first_end = NEVER
+        return NEVER
 
 
 class Predictor(Protocol):

@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from functools import partial
 
+from mypy_extensions import mypyc_attr
+
 from sundog.actors.engine.backend import Backend, DoesRuns, LoadsAdapters
 from sundog.actors.kernel.actor import Actor, ActorDied, Handled, Ref, Reply, Tap, answer
-from sundog.actors.kernel.reply import Answered
+from sundog.actors.kernel.reply import Answered, Reader
 from sundog.actors.messages import (
     Batch,
     Capacity,
@@ -19,18 +21,30 @@ from sundog.actors.messages import (
 )
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
+class QueuesBatches:
+    """Backend with its own time and queue, which answers a batch itself."""
+
+    def enqueue(self, batch: Batch, reply: Reader) -> None:
+        """Execute a batch after all earlier ones, and pass the result, or an error, to `reply`."""
+        raise NotImplementedError
+
+
 class Runner(Actor[ToRunner]):
     """The actor around the Backend of one rank. It executes one message after another."""
 
     def __init__(self, name: str, backend: Backend, *, tap: Tap | None = None) -> None:
         super().__init__(name, capacity=4, tap=tap)
         self._backend = backend
+        self._queues = backend if isinstance(backend, QueuesBatches) else None
         self._does_runs = backend if isinstance(backend, DoesRuns) else None
 
     def handle(self, message: ToRunner) -> Handled:
         match message:
             case Batch():
-                return answer(message, self._backend.execute(message))
+                if self._queues is None:
+                    return answer(message, self._backend.execute(message))
+                self._queues.enqueue(message, self.leave_reply())
             case Interrupt():
                 self._interrupt()
             case Load():

@@ -149,8 +149,10 @@ class Scheduler(Actor[ToScheduler]):
         """Measured step times, if a user's policy may need them and no model has them."""
         self._tracer = tracer
         self._depth = state.config.max_concurrent_batches
-        self._steps: list[Planned] = []
-        """Steps in flight, the oldest first; at most `_depth`."""
+        self._oldest: Planned | None = None
+        """First step in flight."""
+        self._ahead: list[Planned] = []
+        """Steps in flight behind it; with it at most `_depth`."""
         self._results: list[StepResult] = []
         """Results that arrived while a step was beginning."""
         self._inbox = Inbox(state, tracer)
@@ -171,9 +173,10 @@ class Scheduler(Actor[ToScheduler]):
     def handle(self, message: ToScheduler) -> Handled:
         match message:
             case StepResult():
-                self._results.append(message)
-                if self.phase is not BEGINNING:
-                    self._end_step()
+                if self.phase is BEGINNING:
+                    self._results.append(message)
+                else:
+                    self._end_step(message)
             case BeginStep():
                 self._begin_step()
             case Submit() | Abort() | KvFetched() | Withdraw() | LoadDone():
@@ -261,19 +264,21 @@ class Scheduler(Actor[ToScheduler]):
         clock.enter(NOW_S, STEP_BEGIN, self.name, self._begin_timer)
 
     def _interrupt(self) -> None:
+        assert self._oldest is not None, "no run is in flight"
         self.phase, self._interrupted_s = INTERRUPTED, (self._clock or self.clock).now_s()
-        self._executor.tell(Interrupt(self._steps[0].batch.step))
+        self._executor.tell(Interrupt(self._oldest.batch.step))
 
     # --- a step begins ---------------------------------------------------------------------------
 
     def _begin_step(self) -> None:
         state, inbox = self._state, self._inbox
         state.view.now_s = (self._clock or self.clock).now_s()
-        if self._steps and self._steps[0].batch.max_steps > 1:
+        oldest = self._oldest
+        if oldest is not None and oldest.batch.max_steps > 1:
             self.phase = RUN
             # The run ended at this very instant: take its result in before anything is planned.
             if self._results:
-                return self._end_step()
+                return self._end_step(self._results.pop(0))
             if not (inbox.messages or inbox.leaving or self._somebody_ended):
                 return
             self._interrupt()
@@ -285,22 +290,29 @@ class Scheduler(Actor[ToScheduler]):
         num_tokens = self._plan(may_run=may_run) if self._has_work else 0
         # After planning: requests that are fetched from other engines take blocks that this step left.
         if pulls:
-            gone = inbox.reserve(bool(self._steps and self._steps[-1].blocked))
+            gone = inbox.reserve(self._is_blocked)
             if gone and self._grammars is not None:
                 self._let_go(self._grammars, gone)
-        if inbox.held and not self._steps:
+        if inbox.held and self._oldest is None:
             inbox.tell_held()
         # As in vLLM, stages are filled up with steps that compute nothing.
         goes_on = num_tokens or (state.is_pipelined and self._has_work)
-        if self._steps and (len(self._steps) == self._depth or not goes_on):
-            is_run = self._depth == 1 and self._steps[0].batch.max_steps > 1
+        oldest = self._oldest
+        if oldest is not None and (len(self._ahead) + 1 == self._depth or not goes_on):
+            is_run = self._depth == 1 and oldest.batch.max_steps > 1
             self.phase = RUN if is_run else EXECUTING
             if self._results:
-                self._end_step()
-        elif self._steps or self._has_work:
+                self._end_step(self._results.pop(0))
+        elif oldest is not None or self._has_work:
             self._begin_soon()
         else:
             self._fall_idle()
+
+    @property
+    def _is_blocked(self) -> bool:
+        """Whether the last planned step in flight left requests waiting."""
+        newest = self._ahead[-1] if self._ahead else self._oldest
+        return newest is not None and newest.blocked is not None
 
     def _plan(self, *, may_run: bool = True) -> int:
         """Plan a step or a decode run and send it; return the number of tokens of one step."""
@@ -310,17 +322,19 @@ class Scheduler(Actor[ToScheduler]):
         num_tokens = batch.num_tokens
         self._progress.planned(state, batch)
         num_free, waiting = pool.num_free, state.waiting.places
-        self._steps.append(
-            Planned(
-                batch,
-                num_tokens,
-                blocked,
-                num_taken_blocks=num_before - num_free,
-                num_free_blocks=num_free,
-                num_waiting=len(waiting) if waiting else 0,
-                start_s=(self._clock or self.clock).now_s(),
-            )
+        planned = Planned(
+            batch,
+            num_tokens,
+            blocked,
+            num_taken_blocks=num_before - num_free,
+            num_free_blocks=num_free,
+            num_waiting=len(waiting) if waiting else 0,
+            start_s=(self._clock or self.clock).now_s(),
         )
+        if self._oldest is None:
+            self._oldest = planned
+        else:
+            self._ahead.append(planned)
         if self._tracer is not None:
             self._tracer.planned(batch, blocked)
         if (host := state.kv.host) is not None and host.begun:
@@ -336,9 +350,9 @@ class Scheduler(Actor[ToScheduler]):
 
     # --- a step ends -----------------------------------------------------------------------------
 
-    def _end_step(self) -> None:
+    def _end_step(self, result: StepResult) -> None:
         """Apply the result of the oldest step, send it to the listeners, and continue."""
-        state, result = self._state, self._results.pop(0)
+        state = self._state
         # A run that a failing engine cuts ends in the past: what came later waits for the step that is lost.
         end_s, num_steps = result.end_times_s[-1], len(result.end_times_s)
         is_heard = self.phase is not INTERRUPTED or end_s >= self._interrupted_s
@@ -349,19 +363,17 @@ class Scheduler(Actor[ToScheduler]):
             if num_steps > 1:
                 state.view.now_s = result.end_times_s[-2]
             self._plan(may_run=False)
-        planned = self._steps.pop(0)
-        num_free = state.kv.pool.num_free
-        num_ahead_blocks = sum([ahead.num_taken_blocks for ahead in self._steps]) if self._steps else 0
+        num_ahead_blocks = sum([step.num_taken_blocks for step in self._ahead]) if self._ahead else 0
+        planned, num_free = self._take_oldest(), state.kv.pool.num_free
         if is_heard and self._inbox.messages:
             self._aborted += self._inbox.take_aborts()
         state.view.now_s = end_s
-        if state.speculates or state.lockstep.in_flight[0].dropped:
+        if state.speculates or state.lockstep.dropped:
             result = _what_counts(state, result)
         ended = update(state, result)
         if is_heard and self._inbox.leaving:
             ended = ended + self._inbox.hand_over(planned.start_s, end_s)
-        finished = self._aborted + ended if self._aborted else ended
-        self._aborted = []
+        finished = self._with_aborted(ended)
         self._somebody_ended = bool(finished)
         if self._tracer is not None:
             self._tracer.updated(result, ended)
@@ -375,6 +387,20 @@ class Scheduler(Actor[ToScheduler]):
         if self._progress.is_stalled(state):
             self._progress.give_up(state, planned.blocked)
         self._go_on(planned, finished)
+
+    def _with_aborted(self, ended: list[Finish]) -> list[Finish]:
+        """Return these ends behind those since the last step."""
+        if not self._aborted:
+            return ended
+        aborted, self._aborted = self._aborted, []
+        return aborted + ended
+
+    def _take_oldest(self) -> Planned:
+        """Remove and return the first step in flight."""
+        planned = self._oldest
+        assert planned is not None, "no step is in flight"
+        self._oldest = self._ahead.pop(0) if self._ahead else None
+        return planned
 
     def _output(
         self,
@@ -424,13 +450,13 @@ class Scheduler(Actor[ToScheduler]):
         """Begin the next step, or wait for what it needs."""
         if self._grammars is not None:
             self._let_go(self._grammars, [each.request_id for each in finished])
-        if self._steps or self._has_work or self._inbox.held or self._inbox.messages:
+        if self._oldest is not None or self._has_work or self._inbox.held or self._inbox.messages:
             if not (self._state.handovers.is_used and self._waits_for_blocks(planned)):
                 self._begin_soon()
-            elif self._steps:
+            elif self._oldest is not None:
                 self.phase = EXECUTING
                 if self._results:
-                    self._end_step()
+                    self._end_step(self._results.pop(0))
             else:
                 self._fall_idle()
         else:
@@ -443,7 +469,9 @@ class Scheduler(Actor[ToScheduler]):
         state = self._state
         if planned.num_tokens or not state.requests:
             return False
-        if self._steps and any([step.num_tokens for step in self._steps]):
+        if self._oldest is not None and self._oldest.num_tokens:
+            return False
+        if self._ahead and any([step.num_tokens for step in self._ahead]):
             return False
         goes_on = state.has_fetched or self._inbox.messages or self._inbox.held
         return state.handovers.has_blocks and not goes_on
@@ -458,7 +486,7 @@ def _what_counts(state: SchedulerState, result: StepResult) -> StepResult:
     """Return the result without tokens behind the end of a request, and without those of requests that have
     left.
     """
-    dropped = state.lockstep.in_flight[0].dropped
+    dropped = state.lockstep.dropped
     if state.speculates:
         result = cut(state, result)
     if dropped and result.tokens:

@@ -128,6 +128,17 @@ class Actor(Owner[M_contra], Generic[M_contra]):
             receiver.pass_on(message, reply)
             self._keep_reply(reply)
 
+    def leave_reply(self) -> Reply[object]:
+        """Let the caller answer the message being handled, which must be asked, now or later.
+
+        As with `pass_on` the sender gets an error if this actor crashes before the answer, so the answer is
+        given by `take_answer`.
+        """
+        reply, self._reply = self._reply, None
+        assert reply is not None, "the message was told"
+        self._keep_reply(reply)
+        return reply
+
     def schedule(self, time_s: float, event: Event, message: M_contra) -> Timer:
         """Handle `message` at an instant of the run's clock, unless the returned timer is stopped."""
         timer = MessageTimer(self, message)

@@ -121,56 +121,104 @@ class RunClock:
         raise NotImplementedError
 
 
+class Outside:
+    """Place for one entry outside the heap; `timer` is None, and `time_s` infinite, if it is free."""
+
+    __slots__ = ("_event", "_key", "_number", "time_s", "timer")
+
+    def __init__(self) -> None:
+        self.time_s = math.inf
+        self.timer: Timer | None = None
+        self._event = ARRIVAL
+        self._key = ""
+        self._number = 0
+
+    def put(self, time_s: float, event: Event, key: str, number: int, timer: Timer) -> None:
+        """Fill the place."""
+        self.time_s, self.timer = time_s, timer
+        self._event, self._key, self._number = event, key, number
+
+    def take(self) -> Entry:
+        """Return the entry as the heap orders it, and free the place."""
+        entry = (self.time_s, self._event, self._key, self._number, self.timer)
+        self.time_s, self.timer = math.inf, None
+        return entry
+
+    def leave(self) -> Timer:
+        """Return the timer, and free the place."""
+        timer = self.timer
+        assert timer is not None, "the place is free"
+        self.time_s, self.timer = math.inf, None
+        return timer
+
+
 class Agenda(RunClock):
     """Current time and timers of a virtual clock."""
 
-    __slots__ = ("entries", "next_s", "num_entered", "soon", "time_s")
+    __slots__ = ("_coming", "_heap", "_heap_s", "_soon", "num_entered", "time_s")
 
     def __init__(self) -> None:
         super().__init__()
         self.agenda = self
         self.time_s = 0.0
-        self.entries: list[Entry] = []
-        """Heap of pending entries."""
-        self.next_s = math.inf
-        """Time of the heap's first entry."""
-        self.soon: Entry = None
-        """Entry that is due now, kept outside the heap: nearly always the next of all."""
         self.num_entered = 0
+        self._heap: list[Entry] = []
+        """Pending entries but for up to two: most are taken before another is entered."""
+        self._heap_s = math.inf
+        """Time of the heap's first entry; infinite without one."""
+        self._soon = Outside()
+        """Entry that is due now."""
+        self._coming = Outside()
+        """Entry that is due later, and was before all others when it was entered."""
 
     def now_s(self) -> float:
         return self.time_s
 
     def enter(self, time_s: float, event: Event, key: str, timer: Timer) -> None:
         self.num_entered += 1
+        coming = self._coming
         if time_s <= self.time_s:
-            time_s = self.time_s
-            if self.soon is None:
-                self.soon = (time_s, event, key, self.num_entered, timer)
-                return
-        _push(self.entries, (time_s, event, key, self.num_entered, timer))
-        if time_s < self.next_s:
-            self.next_s = time_s
+            if self._soon.timer is None:
+                self._soon.put(self.time_s, event, key, self.num_entered, timer)
+            else:
+                self._push((self.time_s, event, key, self.num_entered, timer))
+        elif time_s >= coming.time_s or time_s >= self._heap_s:
+            self._push((time_s, event, key, self.num_entered, timer))
+        else:
+            if coming.timer is not None and not coming.timer.is_stopped:
+                self._push(coming.take())
+            coming.put(time_s, event, key, self.num_entered, timer)
 
     def due(self, deadline_s: float) -> Timer | None:
         """Return the next timer due by a time, and advance to its instant; None if there is none."""
-        entries, soon = self.entries, self.soon
-        # The heap may hold entries of this instant that come before it, by event or key.
-        if soon is not None and (self.next_s > self.time_s or soon < entries[0]):
+        coming, soon = self._coming, self._soon
+        if soon.timer is not None:
             if self.time_s > deadline_s:
                 return None
-            self.soon = None
-            its: Timer = soon[4]
-            return its
-        time_s = self.next_s
-        if not entries or time_s > deadline_s:
-            return None
-        timer: Timer = _pop(entries)[4]
-        self.next_s = entries[0][0] if entries else math.inf
+            if self.time_s < coming.time_s and self.time_s < self._heap_s:
+                return soon.leave()
+            self._push(soon.take())  # Others of this instant may come before it, by event or key.
+        time_s = coming.time_s
+        if time_s < self._heap_s:
+            if time_s > deadline_s:
+                return None
+            timer = coming.leave()
+        else:
+            if time_s == self._heap_s and coming.timer is not None:
+                self._push(coming.take())
+            heap, time_s = self._heap, self._heap_s
+            if not heap or time_s > deadline_s:
+                return None
+            timer = _pop(heap)[4]
+            self._heap_s = heap[0][0] if heap else math.inf
         # A stopped timer must not move the time: nothing happened at its instant.
         if not timer.is_stopped:
             self.time_s = time_s
         return timer
+
+    def _push(self, entry: Entry) -> None:
+        _push(self._heap, entry)
+        self._heap_s = self._heap[0][0]
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -87,11 +87,6 @@ class StepWork:
             num_routed_tokens=routed,
         )
 
-    def few_contexts(self, num_steps: int) -> list[float]:
-        """Return `decode_context_tokens` of each of a few equal decode steps."""
-        first, each = float(self.decode_context_tokens), float(self.num_decodes)
-        return [first + step * each for step in range(num_steps)]
-
     def decode_contexts(self, num_steps: int) -> Seconds:
         """Return `decode_context_tokens` of each of `num_steps` equal decode steps, as float64."""
         return _rising(self.decode_context_tokens, self.num_decodes, num_steps)
@@ -248,9 +243,11 @@ class WorkFold:
             request_id, num_tokens = chunk.request_id, chunk.num_tokens
             before = prefilling[request_id]
             chunks.append((num_tokens, before))
-            prefilling[request_id] = before + num_tokens
             if chunk.samples:
+                del prefilling[request_id]
                 self._joining.append((request_id, before + num_tokens + 1))
+            else:
+                prefilling[request_id] = before + num_tokens
         return tuple(chunks)
 
     def advance(self, num_steps: int, accepted: tuple[tuple[str, int], ...] = ()) -> None:
@@ -270,7 +267,6 @@ class WorkFold:
         if not self._joining:
             return
         for request_id, context in self._joining:
-            del self._prefilling[request_id]
             self._members[request_id] = context - self._clock
             self._context += context
             if self._shares:
@@ -307,11 +303,12 @@ class WorkFold:
         return count
 
     def _forget(self, request_id: str) -> None:
-        table = self._tables.pop(request_id, ())
-        if self._shares and request_id in self._members:
-            self._read_no_more(table)
-        offset = self._members.pop(request_id, None)
-        if offset is None:
-            self._prefilling.pop(request_id, None)
+        if request_id in self._members:
+            self._context -= self._members[request_id] + self._clock
+            del self._members[request_id]
+            if self._shares:
+                self._read_no_more(self._tables[request_id])
         else:
-            self._context -= offset + self._clock
+            self._prefilling.pop(request_id, None)
+        if request_id in self._tables:
+            del self._tables[request_id]

@@ -264,7 +264,7 @@ class Driver:
         self._ending_step = last
         while self._meanwhile and self._meanwhile[0].step <= last:
             self._to_scheduler.tell(Abort(self._meanwhile.popleft().request_ids))
-        self._dropped = self.state.lockstep.in_flight[0].dropped
+        self._dropped = self.state.lockstep.dropped
         end_times_s = tuple(float(step + 1) for step in range(first, last + 1))
         self._backend.is_interrupted = False
         reply.set(sampled.result(batch.step, end_times_s))

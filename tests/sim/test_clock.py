@@ -1,5 +1,7 @@
 """Virtual time: the order of events, and that it is the same in every run."""
 
+import math
+import random
 import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -7,7 +9,7 @@ from functools import partial
 import pytest
 import trio
 
-from sundog.actors.kernel.clock import Event, now_s, run_blocking, sleep_until
+from sundog.actors.kernel.clock import Agenda, CallTimer, Event, Timer, now_s, run_blocking, sleep_until
 from sundog.sim.clock import Deadlock, VirtualClock, run_virtual
 from tests.timers import call_at
 
@@ -188,9 +190,35 @@ async def test_a_cancelled_wait_is_not_waited_for() -> None:
     with trio.CancelScope() as scope:
         scope.cancel()
         await sleep_until(50.0)
-    assert all(timer.is_stopped for *_, timer in clock.agenda.entries)
     await sleep_until(200.0)
-    assert now_s() == 200.0 and clock.agenda.entries == []
+    assert now_s() == 200.0 and clock.agenda.due(math.inf) is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_timers_come_in_one_order_wherever_they_are_kept(seed: int) -> None:
+    """By time, event, key and turn, without those that were stopped, and none behind the deadline."""
+    rng, agenda = random.Random(seed), Agenda()
+    pending: list[tuple[float, Event, str, int, Timer]] = []
+    for turn in range(300):
+        for _ in range(rng.randrange(3)):
+            timer, event, key = CallTimer(str), rng.choice(list(Event)), rng.choice("ab")
+            time_s = agenda.time_s + rng.choice((-1.0, 0.0, 0.0, 0.5, 1.0, 1.5, 7.0))
+            agenda.enter(time_s, event, key, timer)
+            pending.append((max(time_s, agenda.time_s), event, key, agenda.num_entered, timer))
+        if pending and rng.random() < 0.3:
+            rng.choice(pending)[-1].stop()
+        deadline_s = math.inf if turn % 2 else agenda.time_s + rng.choice((0.0, 1.0))
+        pending = [entry for entry in pending if not entry[-1].is_stopped]
+        expected = min(pending, default=None)
+        if expected is not None and expected[0] > deadline_s:
+            expected = None
+        found = agenda.due(deadline_s)
+        while found is not None and found.is_stopped:
+            found = agenda.due(deadline_s)
+        assert found is (None if expected is None else expected[-1]), turn
+        if expected is not None:
+            assert agenda.time_s == expected[0]
+            pending.remove(expected)
 
 
 def test_a_deadlock_names_who_waits_instead_of_hanging() -> None:

@@ -25,11 +25,14 @@ are split together.
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from typing import Any, Final
 
 from sundog.actors.core.blocks.kv_events import KvChanges
 from sundog.actors.core.blocks.runs import BlockRun, FreeRuns, Key, OwnKey
 
 NULL = 0
+FEW: Final = 6
+"""Number of blocks up to which taking one after another is faster than a slice."""
 
 
 @lru_cache(maxsize=1)
@@ -90,8 +93,11 @@ class BlockPool:
         while count > 0:
             run = self._free.first
             num_blocks = len(run.blocks)
-            if count == 1 and num_blocks > 1 and not run.keys:  # a decode's next block, most often
-                blocks.append(run.blocks.pop())
+            if count <= FEW and num_blocks > count and not run.keys:  # the next blocks of decodes, most often
+                own: list[Any] = run.blocks  # Any: compiled code would make each number anew
+                while count:
+                    blocks.append(own.pop())
+                    count -= 1
                 return blocks
             if run.keys:
                 if num_blocks > count:

@@ -138,9 +138,13 @@ class KVCache:
     def hold(self, request: Request, hit: list[int], num_tokens: int) -> None:
         """Allocate shared blocks and new, still empty ones for `num_tokens` in all."""
         pool = self.pool
-        pool.share(hit)
-        request.block_ids = hit + pool.take(self.num_blocks(num_tokens) - len(hit))
-        request.num_registered_blocks = request.num_known_blocks = len(hit)
+        num_hit, num_blocks = len(hit), self.num_blocks(num_tokens)
+        if num_hit:
+            pool.share(hit)
+            request.block_ids = hit + pool.take(num_blocks - num_hit)
+        else:
+            request.block_ids = pool.take(num_blocks)
+        request.num_registered_blocks = request.num_known_blocks = num_hit
 
     def grow(self, request: Request, num_tokens: int) -> list[int] | None:
         """Allocate blocks until a running request has `num_tokens`; return None if too few are free."""

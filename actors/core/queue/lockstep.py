@@ -20,14 +20,18 @@ When step 12 is planned and the result of step 11 is back, `settle` gives 8 toke
 one in flight.
 """
 
-import heapq
 from collections.abc import Sequence
+from heapq import heappop, heappush, heapreplace
 from typing import Final
 
 from sundog.actors.core.queue.tenant_service import TenantService
 from sundog.actors.core.request import Request
 
 Calendar = dict[int, list[Request]]
+# Compiled code finds a final name at once, and an imported function by a look-up in its module.
+_push: Final = heappush
+_pop: Final = heappop
+_replace: Final = heapreplace
 PLENTY: Final = 256
 """Number of steps that suffices for one decode run."""
 
@@ -38,10 +42,11 @@ class InFlight:
     `samplers` are requests that sample in it but have left the lockstep since. `drafted` is the number of
     drafts to verify, by request. Outputs of `dropped` requests will be discarded. `firsts` sample their first
     token. `computed` has, for requests with chunks, the full blocks they will have, and whether all their
-    known tokens are then computed. A record whose result has come back serves a later step.
+    known tokens are then computed. `following` is the step planned after it, if any. A record whose result
+    has come back serves a later step.
     """
 
-    __slots__ = ("computed", "drafted", "dropped", "firsts", "samplers", "step")
+    __slots__ = ("computed", "drafted", "dropped", "firsts", "following", "samplers", "step")
 
     def __init__(self) -> None:
         self.step = 0
@@ -50,6 +55,7 @@ class InFlight:
         self.dropped: set[str] = set()
         self.firsts: list[Request] = []
         self.computed: Sequence[tuple[Request, int, bool]] = ()
+        self.following: InFlight | None = None
 
 
 def _add(members: list[Request], request: Request) -> None:
@@ -85,9 +91,10 @@ class Lockstep:
         "expiries",
         "fills",
         "grows",
-        "in_flight",
         "max_order",
         "members",
+        "newest",
+        "oldest",
         "planned",
         "service",
     )
@@ -102,7 +109,10 @@ class Lockstep:
         self.done = 0
         self.done_s = 0.0
         """Time at which the last finished step ended."""
-        self.in_flight: list[InFlight] = []
+        self.oldest: InFlight | None = None
+        """First step in flight; the others follow it."""
+        self.newest: InFlight | None = None
+        """Last step in flight."""
         self._unused: InFlight | None = None
         self.grows: list[list[Request]] = [[] for _ in range(block_size)]
         """Members by the steps in which they need a block, modulo the tokens of a block."""
@@ -121,8 +131,34 @@ class Lockstep:
         if record is None:
             record = InFlight()
         record.step = step
-        self.in_flight.append(record)
+        if self.newest is None:
+            self.oldest = record
+        else:
+            self.newest.following = record
+        self.newest = record
         return record
+
+    @property
+    def dropped(self) -> set[str]:
+        """Requests whose outputs of the first step in flight will be discarded."""
+        assert self.oldest is not None, "no step is in flight"
+        return self.oldest.dropped
+
+    def take_oldest(self) -> InFlight:
+        """Remove and return the first step in flight."""
+        record = self.oldest
+        assert record is not None, "no step is in flight"
+        self.oldest, record.following = record.following, None
+        if self.newest is record:
+            self.newest = None
+        return record
+
+    def drop(self, request_id: str) -> None:
+        """Discard the outputs of a request in all steps in flight."""
+        record = self.oldest
+        while record is not None:
+            record.dropped.add(request_id)
+            record = record.following
 
     def end(self, record: InFlight) -> None:
         """Forget a step whose result has been applied; another one will use its record."""
@@ -145,7 +181,8 @@ class Lockstep:
         self.members[request.request_id] = request
         self.max_order = max(self.max_order, request.order)
         if request.first_token_s is None:
-            self.in_flight[-1].firsts.append(request)
+            assert self.newest is not None, "a request joins with a step"
+            self.newest.firsts.append(request)
         # Step now + n computes token held + n; the first behind the last block's slots needs a new block.
         self.enter_grow(request, now + len(request.block_ids) * self.block_size - held + 1)
         if request.num_registered_blocks < request.num_named_blocks:
@@ -154,9 +191,13 @@ class Lockstep:
         expiry = now + request.length_limit - held - 1
         if expiry not in self.expiries:
             self.expiries[expiry] = []
-            passed = self._expiry_steps and self._expiry_steps[0] < now  # only decode runs ask for them
-            (heapq.heapreplace if passed else heapq.heappush)(self._expiry_steps, expiry)
-            self._first_expiry = min(self._first_expiry, expiry)
+            steps = self._expiry_steps
+            if steps and steps[0] < now:  # passed: only decode runs ask for them
+                _replace(steps, expiry)
+            else:
+                _push(steps, expiry)
+            if expiry < self._first_expiry:
+                self._first_expiry = expiry
         self.expiries[expiry].append(request)
         if self.service is not None:
             self.service.join(request)
@@ -219,11 +260,16 @@ class Lockstep:
                     self.enter_fill(request, step + self.block_size)
         return due
 
+    def may_expire(self, step: int) -> bool:
+        """Return whether a member may reach its length limit with the token of `step`."""
+        return step >= self._first_expiry and step in self.expiries
+
     def due_to_expire(self, step: int) -> list[Request]:
         """Return members that reach their length limit with the token of `step`."""
-        if step < self._first_expiry or step not in self.expiries:
+        if not self.may_expire(step):
             return []
-        entered = self.expiries.pop(step)
+        entered = self.expiries[step]
+        del self.expiries[step]
         # `settle` leaves entries here, and a request may have joined again since: its expiry moved.
         return [request for request in entered if request.in_lockstep and self.expiry(request) == step]
 
@@ -263,12 +309,15 @@ class Lockstep:
         request.num_tokens = self.num_tokens(request)
         request.num_computed_tokens, request.num_in_flight = computed, in_flight
         # A member is in no list of samplers; the steps in flight that it samples in must list it from now on.
-        for record in self.in_flight:
+        record = self.oldest
+        while record is not None:
             if record.step >= request.joined:
                 record.samplers.append(request)
+            record = record.following
         request.in_lockstep = False
         self.grows[request.first_grow % self.block_size].remove(request)
-        _leave(self.fills, request.next_fill, request)
+        if self.fills:
+            _leave(self.fills, request.next_fill, request)
         del self.members[request.request_id]
         if not self.members:
             self.max_order = 0
@@ -289,13 +338,16 @@ class Lockstep:
         """Return the first step, from the last planned one on, whose token may bring a member to its length
         limit.
         """
-        steps = self._expiry_steps
-        while steps and (steps[0] < self.planned or steps[0] not in self.expiries):
-            self.expiries.pop(heapq.heappop(steps), None)
-        if not steps:
-            return None
-        self._first_expiry = steps[0]
-        return steps[0]
+        steps, expiries = self._expiry_steps, self.expiries
+        while steps:
+            first = steps[0]
+            if first in expiries:
+                if first >= self.planned:
+                    self._first_expiry = first
+                    return first
+                del expiries[first]
+            _pop(steps)
+        return None
 
     def steps_that_fit(self, num_free_blocks: int) -> int:
         """Return a number of steps for which free blocks suffice for certain. O(block size) if few are

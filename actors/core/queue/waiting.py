@@ -167,6 +167,8 @@ class WaitingQueue:
 
     def rewind(self) -> None:
         """Include the passed-over requests again."""
+        if not self._passed:
+            return
         passed, self._passed = self._passed, {}
         for name, request in passed.items():
             self._stand(request, self._key(request))
@@ -216,7 +218,8 @@ class WaitingQueue:
 
     def discard(self, request: Request) -> None:
         """Remove a request if it waits."""
-        if self.places.pop(request.request_id, None) is not None:
+        if request.request_id in self.places:
+            del self.places[request.request_id]
             if self._asks_again:
                 self._step_aside(request)
             else:

@@ -4,6 +4,8 @@ A batch may be a decode run, in which nothing but lengths changes. Law: a run le
 would have left one by one, with the same blocks in the same order.
 """
 
+from typing import Any
+
 from sundog.actors.core.batch import Admission, Batch, Chunk
 from sundog.actors.core.policies.guard import GuardedPolicy
 from sundog.actors.core.request import Request
@@ -15,7 +17,8 @@ def commit(state: SchedulerState, draft: Draft, may_run: bool) -> Batch:
     """Advance the state by the planned step, and return the step as a Batch."""
     lockstep = state.lockstep
     record = lockstep.begin(draft.step)
-    idle = _idle(state, draft) if state.catching_up else ()
+    # All that are scheduled are outside the lockstep: if they are as many, none is left out.
+    idle = _idle(state, draft) if len(state.catching_up) > len(draft.scheduled) else ()
     # Stated as of before this step: read it before the step counts as computed.
     admitted: tuple[Admission, ...] = ()
     if draft.admitted:
@@ -88,7 +91,8 @@ def _verify(state: SchedulerState, draft: Draft) -> tuple[tuple[str, int], ...]:
     These requests are removed from `draft.scheduled`: the result tells how many of their drafts were
     accepted.
     """
-    record, found = state.lockstep.in_flight[-1], []
+    record, found = state.lockstep.newest, list[tuple[str, int]]()
+    assert record is not None, "the step was begun"
     for name, (request, num_tokens) in list(draft.scheduled.items()):
         request.num_tokens_planned = request.num_tokens
         request.num_drafts = 0
@@ -161,9 +165,9 @@ def _decodes(request: Request, draft: Draft, caught_up: bool) -> bool:
 def _new_blocks(draft: Draft) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """Return new blocks of requests that ran before; an Admission lists its own."""
     if not draft.admitted:
-        return tuple(draft.new_blocks.items())
+        return tuple(draft.new_blocks)
     fresh = {request.request_id for request, _ in draft.admitted}
-    return tuple([(name, blocks) for name, blocks in draft.new_blocks.items() if name not in fresh])
+    return tuple([pair for pair in draft.new_blocks if pair[0] not in fresh])
 
 
 def _run_length(state: SchedulerState) -> int:
@@ -174,7 +178,7 @@ def _run_length(state: SchedulerState) -> int:
     the run matter only while a running slot is free.
     """
     lockstep = state.lockstep
-    if state.config.async_scheduling and (len(lockstep.in_flight) < 2 or lockstep.fills):
+    if state.config.async_scheduling and (lockstep.oldest is lockstep.newest or lockstep.fills):
         # The step after it would be planned at once, or names a block when its token is known.
         return 1
     if not lockstep.members or state.catching_up or lockstep.has_spare or _policy_matters(state):
@@ -214,17 +218,18 @@ def extend(state: SchedulerState, num_steps: int, done_s: float) -> None:
     lockstep, kv = state.lockstep, state.kv
     first, last = lockstep.planned + 1, lockstep.planned + num_steps
     turns, num_blocks = lockstep.grow_through(first, last)
-    blocks = kv.pool.take(num_blocks)
+    blocks: list[Any] = kv.pool.take(num_blocks)  # Any: compiled code would make each number anew
     if num_blocks == len(turns):
         for turn, request in enumerate(turns):
             request.block_ids.append(blocks[turn])
     else:
         for turn, request in enumerate(turns):
             request.block_ids += blocks[turn :: len(turns)]
-    for step in range(first, last + 1) if lockstep.fills else ():
-        lockstep.planned = step
-        for request in lockstep.due_to_fill(step):
-            kv.register(request, lockstep.num_computed(request))
+    if lockstep.fills:
+        for step in range(first, last + 1):
+            lockstep.planned = step
+            for request in lockstep.due_to_fill(step):
+                kv.register(request, lockstep.num_computed(request))
     if state.cadence is not None:
         state.cadence.num_steps += num_steps
     lockstep.done, lockstep.done_s, lockstep.planned = last - 1, done_s, last

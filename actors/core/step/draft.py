@@ -31,7 +31,8 @@ class Draft:
 
     def __init__(self) -> None:
         self.scheduled: dict[str, tuple[Request, int]] = {}
-        self.new_blocks: dict[str, tuple[int, ...]] = {}
+        self.new_blocks: list[tuple[str, tuple[int, ...]]] = []
+        """New blocks of running requests, each of which takes them once."""
         self.admitted: list[tuple[Request, bool]] = []
         self.preempted: list[Request] = []
         self.preempted_for: list[str] = []
@@ -56,7 +57,7 @@ class Draft:
         if self.scheduled:
             self.scheduled = {}
         if self.new_blocks:
-            self.new_blocks = {}
+            self.new_blocks = []
         if self.admitted:
             self.admitted = []
         if self.preempted:

@@ -16,7 +16,7 @@ budget might not suffice for all, the lockstep is dissolved and the same loop to
 """
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Any, Literal
 
 from sundog.actors.core.batch import Batch, Blocked, Lack
 from sundog.actors.core.request import Request, Status
@@ -129,13 +129,14 @@ def _schedule_running(state: SchedulerState, draft: Draft) -> None:
     draft.has_members = True
     # Under async scheduling the token that fills a block is known one plan later.
     last_known = draft.step - state.config.async_scheduling
-    fills = lockstep.due_to_fill(last_known) if lockstep.fills else []
+    fills = lockstep.due_to_fill(last_known) if lockstep.fills else None
     # Steady decode: no block to register, no request outside the lockstep, and a block for each that grows.
     if not (grows or fills or catching_up):
         return
     if not (fills or catching_up) and len(grows) <= state.kv.pool.num_free:
         return _grow(state, draft, grows)
-    growing, filling = {r.request_id: r for r in grows}, {r.request_id: r for r in fills}
+    growing = {r.request_id: r for r in grows}
+    filling = {r.request_id: r for r in fills} if fills else dict[str, Request]()
     touched = growing | filling | catching_up
     turn = _prefills_first if state.prefills_first else admission_order
     goes_on = True
@@ -148,7 +149,7 @@ def _schedule_running(state: SchedulerState, draft: Draft) -> None:
         elif request.request_id in growing and _has_room(state, draft, request):
             block = state.kv.pool.take(1)
             request.block_ids += block
-            draft.new_blocks[request.request_id] = tuple(block)
+            draft.new_blocks.append((request.request_id, tuple(block)))
         if request.in_lockstep and request.request_id in filling:
             state.kv.register(request, lockstep.num_tokens(request))
 
@@ -170,11 +171,12 @@ def _lockstep_holds(
     if not num_members or budget < 0:
         return not num_members
     num_blocks, demand = len(grows), 0
-    for request in catching_up.values() if catching_up else ():
-        num_tokens = _pending(state, draft, request)
-        held = request.num_computed_tokens + min(num_tokens, budget)
-        num_blocks += max(state.kv.num_blocks(held) - len(request.block_ids), 0)
-        demand += num_tokens
+    if catching_up:
+        for request in catching_up.values():
+            num_tokens = _pending(state, draft, request)
+            held = request.num_computed_tokens + min(num_tokens, budget)
+            num_blocks += max(state.kv.num_blocks(held) - len(request.block_ids), 0)
+            demand += num_tokens
     if num_blocks > state.kv.pool.num_free:
         return state.preempts_last and demand <= budget and not state.prefills_first
     if demand <= budget:
@@ -186,11 +188,11 @@ def _lockstep_holds(
 def _grow(state: SchedulerState, draft: Draft, growing: list[Request]) -> None:
     """Give each of these members a block: the only work of a step of steady decode."""
     new_blocks = draft.new_blocks
-    blocks = state.kv.pool.take(len(growing))
+    blocks: list[Any] = state.kv.pool.take(len(growing))  # Any: compiled code would make each number anew
     for index, request in enumerate(growing):
         block = blocks[index]
         request.block_ids.append(block)
-        new_blocks[request.request_id] = (block,)
+        new_blocks.append((request.request_id, (block,)))
 
 
 def _has_room(state: SchedulerState, draft: Draft, request: Request) -> bool:
@@ -224,7 +226,7 @@ def _advance(state: SchedulerState, draft: Draft, request: Request) -> bool:
         if victim is request:
             return state.goes_on_after_own_preemption
     if blocks:
-        draft.new_blocks[request.request_id] = tuple(blocks)
+        draft.new_blocks.append((request.request_id, tuple(blocks)))
     state.kv.register(request, min(computed, request.num_tokens))
     draft.scheduled[request.request_id] = (request, num_tokens)
     draft.budget -= num_tokens
@@ -293,7 +295,7 @@ def _preempt(state: SchedulerState, draft: Draft, victim: Request, needy: Reques
     draft.preempted_for.append(needy.request_id)
     if victim.request_id in draft.scheduled:
         draft.budget += draft.scheduled.pop(victim.request_id)[1]
-        draft.new_blocks.pop(victim.request_id, None)
+        draft.new_blocks = [pair for pair in draft.new_blocks if pair[0] != victim.request_id]
 
 
 def _admit_waiting(state: SchedulerState, draft: Draft) -> None:

@@ -249,9 +249,8 @@ class SchedulerState:
         request.shown = None
         del self.requests[request.request_id]
         self.finished_ids.append(request.request_id)
-        for record in self.lockstep.in_flight:
-            # Another request may take its id before these results come back.
-            record.dropped.add(request.request_id)
+        # Another request may take its id before these results come back.
+        self.lockstep.drop(request.request_id)
 
     def abort(self, request_ids: tuple[str, ...], reason: FinishReason = "abort") -> list[Finish]:
         """End requests, running or waiting; return those that had not ended.
@@ -315,15 +314,17 @@ class SchedulerState:
         """Discard a request's steps in flight, so that it can run again at once."""
         request.dropped_through = max(request.dropped_through, request.last_step)
         request.num_in_flight = request.last_step = 0
-        for record in self.lockstep.in_flight:
-            record.dropped.add(request.request_id)
+        self.lockstep.drop(request.request_id)
 
     def _queue(self, request: Request) -> None:
         self.requests[request.request_id] = request
         self.waiting.push(request)
 
     def _stop_running(self, request: Request, *, returns: bool = False, keeps: bool = False) -> None:
-        self.settle(request)
+        if request.in_lockstep:
+            self.lockstep.settle(request)
+        else:
+            del self.catching_up[request.request_id]
         # Under async scheduling the last computed tokens may be ones that are not known yet.
         unknown = request.num_in_flight if self.is_pipelined else bool(request.num_in_flight)
         known = request.num_computed_tokens - self.config.async_scheduling * unknown
@@ -331,7 +332,6 @@ class SchedulerState:
             known = min(known, request.num_tokens_planned)
         self.kv.register(request, known)
         self.kv.offload(request, request.num_registered_blocks, self.view.now_s, is_whole=True)
-        del self.catching_up[request.request_id]
         del self.running[request.request_id]
         request.decodes_on_wire = False
         if not keeps:

@@ -32,20 +32,20 @@ def update(state: SchedulerState, result: StepResult) -> list[Finish]:
     The steps of a run after its first have been planned by `extend`, and drafts have been through `cut`.
     """
     lockstep = state.lockstep
-    record = lockstep.in_flight.pop(0)
+    record = lockstep.take_oldest()
     if record.step != result.step:
         raise ValueError(f"the result of step {result.step} came, of {record.step} was expected")
     lockstep.done = last_step = record.step + len(result.end_times_s) - 1
     lockstep.done_s = result.end_times_s[-1]
     if record.firsts:
         _note_firsts(state, record, result.failed)
-    samplers = _samplers(state, record) if record.samplers else []
+    samplers = _samplers(state, record) if record.samplers else record.samplers
     if record.drafted:
         _take_back(state, record, result.accepted)
-    expiring = lockstep.due_to_expire(last_step)
-    ended = [] if result.tokens is None else _append(state, result.tokens, record.dropped)
-    if result.tokens is None and (result.ended or samplers or expiring):
-        ended = _count(state, result.ended, samplers + expiring, record.dropped)
+    grown = samplers
+    if lockstep.may_expire(last_step):
+        grown = samplers + lockstep.due_to_expire(last_step)
+    ended = _ended(state, record, result, grown)
     if record.computed:
         _offload(state, record)
     if state.registers_late:
@@ -53,7 +53,7 @@ def update(state: SchedulerState, result: StepResult) -> list[Finish]:
     if result.failed:
         failed = _fail(state, result.failed, record.dropped)
         names = {finish.request_id for _, finish in failed}
-        ended = failed + [pair for pair in ended if pair[1].request_id not in names]
+        ended = failed + [pair for pair in ended or [] if pair[1].request_id not in names]
     if ended and len(ended) > 1:
         ended.sort(key=_order)
     if state.tells_sampled:
@@ -63,6 +63,15 @@ def update(state: SchedulerState, result: StepResult) -> list[Finish]:
         _offer(state, result.drafts, record.dropped)
     lockstep.end(record)
     return finished
+
+
+def _ended(
+    state: SchedulerState, record: InFlight, result: StepResult, grown: list[Request]
+) -> list[tuple[Request, Finish]] | None:
+    """Return the requests that the step's tokens end, if any; `grown` may have reached their limits."""
+    if result.tokens is not None:
+        return _append(state, result.tokens, record.dropped)
+    return _count(state, result.ended, grown, record.dropped) if result.ended or grown else None
 
 
 def _end(state: SchedulerState, ended: list[tuple[Request, Finish]]) -> list[Finish]:
@@ -198,7 +207,8 @@ def cut(state: SchedulerState, result: StepResult) -> StepResult:
     meanwhile, with the number of accepted drafts; `surplus` has the accepted drafts behind its end. O(new
     tokens).
     """
-    record = state.lockstep.in_flight[0]
+    record = state.lockstep.oldest
+    assert record is not None, "no step is in flight"
     if not record.drafted:
         return result
     if result.tokens is None:

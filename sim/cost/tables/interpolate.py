@@ -8,11 +8,14 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import as_file, files
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+# Compiled code finds a final name at once, and an imported function by a look-up in its module.
+_left: Final = bisect_left
+_right: Final = bisect_right
 FOLDER = files("sundog.sim.cost.tables") / "data"
 
 
@@ -36,7 +39,7 @@ def log_interp(x: float, xs: list[float], ys: list[float]) -> float:
     """Interpolate `ys` at `x` linearly between logarithms, beyond the ends as well; all above 0."""
     if len(xs) == 1:
         return ys[0]
-    i, last = bisect_left(xs, x) - 1, len(xs) - 2
+    i, last = _left(xs, x) - 1, len(xs) - 2
     if i > last:
         i = last
     elif i < 0:
@@ -95,7 +98,7 @@ class Lines:
     Both ways take the same steps in float64, each rounded, and so give the same bits.
     """
 
-    __slots__ = ("_arrays", "_slopes", "_xs", "_ys")
+    __slots__ = ("_arrays", "_latest", "_slopes", "_xs", "_ys")
 
     def __init__(self, xs: Floats, ys: Floats) -> None:
         slopes = np.diff(ys) / np.diff(xs)
@@ -103,23 +106,31 @@ class Lines:
         self._xs: list[float] = xs[:-1].tolist()
         self._ys: list[float] = ys[:-1].tolist()
         self._slopes: list[float] = slopes.tolist()
+        self._latest = 0
+        """Segment of the latest place, in which the next one nearly always lies."""
 
     def at(self, x: float) -> float:
         i = self._segment(x)
         return (x - self._xs[i]) * self._slopes[i] + self._ys[i]
 
-    def at_few(self, places: list[float]) -> list[float]:
-        """Return the value at each of a few ascending places, as `at` does."""
+    def at_few(
+        self, first: float, each: float, *, count: int, over: float = 1.0, plus: float = 0.0
+    ) -> list[float]:
+        """Return `plus` the value at each of a few ascending places, as `at` does.
+
+        Place i is (first + i * each) / over. Places are no list, whose numbers would all be objects.
+        """
         xs, ys, slopes = self._xs, self._ys, self._slopes
-        following, last = self._segment(places[0]), len(xs) - 1
+        following, last = self._segment(first / over), len(xs) - 1
         values: list[float] = []
-        begin, slope, value, end = 0.0, 0.0, 0.0, places[0]
-        for x in places:
+        begin, slope, value, end = 0.0, 0.0, 0.0, first / over
+        for i in range(count):
+            x = (first + i * each) / over
             while end <= x:  # to the line that x lies on
                 begin, slope, value = xs[following], slopes[following], ys[following]
                 following += 1
                 end = xs[following] if following <= last else math.inf
-            values.append((x - begin) * slope + value)
+            values.append(plus + ((x - begin) * slope + value))
         return values
 
     def at_each(self, places: Floats) -> Floats:
@@ -135,5 +146,9 @@ class Lines:
         return values
 
     def _segment(self, x: float) -> int:
-        i = bisect_right(self._xs, x)
-        return i - 1 if i else 0
+        xs, i = self._xs, self._latest
+        if xs[i] <= x and (i + 1 == len(xs) or x < xs[i + 1]):
+            return i
+        i = max(_right(xs, x) - 1, 0)
+        self._latest = i
+        return i

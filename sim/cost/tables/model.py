@@ -129,13 +129,14 @@ class TablesCost(CostModel):
         """Return the seconds of each of a few steps of a decode run."""
         if work.num_shared_tokens:
             return super().few_s(work, num_steps)
-        places = [context / work.num_decodes for context in work.few_contexts(num_steps)]
+        context, each = float(work.decode_context_tokens), float(work.num_decodes)
         rest_s, steps_s = self._rest_s(work), list[float]()
         for layers in self.layers:
-            layers_s = layers.decodes(work.num_decodes).at_few(places)
+            curve = layers.decodes(work.num_decodes)
             if not steps_s:  # most models have one kind of layer
-                steps_s = [rest_s + seconds for seconds in layers_s]
+                steps_s = curve.at_few(context, each, count=num_steps, over=each, plus=rest_s)
             else:
+                layers_s = curve.at_few(context, each, count=num_steps, over=each)
                 for index, seconds in enumerate(layers_s):
                     steps_s[index] += seconds
         return steps_s

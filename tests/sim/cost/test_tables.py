@@ -101,7 +101,10 @@ def test_lines_give_the_same_bits_for_one_place_for_a_few_and_for_many(first: fl
     for step in (0.0, 0.1, 1.0, 2.5):
         places = [first + turn * step for turn in range(40)]
         one_by_one = [lines.at(place) for place in places]
-        assert lines.at_few(places) == one_by_one == lines.at_each(np.array(places)).tolist()
+        few = lines.at_few(first, step, count=40)
+        assert few == one_by_one == lines.at_each(np.array(places)).tolist()
+        halves = lines.at_few(2 * first, 2 * step, count=40, over=2.0, plus=0.5)
+        assert halves == [0.5 + value for value in one_by_one]
 
 
 def test_attention_of_a_prompt_comes_out_as_measured() -> None:
