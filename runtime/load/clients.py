@@ -22,6 +22,8 @@ LEAD_S = 0.25
 """Seconds before its time at which a request is prepared."""
 CONNECTED = ".send_request_headers.started"
 """httpx's event after a request has its connection and before it is sent."""
+WRITTEN = ".send_request_body.complete"
+"""httpx's event after all of a request is sent."""
 GONE_S, FEWEST_FAILURES = 10.0, 5
 """Seconds, and failed connections, after which a server counts as gone."""
 
@@ -131,6 +133,8 @@ class Clients(Generic[R]):
                 await trio.sleep_until(self._start_s + outcome.due_s)
                 outcome.sent_s = self._now_s()
                 self._listener.due(row, outcome)
+            elif event.endswith(WRITTEN):
+                outcome.written_s = self._now_s()
 
         server = self._server
         try:

@@ -42,14 +42,15 @@ class Row(Protocol):
 class Outcome:
     """Client's record of one request; seconds since the run began, NaN for what never came.
 
-    It was due at `due_s`, sent at `sent_s`, and ended with its last chunk, or when it broke or was given up.
-    `gaps_s` lie between chunks of the answer; a chunk may hold several tokens. The server reported
-    `num_prompt_tokens` and `num_cached_tokens`; if it did not, they are None, and `num_output_tokens` counts
-    chunks.
+    It was due at `due_s`, sent from `sent_s` to `written_s`, and ended with its last chunk, or when it broke
+    or was given up. `gaps_s` lie between chunks of the answer; a chunk may hold several tokens. The server
+    reported `num_prompt_tokens` and `num_cached_tokens`; if it did not, they are None, and
+    `num_output_tokens` counts chunks.
     """
 
     due_s: float
     sent_s: float = math.nan
+    written_s: float = math.nan
     first_s: float = math.nan
     last_s: float = math.nan
     end_s: float = math.nan

@@ -89,6 +89,14 @@ def front_costs(path: Path | str) -> FrontCosts | None:
     return None if host is None else checked(HostShare, host, path, (HOST,)).front
 
 
+def hop_costs(path: Path | str) -> HopCosts:
+    """Return the latency to the engine and back, if the cost file has it; ConfigError names the file and
+    the key.
+    """
+    hops = read_toml(path).get(HOPS)
+    return NO_HOPS if hops is None else checked(HopCosts, hops, path, (HOPS,))
+
+
 @dataclass(frozen=True, slots=True)
 class Profile:
     """Contents of a measured engine's file."""

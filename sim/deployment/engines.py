@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from sundog.actors.config import ConfigError, EngineConfig
 from sundog.actors.config.front_costs import FrontCosts
+from sundog.actors.config.hop_costs import NO_HOPS, HopCosts
 from sundog.actors.core.config import SchedulerConfig
 from sundog.actors.core.engine_version import NEWEST, is_newer
 from sundog.actors.core.records import dataclass
@@ -33,6 +34,8 @@ class Assumed:
     """Whether the host's share of steps and requests counts."""
     front: FrontCosts | None = None
     """API processes before the engine; None: as fitted with the host's share."""
+    hops: HopCosts = NO_HOPS
+    """Latency of messages to the engine and back; it counts with the host's share."""
     step_scale: float = 1.0
     offloading: tuple[float, float | None] = (0.0, None)
     """GiB of host memory for KV blocks, and GB/s to and from it."""
@@ -64,6 +67,8 @@ def deployed(
     kernels = hardware.cost(overhead)
     own_front = assumed.front if assumed.host_overhead else None
     config = replace(config, front=hardware.front(overhead) if own_front is None else own_front)
+    if assumed.host_overhead:
+        config = replace(config, hops=assumed.hops)
     priced = hardware.remarks
     return Simulated(
         config=config,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sundog.actors.config import ConfigError
 from sundog.actors.config.front_costs import FrontCosts, parse_front_costs
-from sundog.actors.config.hop_costs import parse_hop_costs
+from sundog.actors.config.hop_costs import NO_HOPS, HopCosts, parse_hop_costs
 from sundog.actors.config.speculative import SpeculativeConfig
 from sundog.actors.policy_file import find_scaler
 from sundog.fetched import config_folder
@@ -94,7 +94,7 @@ def _equal(asked: EngineOptions, target: TargetOptions) -> Simulated:
         replace(config, speculation=_measured(config.speculation)),
         model=target.model,
         machine=target.gpu,
-        assumed=replace(assumed, front=_front_costs(target)),
+        assumed=replace(assumed, front=_front_costs(target), hops=_hop_costs(target)),
     )
 
 
@@ -142,6 +142,15 @@ def _front_costs(target: TargetOptions) -> FrontCosts | None:
     from sundog.sim.cost.profile import front_costs
 
     return front_costs(target.cost)
+
+
+def _hop_costs(target: TargetOptions) -> HopCosts:
+    """Return the latency to the engine and back, if the cost file has one."""
+    if not target.cost.endswith(".toml"):
+        return NO_HOPS
+    from sundog.sim.cost.profile import hop_costs
+
+    return hop_costs(target.cost)
 
 
 def _hardware(engine: EngineOptions, target: TargetOptions) -> NamedHardware:

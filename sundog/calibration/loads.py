@@ -1,22 +1,30 @@
 """Cost file fitted to the loads of one server, and a prediction of each load by a fit to the others.
 
 Steps are fitted to the durations of requests. The front end's time is the TTFT beyond that of a simulation of
-the same loads without a front end.
+the same loads without a front end. If bursts were measured, too, they tell how much of that time queues, and
+in how many stages (`sundog.calibration.front`); each size of bursts is predicted by a fit to the others.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from sundog.actors.config.front_costs import FrontCosts
+from sundog.actors.config.hop_costs import HopCosts
 from sundog.builds.measuring import ClientLoad, predict
+from sundog.builds.replayed import play
 from sundog.builds.simulated import deploy
 from sundog.calibration.found import FoundCost, LeftOut, in_words
+from sundog.calibration.front import Burst, FittedFront, Floats, fit_services
 from sundog.options.engine import EngineOptions
-from sundog.options.simulation import TargetOptions, TermsOptions
+from sundog.options.simulation import LoadOptions, TargetOptions, TermsOptions
 from sundog.sim.cost.calibrated import InRange
 from sundog.sim.cost.cost_file import DRIFT, HOST, LOADS_ERROR, MEASURED, write_cost
 from sundog.sim.cost.overhead import NO_OVERHEAD, WithOverhead
+from sundog.sim.cost.profile import HOPS
 from sundog.sim.deployment.record import Simulated
 from sundog.sim.figures.fit_requests import Fitted, Observed, fit_requests, read_observed
 from sundog.sim.figures.metrics import Summary
@@ -32,7 +40,11 @@ calibrated.
 """
 CORRECTIONS = 3
 """Corrections of an API process's time, which is too long at first because requests also queue there."""
+APART_S = 1e4
+"""Seconds between two simulated bursts, more than any takes."""
 MEANS = ("ttft", "tpot", "e2e")
+OF_BURSTS = ("mean", "first", "last")
+"""Figures of TTFT in a burst."""
 Means = Mapping[str, float]
 
 
@@ -66,8 +78,17 @@ def means_of(summary: Summary) -> Means:
     return {name: 0.0 if each is None else each.mean for name, each in found.items()}
 
 
-def from_loads(loads: Sequence[MeasuredLoad], source: str, output: Path, engine: EngineOptions) -> FoundCost:
-    """Fit to the loads, write the file, and predict each load by a fit to the others alone."""
+def from_loads(
+    loads: Sequence[MeasuredLoad],
+    source: str,
+    output: Path,
+    engine: EngineOptions,
+    *,
+    bursts: Sequence[Burst] = (),
+) -> FoundCost:
+    """Fit to the loads and bursts, write the file, and predict each load, and each size of bursts, by a fit
+    to the others alone.
+    """
     names = [load.name for load in loads]
     fitted = fit_requests(*(load.observed for load in loads), groups=names)
     evidence: dict[str, object] = {}
@@ -84,17 +105,75 @@ def from_loads(loads: Sequence[MeasuredLoad], source: str, output: Path, engine:
     simulated = deploy(
         replace(engine, num_gpu_blocks=ROOM), TargetOptions(cost=str(output.resolve()), host_overhead=False)
     )
-    trials = Trials(tuple(loads), simulated)
-    front_s = trials.front_s(InRange(fitted.model, fitted.measured), set(names))
+    trials, all_names = Trials(tuple(loads), simulated, tuple(bursts)), set(names)
+    cost = InRange(fitted.model, fitted.measured, doubt=max(map(abs, (*fitted.errors, fitted.drift))))
+    front = trials.front(cost, all_names, bursts)
     found = {
-        name: trials.without(name, cost)
-        for name, cost in zip(dict.fromkeys(names), fitted.others, strict=True)
+        name: trials.without(name, own) for name, own in zip(dict.fromkeys(names), fitted.others, strict=True)
     }
     for name in MEANS:
         evidence[f"left_out_{name}"] = [round(own[name].error or 0.0, 4) for own in found.values()]
-    write_cost(output, fitted.model, source, fitted.measured, {HOST: {"request_s": front_s}, **known})
-    front = f"{front_s * 1e3:.2f} ms before each request's first step, mean of the loads"
-    return FoundCost(file=output, remarks=(*remarks, front, _mean_errors(found)), left_out=found)
+    found_bursts = {f"{burst.size} at once": trials.without_burst(burst, cost) for burst in bursts}
+    evidence |= _burst_evidence(bursts, front, found_bursts)
+    tables: dict[str, Mapping[str, object]] = {HOST: {"request_s": front.costs.request}, **known}
+    if bursts:
+        tables = {
+            HOST: {"request_s": front.costs.request, "api_stages": front.costs.stages},
+            HOPS: {"submit": front.latency_s},
+            **known,
+        }
+    write_cost(output, fitted.model, source, fitted.measured, tables)
+    return FoundCost(
+        file=output,
+        remarks=(*remarks, *_front_remarks(bursts, front), _mean_errors(found), *_burst_errors(found_bursts)),
+        left_out={**found, **found_bursts},
+    )
+
+
+def _burst_evidence(
+    bursts: Sequence[Burst], front: FittedFront, found: Mapping[str, LeftOut]
+) -> dict[str, object]:
+    if not bursts:
+        return {}
+    return {
+        "burst_sizes": [burst.size for burst in bursts],
+        "burst_errors_by_stages": [round(error, 4) for error in front.errors.values()],
+        "burst_scatter": round(max(burst.scatter for burst in bursts), 4),
+        "burst_client_s": round(max(burst.client_s for burst in bursts), 6),
+        **{
+            f"left_out_burst_{name}": [round(own[name].error or 0.0, 4) for own in found.values()]
+            for name in OF_BURSTS
+        },
+    }
+
+
+def _front_remarks(bursts: Sequence[Burst], front: FittedFront) -> Iterator[str]:
+    service_ms, stages = front.costs.request * 1e3, front.costs.stages
+    if not bursts:
+        yield f"{service_ms:.2f} ms before each request's first step, mean of the loads"
+        return
+    yield (
+        f"an API process takes {service_ms:.2f} ms for a request, in {_stages(stages)}, one request at a"
+        f" time; {front.latency_s * 1e3:.2f} ms more before its first step do not queue (network, client)"
+    )
+    errors = ", ".join(f"{_stages(each)} {error:.1%}" for each, error in front.errors.items())
+    scatter, client_s = (max(getattr(burst, name) for burst in bursts) for name in ("scatter", "client_s"))
+    yield (
+        f"errors of the bursts by stages: {errors}; repetitions of one burst differed by up to {scatter:.1%}"
+        f" (two standard deviations), and a request of a burst took the client {client_s * 1e3:.2f} ms"
+    )
+    if front.alike:
+        others = ", ".join(map(_stages, front.alike))
+        yield f"these bursts cannot tell {_stages(stages)} from {others}: use larger --bursts"
+    if client_s > front.costs.request / 2:
+        yield (
+            "the client's own time for a request is more than half of the API process's: the service may be"
+            " the client's; burst from a faster or less busy machine"
+        )
+
+
+def _stages(number: int) -> str:
+    return f"{number} stage{'s' * (number != 1)}"
 
 
 def _remarks(output: Path, loads: Sequence[MeasuredLoad], fitted: Fitted) -> tuple[str, ...]:
@@ -130,6 +209,16 @@ def _mean_errors(found: Mapping[str, LeftOut]) -> str:
     )
 
 
+def _burst_errors(found: Mapping[str, LeftOut]) -> Iterator[str]:
+    if not found:
+        return
+    sums = [
+        f"{name} {sum(abs(own[name].error or 0.0) for own in found.values()) / len(found):.1%}"
+        for name in OF_BURSTS
+    ]
+    yield f"mean absolute errors of TTFT in bursts that were left out: {', '.join(sums)}"
+
+
 def _pooled(parts: Iterable[tuple[MeasuredLoad, Means]]) -> Means:
     listed = [(len(load.asked), means_s) for load, means_s in parts]
     total = sum(weight for weight, _ in listed)
@@ -138,40 +227,67 @@ def _pooled(parts: Iterable[tuple[MeasuredLoad, Means]]) -> Means:
 
 @dataclass(frozen=True, slots=True)
 class Trials:
-    """Loads of one server, and a simulation of that server to which a cost model is added."""
+    """Loads and bursts of one server, and a simulation of that server to which a cost model is added."""
 
     loads: tuple[MeasuredLoad, ...]
     simulated: Simulated
+    bursts: tuple[Burst, ...] = ()
 
-    def front_s(self, cost: InRange, names: set[str]) -> float:
-        """Return the time of an API process: the mean TTFT beyond the steps, without queueing."""
-        measured_s, front_s = self._measured(names)["ttft"], 0.0
+    def front(self, cost: InRange, names: set[str], bursts: Sequence[Burst]) -> FittedFront:
+        """Return the front end: bursts tell its service and stages, and the mean TTFT of loads beyond that
+        and the steps is a latency. Without bursts all of it is the service, of one stage.
+        """
+        measured_s, front = self._measured(names)["ttft"], FittedFront(FrontCosts())
         for _ in range(CORRECTIONS):
-            predicted_s = self._predicted(names, self._with(cost, front_s))["ttft"]
-            front_s = max(0.0, front_s + measured_s - predicted_s)
-        return front_s
+            if bursts:
+                front = fit_services(bursts, partial(self._first_s, bursts, cost, front.latency_s), front)
+            beyond_s = measured_s - self._predicted(names, self._with(cost, front))["ttft"]
+            if bursts:
+                latency_s = min(max(0.0, front.latency_s + beyond_s), HopCosts.most_s)
+                front = replace(front, latency_s=latency_s)
+            else:
+                front = FittedFront(FrontCosts(request=max(0.0, front.costs.request + beyond_s)))
+        return front
 
     def without(self, name: str, cost: InRange) -> LeftOut:
         """Return the means of the load `name`, predicted by a cost model and a front end fitted to the other
         loads.
         """
-        front_s = self.front_s(cost, {load.name for load in self.loads} - {name})
-        simulated, measured = self._with(cost, front_s), self._measured({name})
+        front = self.front(cost, {load.name for load in self.loads} - {name}, self.bursts)
+        simulated, measured = self._with(cost, front), self._measured({name})
         predicted = self._predicted({name}, simulated)
-        sides = [predicted, *(self._predicted({name}, side) for side in simulated.doubted())]
+        sides = [self._predicted({name}, side) for side in simulated.doubted()]
         return {
-            each: ComparedFigure(
-                f"{each.upper()} mean, ms",
-                measured[each] * 1e3,
-                predicted[each] * 1e3,
-                (min(side[each] for side in sides) * 1e3, max(side[each] for side in sides) * 1e3),
-            )
+            each: _compared(f"{each.upper()} mean", measured[each], predicted[each], [s[each] for s in sides])
             for each in MEANS
         }
 
-    def _with(self, cost: InRange, front_s: float) -> Simulated:
+    def without_burst(self, burst: Burst, cost: InRange) -> LeftOut:
+        """Return TTFT in a burst, predicted by a front end fitted to the loads and to bursts of other
+        sizes.
+        """
+        others = [each for each in self.bursts if each.size != burst.size]
+        simulated = self._with(cost, self.front(cost, {load.name for load in self.loads}, others))
+        measured, predicted, *sides = (
+            {"mean": float(first_s.mean()), "first": float(first_s[0]), "last": float(first_s[-1])}
+            for first_s in (
+                burst.first_token_s,
+                *(_played_bursts([burst], each)[0] for each in (simulated, *simulated.doubted())),
+            )
+        )
+        return {
+            each: _compared(f"TTFT {each}", measured[each], predicted[each], [side[each] for side in sides])
+            for each in OF_BURSTS
+        }
+
+    def _first_s(
+        self, bursts: Sequence[Burst], cost: InRange, latency_s: float, costs: FrontCosts
+    ) -> list[Floats]:
+        return _played_bursts(bursts, self._with(cost, FittedFront(costs, latency_s)))
+
+    def _with(self, cost: InRange, front: FittedFront) -> Simulated:
         served = WithOverhead(cost, NO_OVERHEAD)
-        config = replace(self.simulated.config, front=FrontCosts(request=front_s))
+        config = replace(self.simulated.config, front=front.costs, hops=HopCosts(submit=front.latency_s))
         return replace(self.simulated, config=config, cost=served, kernels=(served,))
 
     def _measured(self, names: set[str]) -> Means:
@@ -185,3 +301,20 @@ class Trials:
             return means_of(predict(clients, simulated, TermsOptions(), load.asked))
 
         return _pooled((load, played(load)) for load in self.loads if load.name in names)
+
+
+def _compared(name: str, measured_s: float, predicted_s: float, sides_s: Sequence[float]) -> ComparedFigure:
+    all_s = (predicted_s, *sides_s)
+    span = (min(all_s) * 1e3, max(all_s) * 1e3)
+    return ComparedFigure(f"{name}, ms", measured_s * 1e3, predicted_s * 1e3, span)
+
+
+def _played_bursts(bursts: Sequence[Burst], simulated: Simulated) -> list[Floats]:
+    """Return the times of first tokens, ascending, of each burst on an idle server."""
+    rows = [row for number, burst in enumerate(bursts) for row in burst.rows(APART_S * number, f"{number}")]
+    columns = play(simulated, rows, LoadOptions(), seed=0).columns
+    found: list[list[float]] = [[] for _ in bursts]
+    for arrival_s, first_s in zip(columns.arrival_s, columns.first_token_s, strict=True):
+        number = int(arrival_s // APART_S)
+        found[number].append(first_s - APART_S * number)
+    return [np.array(sorted(each)) for each in found]

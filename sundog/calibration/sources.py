@@ -76,9 +76,9 @@ def _from_server(
     from sundog.calibration.loads import from_loads
 
     trace = sources[1] if len(sources) > 1 else None
-    loads = measure_loads(sources[0], trace, asked, reading, engine.seed)
+    measured = measure_loads(sources[0], trace, asked, reading, engine.seed)
     command = f"sundog calibrate {sources[0]} --request-rate {asked.request_rate}"
-    return from_loads(loads, command, output, engine)
+    return from_loads(measured.loads, command, output, engine, bursts=measured.bursts)
 
 
 def _from_several(

@@ -35,9 +35,8 @@ def calibrate(
     """Fit a cost model to an engine, a server, or a log.
 
     MODEL is a folder, OWNER/NAME on the Hugging Face hub, or sundog-tiny, the embedded model: its engine is
-    measured. URL is a server with OpenAI's API: it gets TRACE, or a workload's .toml, at each --request-rate,
-    and each rate is predicted by a fit to the others. LOG is the folder of a run, of a server's requests or
-    of `bench --out`, or a file of steps (docs/measuring.md).
+    measured. URL is a server with OpenAI's API: it gets TRACE, or a workload's .toml, at each --request-rate.
+    LOG is the folder of a run, a server's requests or `bench --out`, or a file of steps.
     """
     from sundog.calibration.sources import calibrated
 

@@ -40,6 +40,26 @@ def parse_rates(text: str) -> tuple[float, ...]:
     return rates
 
 
+MOST_AT_ONCE = 1024
+"""Most requests of a burst."""
+
+
+def parse_bursts(text: str) -> tuple[int, ...]:
+    """Parse several sizes of bursts, as in `8,16,24`; `none` are none."""
+    if text == "none":
+        return ()
+    try:
+        sizes = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        sizes = ()
+    if len(set(sizes)) < max(2, len(sizes)) or not 2 <= min(sizes) <= max(sizes) <= MOST_AT_ONCE:
+        raise ValueError(
+            f"give at least two numbers of requests from 2 to {MOST_AT_ONCE:,} that differ, as in 8,16,24,"
+            " or none"
+        )
+    return sizes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLoads(ClientOptions):
     """Options of the loads on a server at a URL."""
@@ -49,4 +69,10 @@ class ServerLoads(ClientOptions):
     )
     load_seconds: float = option(
         600.0, Real(1, 86_400), "Seconds of load on a server at a URL, for all rates together."
+    )
+    bursts: str = option(
+        "8,16,24",
+        Parsed(parse_bursts, "SIZE,SIZE,…"),
+        "Bursts of short prompts to a server at a URL, by size: five of each between the loads, which tell"
+        " how its API process takes requests that come together; none sends none.",
     )

@@ -102,7 +102,9 @@ def test_what_cannot_be_loaded_is_refused(server: Live, tmp_path: Path) -> None:
         ((server.url, *rates, "--dtype", "float32"), ("--dtype", "leave it out")),
         ((server.url, *rates, "--until", "5"), ("--until", "none is given")),
         ((server.url, TRACE, *rates, "--from", "1e6"), ("nothing is left of the trace",)),
+        ((server.url, *rates, "--bursts", "8"), ("--bursts", "as in 8,16,24, or none")),
         (("sundog-tiny", *rates), ("--request-rate", "at a URL")),
+        (("sundog-tiny", "--bursts", "4,8"), ("--bursts", "at a URL")),
         (("sundog-tiny", "--sample-sessions", "0.5"), ("--sample-sessions", "at a URL")),
         (("http://127.0.0.1:9", *rates), ("127.0.0.1:9",)),
     ):
