@@ -4,7 +4,7 @@ Of n prompts that come together, each read in s stages, the kth reaches the engi
 services (`sundog.actors.engine.front_queue`): the last one tells the service, and the first one the stages.
 A simulation adds the engine's steps. Each number of stages gets the service that explains the bursts best,
 and the number with the least error is chosen. A latency that all requests have alike is no service: it is
-constant in a burst, while services add up.
+the same in bursts of all sizes, while services add up, so the loads tell it and not the bursts.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -99,8 +99,6 @@ class FittedFront:
     latency_s: float = 0.0
     errors: Mapping[int, float] = field(default_factory=dict)
     """Relative error of the bursts (root mean square) by number of stages; empty without bursts."""
-    services_s: Mapping[int, float] = field(default_factory=dict)
-    """Service that explains the bursts best, by number of stages."""
 
     @property
     def alike(self) -> list[int]:
@@ -118,49 +116,39 @@ def services(size: int, stages: int) -> Floats:
 
 
 def fit_services(
-    bursts: Sequence[Burst], predicted_s: Callable[[FrontCosts], Sequence[Floats]], begin: FittedFront
+    bursts: Sequence[Burst], predicted_s: Callable[[FrontCosts], Sequence[Floats]]
 ) -> FittedFront:
-    """Return the front end that explains the bursts best; the search begins at `begin`, whose latency stays.
+    """Return the front end that explains the bursts best.
 
     `predicted_s` simulates the bursts and returns their first tokens' times, ascending.
     """
-    errors, services_s = dict[int, float](), dict[int, float]()
+    services_s, errors = dict[int, float](), dict[int, float]()
     for stages in STAGES:
-        begin_s = begin.services_s.get(stages, 0.0)
-        services_s[stages], errors[stages] = _service(bursts, predicted_s, stages, begin_s)
+        services_s[stages], errors[stages] = _service(bursts, predicted_s, stages)
     best = min(STAGES, key=errors.__getitem__)
-    return FittedFront(
-        FrontCosts(request=services_s[best], stages=best),
-        begin.latency_s,
-        errors=errors,
-        services_s=services_s,
-    )
+    return FittedFront(FrontCosts(request=services_s[best], stages=best), errors=errors)
 
 
 def _service(
-    bursts: Sequence[Burst],
-    predicted_s: Callable[[FrontCosts], Sequence[Floats]],
-    stages: int,
-    request_s: float,
+    bursts: Sequence[Burst], predicted_s: Callable[[FrontCosts], Sequence[Floats]], stages: int
 ) -> tuple[float, float]:
-    """Return the service with these stages that has the least squared error, and that error."""
-    scales = [1 / burst.first_token_s.mean() for burst in bursts]
-    slopes = np.concatenate(
-        [services(burst.size, stages) * scale for burst, scale in zip(bursts, scales, strict=True)]
-    )
-    found_s, least = request_s, float("inf")
+    """Return the service with these stages that has the least squared error, and that error.
+
+    A constant of all bursts is fitted beside the service, and dropped: a latency, or a part of a step.
+    """
+    scales = np.concatenate([np.full(burst.size, 1 / burst.first_token_s.mean()) for burst in bursts])
+    measured_s = np.concatenate([burst.first_token_s for burst in bursts])
+    slopes = np.concatenate([services(burst.size, stages) for burst in bursts])
+    columns = np.stack((slopes * scales, scales), axis=1)
+    request_s, found_s, least = 0.0, 0.0, float("inf")
     for _ in range(MOST_STEPS):
-        predictions = predicted_s(FrontCosts(request=request_s, stages=stages))
-        residuals = np.concatenate(
-            [
-                (burst.first_token_s - own) * scale
-                for burst, own, scale in zip(bursts, predictions, scales, strict=True)
-            ]
-        )
-        error = float(np.sqrt(np.square(residuals).mean()))
+        beyond_s = measured_s - np.concatenate(predicted_s(FrontCosts(request=request_s, stages=stages)))
+        residuals = beyond_s * scales
+        constant_s = float(residuals @ scales / (scales @ scales))
+        error = float(np.sqrt(np.square(residuals - constant_s * scales).mean()))
         if error < least:
             found_s, least = request_s, error
-        correction_s = float(residuals @ slopes / (slopes @ slopes))
+        correction_s = float(np.linalg.lstsq(columns, residuals, rcond=None)[0][0])
         last_s, request_s = request_s, min(max(request_s + correction_s, 0.0), FrontCosts.most_s)
         if abs(request_s - last_s) <= SAME * request_s:
             break

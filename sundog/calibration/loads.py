@@ -43,6 +43,8 @@ CORRECTIONS = 3
 APART_S = 1e4
 """Seconds between two simulated bursts, more than any takes."""
 MEANS = ("ttft", "tpot", "e2e")
+SCATTERED = 0.2
+"""Scatter of repetitions from which bursts are unreliable."""
 OF_BURSTS = ("mean", "first", "last")
 """Figures of TTFT in a burst."""
 Means = Mapping[str, float]
@@ -162,6 +164,11 @@ def _front_remarks(bursts: Sequence[Burst], front: FittedFront) -> Iterator[str]
         f"errors of the bursts by stages: {errors}; repetitions of one burst differed by up to {scatter:.1%}"
         f" (two standard deviations), and a request of a burst took the client {client_s * 1e3:.2f} ms"
     )
+    if scatter > SCATTERED:
+        yield (
+            "bursts differ too much for their service and stages to be reliable: calibrate again when server"
+            " and client are less busy"
+        )
     if front.alike:
         others = ", ".join(map(_stages, front.alike))
         yield f"these bursts cannot tell {_stages(stages)} from {others}: use larger --bursts"
@@ -238,9 +245,9 @@ class Trials:
         and the steps is a latency. Without bursts all of it is the service, of one stage.
         """
         measured_s, front = self._measured(names)["ttft"], FittedFront(FrontCosts())
+        if bursts:
+            front = fit_services(bursts, partial(self._first_s, bursts, cost))
         for _ in range(CORRECTIONS):
-            if bursts:
-                front = fit_services(bursts, partial(self._first_s, bursts, cost, front.latency_s), front)
             beyond_s = measured_s - self._predicted(names, self._with(cost, front))["ttft"]
             if bursts:
                 latency_s = min(max(0.0, front.latency_s + beyond_s), HopCosts.most_s)
@@ -280,10 +287,8 @@ class Trials:
             for each in OF_BURSTS
         }
 
-    def _first_s(
-        self, bursts: Sequence[Burst], cost: InRange, latency_s: float, costs: FrontCosts
-    ) -> list[Floats]:
-        return _played_bursts(bursts, self._with(cost, FittedFront(costs, latency_s)))
+    def _first_s(self, bursts: Sequence[Burst], cost: InRange, costs: FrontCosts) -> list[Floats]:
+        return _played_bursts(bursts, self._with(cost, FittedFront(costs)))
 
     def _with(self, cost: InRange, front: FittedFront) -> Simulated:
         served = WithOverhead(cost, NO_OVERHEAD)

@@ -13,16 +13,7 @@ from sundog.actors.config.hop_costs import HopCosts
 from sundog.builds.measuring import ClientLoad, find
 from sundog.builds.replayed import play
 from sundog.builds.simulated import deploy
-from sundog.calibration.front import (
-    STAGES,
-    Burst,
-    BurstOnce,
-    FittedFront,
-    Floats,
-    bursts_of,
-    fit_services,
-    services,
-)
+from sundog.calibration.front import STAGES, Burst, BurstOnce, Floats, bursts_of, fit_services, services
 from sundog.calibration.live import one_burst
 from sundog.calibration.loads import MeasuredLoad, Trials, from_loads, means_of
 from sundog.options.clients import parse_bursts
@@ -61,11 +52,7 @@ def test_a_queue_alone_is_found_again(seed: int) -> None:
 
     truth = FrontCosts(request=request_s, stages=stages)
     bursts = bursts_of([once(first_s(size, truth).tolist()) for size in SIZES])
-    found = fit_services(
-        bursts,
-        lambda costs: [first_s(burst.size, costs) for burst in bursts],
-        FittedFront(FrontCosts(), latency_s),
-    )
+    found = fit_services(bursts, lambda costs: [costs.request * services(n, costs.stages) for n in SIZES])
     assert found.costs.stages == stages
     assert found.costs.request == pytest.approx(request_s, rel=1e-6)
     assert found.errors[stages] < 1e-6 and found.alike == []
