@@ -137,15 +137,18 @@ def _burst_evidence(
 ) -> dict[str, object]:
     if not bursts:
         return {}
+
+    def errors(name: str) -> list[float]:
+        return [round(own[name].error or 0.0, 4) for own in found.values()]
+
     return {
         "burst_sizes": [burst.size for burst in bursts],
         "burst_errors_by_stages": [round(error, 4) for error in front.errors.values()],
         "burst_scatter": round(max(burst.scatter for burst in bursts), 4),
         "burst_client_s": round(max(burst.client_s for burst in bursts), 6),
-        **{
-            f"left_out_burst_{name}": [round(own[name].error or 0.0, 4) for own in found.values()]
-            for name in OF_BURSTS
-        },
+        "left_out_burst_mean": errors("mean"),
+        "left_out_burst_first": errors("first"),
+        "left_out_burst_last": errors("last"),
     }
 
 
