@@ -175,7 +175,8 @@ def _pairing(a: Columns, b: Columns, is_same_load: bool) -> tuple[bool, Rows | N
 def _of_programs(a: dict[str, float], b: dict[str, float]) -> list[Compared]:
     kinds = [kind for kind in ("mean", "p50", "p99") if kind in a and kind in b]
     return [
-        Compared(f"program {k}", a[k], b[k], Interval(b[k] - a[k], np.nan), "whole programs") for k in kinds
+        Compared(f"program {k}", a[k], b[k], Interval(b[k] - a[k], np.nan), untested="whole programs")
+        for k in kinds
     ]
 
 
