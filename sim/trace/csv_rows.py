@@ -157,16 +157,16 @@ class CsvRows:
         width, (when, prompt_place, output_place) = len(self._names), self._dialect.places
         if self._from_first is not None or self._dialect.timestamps:
             return None
-        if set(map(bytes.count, lines, repeat(b","))) != {width - 1}:
+        # Between two rows a field that no line can contain: it shows whether each has the right number.
+        fields, step = b",\n,".join(lines).split(b","), width + 1
+        if len(fields) != step * len(lines) - 1 or fields[width::step].count(b"\n") != len(lines) - 1:
             return None
-        fields = b",".join(lines).split(b",")
         instants, prompts, outputs = (
-            fields[when::width],
-            fields[prompt_place::width],
-            fields[output_place::width],
+            fields[when::step],
+            fields[prompt_place::step],
+            fields[output_place::step],
         )
-        numbers = b"".join(prompts) + b"".join(outputs)
-        if not numbers.isdigit() or max(map(len, prompts + outputs)) > SAFE_DIGITS:
+        if not (b"".join(prompts).isdigit() and b"".join(outputs).isdigit()):
             return None
         letters = b"".join(instants).lower()
         if b"_" in letters or b"n" in letters:  # as NaN and infinity have
@@ -178,6 +178,8 @@ class CsvRows:
             return None
         is_in_order = self._previous_s <= arrivals[0] and arrivals == sorted(arrivals)
         if not is_in_order or arrivals[-1] > MAX_SPAN_S or min(num_prompt) < 1 or min(num_output) < 1:
+            return None
+        if max(num_prompt) > MAX_TOKENS or max(num_output) > MAX_TOKENS:
             return None
         first, self._index = self._index, self._index + len(lines)
         self._previous_s = arrivals[-1]

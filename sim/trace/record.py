@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from decimal import Decimal
 from itertools import chain
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sundog.actors.core.config import ConfigError
 
@@ -14,7 +14,7 @@ MAX_ARRIVAL_S = 2.0**22
 """Latest first arrival, 48 days, that is used unchanged; a later one is a date."""
 MAX_SPAN_S = 2.0**24
 """Latest arrival, 194 days."""
-EXACT_S = 2.0**23
+EXACT_S: Final = 2.0**23
 """Seconds up to which a run's clock adds step times exactly, 97 days (`sundog.sim.backend`)."""
 LATEST_DATE_S = 2.0**33
 """Latest date, in the year 2242: a later one is in another unit."""
@@ -135,9 +135,18 @@ def default_id(index: int) -> str:
     return "r%07d" % index  # noqa: UP031  # compiled, an f-string with a format takes twice as long
 
 
+_LAST_DIGITS: Final = ["%02d" % number for number in range(100)]  # noqa: UP031
+
+
 def default_ids(first: int, stop: int) -> list[str]:
-    """Return the ids of rows from `first` to before `stop`, in half of the time of one after another."""
-    return ("r%07d " * (stop - first) % tuple(range(first, stop))).split()
+    """Return the ids of rows from `first` to before `stop`, in a tenth of the time of one after another."""
+    names: list[str] = []
+    while first < stop:
+        digits = _LAST_DIGITS[first % 100 : first % 100 + stop - first]
+        start = "r%05d" % (first // 100)  # noqa: UP031
+        names += [start + last for last in digits]
+        first += len(digits)
+    return names
 
 
 def arrival_problem(arrival_s: float, previous_s: float) -> str | None:

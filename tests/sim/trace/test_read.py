@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sundog.actors.core.config import ConfigError
-from sundog.sim.files.lines import MOST_LINE_BYTES, decode, read_lines
+from sundog.sim.files.lines import BLOCK_BYTES, MOST_LINE_BYTES, decode, read_lines
 from sundog.sim.trace.jsonl_rows import UNITS, write_trace
 from sundog.sim.trace.read import read_trace
 from sundog.sim.trace.record import TraceError, TraceRequest
@@ -342,6 +342,42 @@ def test_a_small_file_that_unzips_to_one_endless_line_is_refused(tmp_path: Path)
     file.write_bytes(gzip.compress(b"1" * (MOST_LINE_BYTES + 2**20)))
     with pytest.raises(TraceError, match="line 1.*longer than 64 MB"):
         list(read_lines(str(file), TraceError))
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("last", [b"", b"the last"])
+def test_lines_of_a_plain_file_are_those_of_its_gzipped_copy(tmp_path: Path, end: bytes, last: bytes) -> None:
+    """Wherever a block ends: in a line, between the two bytes of an end, or in a line of several blocks."""
+    sizes = [
+        0,
+        5,
+        BLOCK_BYTES - 8,
+        1,
+        3 * BLOCK_BYTES + 7,
+        0,
+        0,
+        BLOCK_BYTES - 2,
+        BLOCK_BYTES - 1,
+        BLOCK_BYTES,
+    ]
+    lines = [bytes([65 + number]) * size for number, size in enumerate(sizes)]
+    data = b"\xef\xbb\xbf" + end.join([*lines, last])
+    (plain := tmp_path / "plain").write_bytes(data)
+    (zipped := tmp_path / "zipped").write_bytes(gzip.compress(data))
+    found = list(read_lines(str(plain), TraceError))
+    assert found == lines + [last] * bool(last) and found == list(read_lines(str(zipped), TraceError))
+
+
+def test_a_plain_file_of_one_endless_line_is_refused(tmp_path: Path) -> None:
+    """Behind a line that is read."""
+    file = tmp_path / "trace.jsonl"
+    with file.open("wb") as opened:
+        opened.write(b"{}\n")
+        opened.truncate(MOST_LINE_BYTES + 2**20)
+    lines = read_lines(str(file), TraceError)
+    assert next(lines) == b"{}"
+    with pytest.raises(TraceError, match="line 2.*longer than 64 MB"):
+        next(lines)
 
 
 def test_a_description_is_told_from_a_trace(tmp_path: Path) -> None:
