@@ -15,7 +15,7 @@ Blocks = tuple[int, int, int]
 """Blocks in use at the begin of a step with prefills, before its allocations, -1 for other steps; blocks
 held by the step until its end; and blocks left after releases.
 """
-NO_SAMPLE: Blocks = (-1, -1, -1)
+NO_SAMPLE: Final[Blocks] = (-1, -1, -1)
 
 
 def blocks_of(output: StepOutput, num_blocks: int) -> Blocks:
@@ -85,7 +85,9 @@ class Columns:
     `replica` is -1 until the first admission. A running request has no `reason`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rows_at_once: int = 1) -> None:
+        """With `rows_at_once` the columns of later values get rows ahead of the requests, until `trim`."""
+        self._rows_at_once, self._num_made = rows_at_once, 0
         self.request_id: list[str] = []
         self.tenant: list[str | None] = []
         self.reason: list[str | None] = []
@@ -114,18 +116,32 @@ class Columns:
         self.reason.append(None)
         self.arrival_s.append(arrival_s)
         self.num_prompt_tokens.append(num_prompt_tokens)
-        self.first_scheduled_s.extend(_NO_TIME)
-        self.first_token_s.extend(_NO_TIME)
-        self.finish_s.extend(_NO_TIME)
-        self.num_output_tokens.extend(_ZERO)
-        self.num_preemptions.extend(_ZERO)
-        self.prefix_hit_tokens.extend(_ZERO)
-        self.recomputed_tokens.extend(_ZERO)
-        self.replica.extend(_NOWHERE)
-        return len(self.request_id) - 1
+        row = len(self.request_id) - 1
+        if row >= self._num_made:
+            self._make_rows()
+        return row
+
+    def _make_rows(self) -> None:
+        count = self._rows_at_once
+        self._num_made += count
+        self.first_scheduled_s.extend(_NO_TIME * count)
+        self.first_token_s.extend(_NO_TIME * count)
+        self.finish_s.extend(_NO_TIME * count)
+        self.num_output_tokens.extend(_ZERO * count)
+        self.num_preemptions.extend(_ZERO * count)
+        self.prefix_hit_tokens.extend(_ZERO * count)
+        self.recomputed_tokens.extend(_ZERO * count)
+        self.replica.extend(_NOWHERE * count)
+
+    def trim(self) -> None:
+        """Remove rows without a request."""
+        self._num_made = len(self)
+        for column in self.stored():
+            del column[self._num_made :]
 
     def drop(self, count: int) -> None:
         """Remove the first `count` rows."""
+        self._num_made -= count
         if self.limits_s or self.refusals:
             for name in self.request_id[:count]:
                 self.limits_s.pop(name, None)
@@ -134,7 +150,7 @@ class Columns:
             del column[:count]
 
     def stored(self) -> "list[list[str] | list[str | None] | array[float] | array[int]]":
-        """Return the columns, each with one element per request."""
+        """Return the columns, each with one element per request once they are trimmed."""
         return [
             self.request_id,
             self.tenant,
@@ -158,8 +174,8 @@ class MovedColumns(Columns):
     `stopped_s` is the time that moves stopped it: from its last step on one replica to its next on another.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, rows_at_once: int = 1) -> None:
+        super().__init__(rows_at_once)
         self.num_moves = array("q")
         self.stopped_s = array("d")
         self.num_all = self.num_whole = 0
@@ -224,55 +240,68 @@ class Refusals:
         return sum(self.counts.values())
 
 
-GROUP_COLUMNS = (
+_OFTEN = (
     "start_s",
     "num_steps",
     "num_decodes",
-    "num_prefills",
-    "num_prefill_tokens",
-    "num_preempted",
-    "num_finished",
     "num_waiting",
     "num_waiting_at_end",
-    "used_blocks_before",
-    "used_blocks",
-    "used_blocks_after",
-    "num_drafts",
-    "num_accepted",
     "num_first_intervals",
     "num_intervals",
     "num_last_intervals",
 )
+"""Columns of all steps. In steps that only decode on, the others are 0."""
+_SELDOM = (
+    "num_prefills",
+    "num_prefill_tokens",
+    "num_finished",
+    "used_blocks_before",
+    "used_blocks",
+    "used_blocks_after",
+)
+_RARE = ("num_preempted", "num_drafts", "num_accepted")
+GROUP_COLUMNS = (*_OFTEN, *_SELDOM, *_RARE)
+USED = ("used_blocks_before", "used_blocks", "used_blocks_after")
+"""Columns of the `Blocks` of a step, which are stored plus 1: 0 if missing."""
 
-_ROW = Struct(f"d{len(GROUP_COLUMNS) - 1}q")
-_PACK_INTO: Final = _ROW.pack_into
-_ROW_BYTES: Final = _ROW.size
-_ROOM: Final = 256
-"""Rows by which the memory for groups grows."""
+_COLUMN_BYTES: Final = 8
+_ROW_BYTES: Final = len(GROUP_COLUMNS) * _COLUMN_BYTES
+_PACK_OFTEN: Final = Struct(f"d{len(_OFTEN) - 1}q").pack_into
+_PACK_SELDOM: Final = Struct(f"{len(_SELDOM)}q").pack_into
+_PACK_RARE: Final = Struct(f"{len(_RARE)}q").pack_into
+_SELDOM_AT: Final = len(_OFTEN) * _COLUMN_BYTES
+_RARE_AT: Final = _SELDOM_AT + len(_SELDOM) * _COLUMN_BYTES
+_PART_BYTES: Final = 256 * _ROW_BYTES
+"""Size of the parts in which the memory for groups grows, so that it is never copied."""
 
 
 class Groups:
     """Contents of the steps of a replica, a row for each batch: `num_steps` equal steps.
 
     `start_s` is when the first of them began. Waiting requests are counted during all steps but the last, and
-    at its end; the three `used_blocks…` are the `Blocks` of that step, -1 if missing. Intervals are those
-    between two tokens of a request that end with the first, any other, and the last step. The rows are packed
-    one after another, so that adding a batch is fast.
+    at its end; the three `used_blocks…` are the `Blocks` of that step. Intervals are those between two tokens
+    of a request that end with the first, any other, and the last step. The rows are packed one after another
+    into zeros, so that adding a batch is fast.
     """
 
     def __init__(self) -> None:
-        self._rows = bytearray()
-        self._room_bytes = self._num_bytes = 0
-        """Length of the rows so far; behind them is room for more."""
+        self._full: list[bytearray] = []
+        self._part = bytearray(_PART_BYTES)
+        self._num_bytes = 0
+        """Length of the rows in the last part; behind them is room for more."""
 
     def __len__(self) -> int:
-        return self._num_bytes // _ROW_BYTES
+        return (len(self._full) * _PART_BYTES + self._num_bytes) // _ROW_BYTES
 
-    def column(self, name: str) -> "memoryview[int] | memoryview[float]":
-        """View one of `GROUP_COLUMNS`, of type d if it is the first, else q; copy it at once."""
-        place = GROUP_COLUMNS.index(name)
-        rows = memoryview(self._rows)[: self._num_bytes]
-        return rows.cast("q" if place else "d")[place :: len(GROUP_COLUMNS)]
+    def column(self, name: str) -> "array[float] | array[int]":
+        """Copy one of `GROUP_COLUMNS`, of type d if it is the first, else q."""
+        place, num_columns = GROUP_COLUMNS.index(name), len(GROUP_COLUMNS)
+        column: array[float] | array[int] = array("q") if place else array("d")
+        for part in (*self._full, self._part):
+            rows = memoryview(part).cast("q")
+            column.frombytes(rows[place::num_columns].tobytes())
+        del column[len(self) :]
+        return column
 
     def add(
         self,
@@ -286,32 +315,40 @@ class Groups:
     ) -> None:
         """Add the steps of one output."""
         batch, place, finished = output.batch, self._num_bytes, output.finished
-        before, held, after = blocks
-        if place == self._room_bytes:
-            self._rows += bytes(_ROOM * _ROW_BYTES)
-            self._room_bytes += _ROOM * _ROW_BYTES
+        if place == _PART_BYTES:
+            self._full.append(self._part)
+            self._part, place = bytearray(_PART_BYTES), 0
         self._num_bytes = place + _ROW_BYTES
-        _PACK_INTO(
-            self._rows,
+        rows = self._part
+        _PACK_OFTEN(
+            rows,
             place,
             output.start_s,
             num_steps,
             batch.num_decodes,
-            len(batch.chunks) if batch.chunks else 0,
-            num_prefilled,
-            len(batch.preempted) if batch.preempted else 0,
-            len(finished) if finished else 0,
             output.num_waiting_planned,
             output.num_waiting,
-            before,
-            held,
-            after,
-            batch.num_draft_tokens if batch.drafts else 0,
-            sum([count for _, count in (*output.accepted, *output.surplus)]) if output.accepted else 0,
             num_first_intervals,
             num_intervals,
             num_last_intervals,
         )
+        before, held, after = blocks
+        if batch.chunks or finished or held >= 0:
+            _PACK_SELDOM(
+                rows,
+                place + _SELDOM_AT,
+                len(batch.chunks),
+                num_prefilled,
+                len(finished),
+                before + 1,
+                held + 1,
+                after + 1,
+            )
+        if batch.preempted or batch.drafts or output.accepted:
+            num_accepted = 0
+            if output.accepted:
+                num_accepted = sum([count for _, count in (*output.accepted, *output.surplus)])
+            _PACK_RARE(rows, place + _RARE_AT, len(batch.preempted), batch.num_draft_tokens, num_accepted)
 
 
 MANY_ENDS: Final = 96

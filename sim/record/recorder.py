@@ -110,6 +110,8 @@ class Recorder:
     """Arrival of the very first request, including those whose rows are in the sink."""
     steps: list[StepColumns] = field(init=False)
     kv_use: list[KvUse] = field(init=False)
+    _num_blocks_of: list[int] = field(init=False)
+    """KV blocks of each replica without the null block."""
     _live: dict[str, LiveColumns] = field(default_factory=dict)
     _spill_at: int = SPILL
 
@@ -117,6 +119,7 @@ class Recorder:
         self.steps = [StepColumns() for _ in range(self.num_replicas)]
         self.kv_use = [KvUse() for _ in range(self.num_replicas)]
         self.own_blocks = tuple(self.own_blocks) or (self.num_blocks,) * self.num_replicas
+        self._num_blocks_of = [count - 1 for count in self.own_blocks]
 
     def arrived(
         self, request_id: str, arrival_s: float, num_prompt_tokens: int, tenant: str | None = None
@@ -144,8 +147,8 @@ class Recorder:
 
     def observe(self, output: StepOutput) -> None:
         """Record one output; costs O(what its batch changes), plus its steps' end times."""
-        batch, ends = output.batch, output.end_times_s
-        steps, kv_use = self.steps[output.replica], self.kv_use[output.replica]
+        batch, ends, replica = output.batch, output.end_times_s, output.replica
+        steps = self.steps[replica]
         now, num_ended = steps.num_steps, len(ends)
         last = now + num_ended - 1
         steps.ended(ends, num_ended)
@@ -178,13 +181,13 @@ class Recorder:
             begin_s = output.start_s
             steps.busy_s += end_s - (begin_s if begin_s > steps.last_end_s else steps.last_end_s)
             steps.last_end_s = end_s
-            blocks = blocks_of(output, self.own_blocks[output.replica] - 1)
-            kv_use.stepped(output.start_s, end_s, blocks)
+            blocks = blocks_of(output, self._num_blocks_of[replica])
+            self.kv_use[replica].stepped(begin_s, end_s, blocks)
         steps.groups.add(
             output, num_ended, num_prefill_tokens, blocks, num_first, num_intervals, num_last
         )  # by place: names take a microsecond in plain Python
         if self.sink is not None and steps.num_kept >= SPILL:
-            self._spill_steps(self.sink, output.replica)
+            self._spill_steps(self.sink, replica)
 
     def spill(self) -> None:
         """Pass all remaining rows to the sink at the end of the run."""
@@ -193,6 +196,7 @@ class Recorder:
                 self._spill_steps(self.sink, replica)
             self.sink.requests(self.columns, len(self.columns), self.front_end_s)
             self.columns.drop(len(self.columns))
+        self.columns.trim()
 
     def _spill_steps(self, sink: Sink, replica: int) -> None:
         steps = self.steps[replica]
@@ -326,7 +330,8 @@ class Recorder:
         """
         request.is_handed, request.start, request.last_s = True, None, ABSENT
         self.columns.first_token_s[request.row] = ABSENT
-        self.columns.num_output_tokens[request.row] = 0
+        if self.columns.num_output_tokens[request.row]:
+            self.columns.num_output_tokens[request.row] = 0
 
     def _leaves(
         self, request: LiveColumns, moves: Submit, steps: StepColumns, stop: int, end_s: float

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from sundog.actors.core.records import dataclass
 from sundog.sim.record.client_record import OWN, ClientColumns
-from sundog.sim.record.columns import MOVED, Columns, Groups, MovedColumns, StepColumns
+from sundog.sim.record.columns import MOVED, USED, Columns, Groups, MovedColumns, StepColumns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,7 +48,7 @@ class Rows(NamedTuple):
     @classmethod
     def of(cls, columns: Columns, count: int | None = None) -> "Rows":
         """Return the first `count` rows of a recorder, or all."""
-
+        count = len(columns) if count is None else count
         values: list[Any] = [np.array(getattr(columns, name)[:count], dtype=np.float64) for name in TIMES]
         values += [np.array(getattr(columns, name)[:count], dtype=np.int64) for name in COUNTS]
         reasons, tenants = columns.reason[:count], columns.tenant[:count]
@@ -98,8 +98,9 @@ def finished(reasons: Sequence[str | None]) -> NDArray[np.bool_]:
 
 
 def group_column(groups: Groups, name: str) -> Ints:
-    """Copy a column of counts as int64."""
-    return np.array(groups.column(name), dtype=np.int64)
+    """Copy a column of counts as int64; missing `USED` blocks are -1."""
+    column = np.array(groups.column(name), dtype=np.int64)
+    return column - 1 if name in USED else column
 
 
 def step_intervals(steps: StepColumns) -> tuple[Floats, Ints]:
@@ -175,8 +176,6 @@ REQUEST_COLUMNS = (
     "slo_tpot_s",
     "slo_e2e_s",
 )
-USED = ("used_blocks_before", "used_blocks", "used_blocks_after")
-"""Columns of the `Blocks` of a step, null if missing."""
 STEP_COLUMNS = (
     "replica",
     "step",

@@ -34,9 +34,9 @@ from sundog.sim.figures.tenants import tenants_of
 from sundog.sim.figures.totals import Paid, RequestTotals, RunTerms, part_of, percentiles
 from sundog.sim.figures.verdict import all_held, verdicts
 from sundog.sim.fleet.figures import MissedAlone, ScalingFigures
-from sundog.sim.record.columns import StepColumns
+from sundog.sim.record.columns import USED, StepColumns
 from sundog.sim.record.recorder import Recorder
-from sundog.sim.record.rows import USED, Floats, Ints, Rows, group_column, latencies
+from sundog.sim.record.rows import Floats, Ints, Rows, group_column, latencies
 from sundog.sim.record.run_directory import open_run
 from sundog.sim.record.run_writer import rows_of
 from sundog.sim.trace.programs import Programs
