@@ -16,7 +16,6 @@ its tokens are computed again; so is one whose blocks are lost on the way. If th
 returns to its blocks. Its reader notices nothing.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
@@ -67,22 +66,6 @@ class Moving:
         self.target: int | None = None
 
 
-class _NextLeg(Reader):
-    """Reader that forwards an answer; reports a dead engine as down."""
-
-    __slots__ = ("_moving", "_owner", "_step")
-
-    def __init__(
-        self, owner: "HandoverOwner", moving: Moving, step: Callable[[Moving, object], None]
-    ) -> None:
-        self._owner, self._moving, self._step = owner, moving, step
-
-    def take_answer(self, value: object, error: BaseException | None) -> None:
-        if error is None:
-            self._step(self._moving, value)
-            self._owner.look_again()
-
-
 class HandoverOwner(Protocol):
     """Part of the Router that chooses replicas, reports losses, and sets timers, as Handovers need it."""
 
@@ -105,6 +88,32 @@ class HandoverOwner(Protocol):
     def look_again(self) -> None:
         """Place held requests, and answer drains, if anything has left a replica."""
         ...
+
+
+class _Reservation(Reader):
+    """Reader of a decoding engine's answer. An error means a dead engine, which is reported as down."""
+
+    __slots__ = ("_handovers", "_moving")
+
+    def __init__(self, handovers: "Handovers", moving: Moving) -> None:
+        self._handovers, self._moving = handovers, moving
+
+    def take_answer(self, value: object, error: BaseException | None) -> None:
+        if error is None:
+            self._handovers.reserved(self._moving, value)
+
+
+class _Fetch(Reader):
+    """Reader of the links' answer."""
+
+    __slots__ = ("_handovers", "_moving")
+
+    def __init__(self, handovers: "Handovers", moving: Moving) -> None:
+        self._handovers, self._moving = handovers, moving
+
+    def take_answer(self, value: object, error: BaseException | None) -> None:
+        if error is None:
+            self._handovers.fetched(self._moving, value)
 
 
 class Handovers:
@@ -154,8 +163,10 @@ class Handovers:
             elif finish.reason == "handed":
                 self._handed(finish)
             else:
-                self._prefilling.pop(finish.request_id, None)
-                self._leaving.pop(finish.request_id, None)
+                if finish.request_id in self._prefilling:
+                    del self._prefilling[finish.request_id]
+                if self._leaving:
+                    self._leaving.pop(finish.request_id, None)
                 if (sent := self._state.sent(finish.request_id)) is not None:
                     sent.is_moving = True  # to nowhere: it is known until its reader has heard of its end
 
@@ -203,12 +214,16 @@ class Handovers:
             reply: Reply[Reserved | Refused] = engine.scheduler.request(Pull(moving.submit))
         except ActorDied:  # its end is on its way here, and takes the request along
             return
-        reply.hand_to(_NextLeg(self._owner, moving, self._reserved))
+        reply.hand_to(_Reservation(self, moving))
+
+    def reserved(self, moving: Moving, answer: object) -> None:
+        """Fetch the blocks of a request, which has room for them on its target, or has been refused."""
+        if self._moving.get(moving.submit.request_id) is moving:
+            self._reserved(moving, answer)
+        self._owner.look_again()
 
     def _reserved(self, moving: Moving, answer: object) -> None:
         name = moving.submit.request_id
-        if self._moving.get(name) is not moving:
-            return
         if isinstance(answer, Refused):
             self._state.end(name)
             return self._pull(moving, moving.source)
@@ -228,19 +243,24 @@ class Handovers:
             target_blocks=target_blocks,
         )
         reply: Reply[Done | Refused] = self._links.request(fetch)
-        reply.hand_to(_NextLeg(self._owner, moving, self._fetched))
+        reply.hand_to(_Fetch(self, moving))
+
+    def fetched(self, moving: Moving, answer: object) -> None:
+        """Let a request go on whose blocks have arrived, or have been lost."""
+        if self._moving.get(moving.submit.request_id) is moving:
+            self._fetched(moving, answer)
+        self._owner.look_again()
 
     def _fetched(self, moving: Moving, answer: object) -> None:
-        name = moving.submit.request_id
-        if self._moving.get(name) is not moving:
-            return
         if isinstance(answer, Refused):
             return self._lose(moving)
+        name, target = moving.submit.request_id, moving.target
+        assert target is not None
         del self._moving[name]
         self._state.num_changes += 1  # its blocks have left the source
-        assert moving.target is not None
-        for replica in (moving.source, moving.target):
-            self._tell(replica, KvFetched((name,)))
+        fetched = KvFetched((name,))
+        self._tell(moving.source, fetched)
+        self._tell(target, fetched)
 
     # --- ends on the way -------------------------------------------------------------------------
 

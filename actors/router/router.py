@@ -86,11 +86,11 @@ class Router(Actor[RouterMessage]):
         """Role of a request's first replica."""
         self._last: Role = "decode" if hands_over else "both"
         """Role of the replicas between which it may be moved."""
-        self._fleets: dict[tuple[int, Role], Fleet] = {}
+        self._fleets: list[dict[Role, Fleet]] = []
         """Argument of the policy, by the number of the Router and the role of the replica."""
-        for role in (self._first, self._last) if hands_over else (self._first,):
-            for number, view in enumerate([self._state] if self._shared is None else self._shared.views):
-                self._fleets[number, role] = Fleet(view, self._policy.new_memory(), role)
+        for view in [self._state] if self._shared is None else self._shared.views:
+            roles = dict.fromkeys((self._first, self._last))
+            self._fleets.append({role: Fleet(view, self._policy.new_memory(), role) for role in roles})
         self._held: list[tuple[Role, tuple[Submit, ...]]] = []
         """Requests without a replica, in order of arrival, each with the role it needs."""
         self._num_changes = 0
@@ -101,6 +101,9 @@ class Router(Actor[RouterMessage]):
         self._engines: list[EngineRefs | None] = []
         """Addresses of each engine; None for a replica that is down."""
         self._moves = defines(self._policy, "moves", RouterPolicy)
+        self._follows = self._policy.follows_steps or self._policy.index == "events"
+        self._notes_steps = self._follows or self._moves or isinstance(self._policy, GuardedRouter)
+        """Whether to record what steps do: the policy may read it."""
         self._moves_asked_s = -inf
         """Time of the last call of the policy's `moves`: once per instant at most."""
         self._handovers = (
@@ -125,8 +128,7 @@ class Router(Actor[RouterMessage]):
     @property
     def follows_steps(self) -> bool:
         """Whether the Router needs every StepOutput."""
-        follows = self._policy.follows_steps or self._policy.index == "events"
-        return follows or self._handovers is not None
+        return self._follows or self._handovers is not None
 
     def connect(self, engine: EngineRefs, role: Role = "both") -> None:
         """Add a replica, before the Router starts; the Router closes the replica's addresses when it ends."""
@@ -194,6 +196,8 @@ class Router(Actor[RouterMessage]):
 
     def look_again(self) -> None:
         """Place held requests, and answer drains, if the fleet has changed."""
+        if not (self._held or self._drained):
+            return
         if self._num_changes != self._state.num_changes:
             self._num_changes = self._state.num_changes
             self._tell_drained()
@@ -208,29 +212,33 @@ class Router(Actor[RouterMessage]):
 
     def _submit(self, submits: tuple[Submit, ...]) -> None:
         state = self._state
-        if not state.up_for[self._first]:
+        up = state.up_for[self._first]
+        if not up:
             return self._report(Undelivered(tuple([submit.request_id for submit in submits])))
         if self._hands_over and self._handovers is not None:
             submits = tuple([self._handovers.first_leg(submit) for submit in submits])
         state.begin((self._clock or self.clock).now_s())
-        fleet, up = self._fleet(submits, self._first), state.up_for[self._first]
-        refusal = self._policy.refuse(submits[0], fleet) if self._refuses else None
+        refusal = None
+        if self._refuses:
+            refusal = self._policy.refuse(submits[0], self._fleet(submits, self._first))
         if refusal is not None:  # an engine ends it, and so all who hear of ends hear of this one
             reason, again_s = refusal.reason, refusal.retry_after_s
             submits = tuple([replace(submit, refused=reason, retry_after_s=again_s) for submit in submits])
             self._send(submits, up[0])
-        elif not self._place(submits, fleet):
+        elif not self._place(submits, self._first):
             self._hold(submits, self._first)
 
     def _fleet(self, submits: tuple[Submit, ...], role: Role) -> Fleet:
-        if self._shared is None:
-            return self._fleets[0, role]
-        return self._fleets[self._shared.router_of(tuple([each.request_id for each in submits])), role]
+        number = 0
+        if self._shared is not None:
+            number = self._shared.router_of(tuple([each.request_id for each in submits]))
+        return self._fleets[number][role]
 
-    def _place(self, submits: tuple[Submit, ...], fleet: Fleet) -> bool:
+    def _place(self, submits: tuple[Submit, ...], role: Role) -> bool:
         """Send requests to the replica that the policy chooses; False if it holds them."""
-        up = self._state.up_for[fleet.role]
-        replica = self._policy.choose(submits[0], fleet) if self._has_choice else up[0]
+        replica: int | None = self._state.up_for[role][0]
+        if self._has_choice:
+            replica = self._policy.choose(submits[0], self._fleet(submits, role))
         if replica is not None:
             self._send(submits, replica)
         return replica is not None
@@ -249,7 +257,7 @@ class Router(Actor[RouterMessage]):
         held, self._held = self._held, []
         for role, submits in held:
             self._state.begin((self._clock or self.clock).now_s())
-            if self._state.up_for[role] and self._place(submits, self._fleet(submits, role)):
+            if self._state.up_for[role] and self._place(submits, role):
                 self._state.num_held -= len(submits)
             elif self._may_serve(role):
                 self._held.append((role, submits))
@@ -301,8 +309,9 @@ class Router(Actor[RouterMessage]):
     def choose_decoding(self, submit: Submit) -> int | None:
         """Return the replica that is to decode a prefilled request; None while none is up."""
         self._state.begin((self._clock or self.clock).now_s())
-        fleet = self._fleet((submit,), "decode")
-        return self._policy.choose(submit, fleet) if fleet.up else None
+        if not self._state.up_for["decode"]:
+            return None
+        return self._policy.choose(submit, self._fleet((submit,), "decode"))
 
     def go_on(self, submit: Submit, replica: int | None) -> None:
         """Send a request with its tokens to a replica, or to one that the policy chooses if that is down."""
@@ -312,12 +321,12 @@ class Router(Actor[RouterMessage]):
             self._send((submit,), replica)
         elif not self._may_serve(self._last):
             self._report(Undelivered((submit.request_id,)))
-        elif not (fleet.up and self._place((submit,), fleet)):
+        elif not (fleet.up and self._place((submit,), self._last)):
             self._hold((submit,), self._last)
 
     def _move(self) -> None:
         assert self._handovers is not None
-        fleet, now_s, asked_s = self._fleets[0, self._last], self.clock.now_s(), self._moves_asked_s
+        fleet, now_s, asked_s = self._fleets[0][self._last], self.clock.now_s(), self._moves_asked_s
         if now_s <= asked_s or now_s < asked_s + self._policy.moves_every_s or not fleet.up:
             return
         self._moves_asked_s = now_s
@@ -334,25 +343,31 @@ class Router(Actor[RouterMessage]):
         self.schedule(self.clock.now_s() + seconds, Event.TIMEOUT, hold)
 
     def _follow(self, output: StepOutput) -> None:
-        batch, ends = output.batch, output.end_times_s
-        self._state.follow(output.replica, batch, len(ends))
+        batch = output.batch
+        if self._notes_steps:
+            self._state.follow(output.replica, batch, len(output.end_times_s))
         if self._handovers is not None and output.finished:
             self._handovers.follow(output.finished)
         # Steps that only decode on are told one by one or many at once: what they leave must not matter.
         if batch.admitted or batch.chunks or batch.preempted or output.finished:
-            step_s = ends[-1] - (ends[-2] if len(ends) > 1 else output.start_s) if batch.num_tokens else None
-            self._state.note(
-                output.replica, output.num_free_blocks, output.num_running, output.num_waiting, step_s
-            )
+            if self._notes_steps:
+                self._note(output)
             self._state.num_changes += 1
-            if self._policy.stale_s:
-                usage = 1 - output.num_free_blocks / self._state.num_blocks[output.replica]
-                counts = (output.num_waiting, output.num_running, usage)
-                self._state.publish(self.clock.now_s(), output.replica, *counts)
             if self._moves:
                 self._move()
         if (events := output.kv_events) is not None:
             self._state.change_blocks(output.replica, events.stored, events.removed)
+
+    def _note(self, output: StepOutput) -> None:
+        """Record a replica's state after a step that did more than decode on."""
+        replica, ends, step_s = output.replica, output.end_times_s, None
+        if output.batch.num_tokens:
+            step_s = ends[-1] - (ends[-2] if len(ends) > 1 else output.start_s)
+        num_free, num_running, num_waiting = output.num_free_blocks, output.num_running, output.num_waiting
+        self._state.note(replica, num_free, num_running, num_waiting=num_waiting, step_s=step_s)
+        if self._policy.stale_s:
+            usage = 1 - num_free / self._state.num_blocks[replica]
+            self._state.publish(self.clock.now_s(), replica, num_waiting, num_running, kv_usage=usage)
 
     def _released(self, released: Released) -> None:
         for name in released.request_ids:

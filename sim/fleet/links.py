@@ -12,10 +12,11 @@ faster. Blocks go whole, and are usable when the last has arrived.
 
 from collections.abc import Callable, Sequence
 from math import inf
+from typing import Final
 
 from sundog.actors.core.records import dataclass
 from sundog.actors.kernel.actor import Actor, Handled, Reply, answer
-from sundog.actors.kernel.clock import Event, Timer
+from sundog.actors.kernel.clock import ARRIVAL, Timer
 from sundog.actors.messages import CeaseFetch, Done, FetchKv, Refused
 
 
@@ -47,8 +48,8 @@ def share(flows: Sequence[Flow], tokens_per_s: Sequence[float]) -> None:
 
     A replica sends at most `tokens_per_s`, and receives as many.
     """
-    if len({flow.source for flow in flows}) == len({flow.target for flow in flows}) == len(flows):
-        for flow in flows:  # No two share a link, as is most often so.
+    if len(flows) == 1 or _share_none(flows):  # as is most often so
+        for flow in flows:
             flow.rate = min(tokens_per_s[flow.source], tokens_per_s[flow.target])
         return
     rooms: dict[tuple[bool, int], float] = {}
@@ -73,6 +74,11 @@ def share(flows: Sequence[Flow], tokens_per_s: Sequence[float]) -> None:
         del users[link], rooms[link]
 
 
+def _share_none(flows: Sequence[Flow]) -> bool:
+    """Return whether no two flows share a link."""
+    return len({flow.source for flow in flows}) == len({flow.target for flow in flows}) == len(flows)
+
+
 class ChangeOfRates:
     """Message of the links to themselves: the latency of a transfer is over, or its last block has
     arrived.
@@ -84,27 +90,38 @@ class ChangeOfRates:
         self.begins = begins
 
 
+LAST_BLOCK: Final = ChangeOfRates()
+"""The last block of the transfer that ends next has arrived."""
+
+
+class Transfer:
+    """Unfinished transfer, with the time of its request and the reply to it."""
+
+    __slots__ = ("begin_s", "fetch", "reply")
+
+    def __init__(self, fetch: FetchKv, begin_s: float, reply: Reply[Done | Refused]) -> None:
+        self.fetch, self.begin_s, self.reply = fetch, begin_s, reply
+
+
 class KvLinks(Actor[FetchKv | CeaseFetch | ChangeOfRates]):
     """Actor that copies blocks for a Router, each transfer after a latency.
 
     `tokens_per_s` is the rate at which each replica can send, and can receive. `is_lost` returns whether a
-    request's transfer is lost; the Router learns of it when the transfer would have ended.
+    request's transfer is lost (None: none is); the Router learns of it when the transfer would have ended.
     """
 
     def __init__(
         self,
         tokens_per_s: Sequence[float],
         latency_s: float = 0.0,
-        is_lost: Callable[[str], bool] = lambda request_id: False,
+        is_lost: Callable[[str], bool] | None = None,
     ) -> None:
         super().__init__("kv-links")
         self._full_rate = list(tokens_per_s)
         self._rate = list(tokens_per_s)
         """Current rate of each replica for sending and receiving, in tokens a second."""
         self._latency_s, self.is_lost = latency_s, is_lost
-        self._replies: dict[str, Reply[Done | Refused]] = {}
-        self._asked: dict[str, tuple[FetchKv, float]] = {}
-        """Unfinished transfers, each with the time of its request."""
+        self._transfers: dict[str, Transfer] = {}
         self._coming: dict[str, tuple[FetchKv, Timer]] = {}
         """Transfers within their latency."""
         self._dead: set[int] = set()
@@ -118,17 +135,17 @@ class KvLinks(Actor[FetchKv | CeaseFetch | ChangeOfRates]):
 
     @property
     def idle(self) -> bool:
-        return not self._replies
+        return not self._transfers
 
     def handle(self, message: FetchKv | CeaseFetch | ChangeOfRates) -> Handled:
         match message:
             case FetchKv():
                 reply: Reply[Done | Refused] = Reply()
-                self._replies[message.request_id] = reply
-                self._asked[message.request_id] = message, (self._clock or self.clock).now_s()
+                transfer = Transfer(message, (self._clock or self.clock).now_s(), reply)
+                self._transfers[message.request_id] = transfer
                 if self._latency_s:
                     begin = ChangeOfRates(message.request_id)
-                    timer = self.schedule(self.clock.now_s() + self._latency_s, Event.ARRIVAL, begin)
+                    timer = self.schedule(self.clock.now_s() + self._latency_s, ARRIVAL, begin)
                     self._coming[message.request_id] = (message, timer)
                 else:
                     self._begin(message)
@@ -153,7 +170,8 @@ class KvLinks(Actor[FetchKv | CeaseFetch | ChangeOfRates]):
     def cut_off(self, replica: int) -> None:
         """Stop the transfers of a dead engine: reads from it fail, and its own reads stop."""
         self._dead.add(replica)
-        for name, (fetch, _) in list(self._asked.items()):
+        for name, transfer in list(self._transfers.items()):
+            fetch = transfer.fetch
             if replica in (fetch.source, fetch.target) and name not in self._coming:
                 self._break(fetch)
 
@@ -167,19 +185,18 @@ class KvLinks(Actor[FetchKv | CeaseFetch | ChangeOfRates]):
             self._advance()
             self._share()
         if fetch.source in self._dead:
-            del self._asked[name]
-            self._replies.pop(name).set(Refused(f"the engine of replica {fetch.source} is dead"))
+            dead = Refused(f"the engine of replica {fetch.source} is dead")
+            self._transfers.pop(name).reply.set(dead)
 
     def _begin(self, fetch: FetchKv) -> None:
-        if fetch.source in self._dead or fetch.target in self._dead:
+        if self._dead and (fetch.source in self._dead or fetch.target in self._dead):
             return self._break(fetch)
         self._advance()
         self._flows[fetch.request_id] = Flow(fetch.source, fetch.target, fetch.num_tokens)
         self._share()
 
     def _stop(self, name: str) -> None:
-        self._replies.pop(name, None)
-        self._asked.pop(name, None)
+        self._transfers.pop(name, None)
         if (coming := self._coming.pop(name, None)) is not None:
             coming[1].stop()
         elif name in self._flows:
@@ -194,28 +211,40 @@ class KvLinks(Actor[FetchKv | CeaseFetch | ChangeOfRates]):
         del self._flows[name]
         self._timer = None
         self._share()
-        lost = self.is_lost(name)
-        fetch, begin_s = self._asked.pop(name)
-        if not lost:
-            ends = (begin_s, self._since_s, fetch.num_tokens)
-            self.moved.append(KvMoved(name, fetch.source, fetch.target, *ends))
-        self._replies.pop(name).set(Refused("the transfer was lost") if lost else Done())
+        lost = self.is_lost is not None and self.is_lost(name)
+        transfer = self._transfers.pop(name)
+        if lost:
+            return transfer.reply.set(Refused("the transfer was lost"))
+        fetch = transfer.fetch
+        moved = KvMoved(
+            name,
+            fetch.source,
+            fetch.target,
+            begin_s=transfer.begin_s,
+            end_s=self._since_s,
+            num_tokens=fetch.num_tokens,
+        )
+        self.moved.append(moved)
+        transfer.reply.set(Done())
 
     def _advance(self) -> None:
-        now_s = (self._clock or self.clock).now_s()
-        for flow in self._flows.values() if now_s > self._since_s else ():
-            flow.left_tokens = max(flow.left_tokens - flow.rate * (now_s - self._since_s), 0.0)
-        self._since_s = now_s
+        now_s, since_s = (self._clock or self.clock).now_s(), self._since_s
+        if now_s > since_s:
+            for flow in self._flows.values():
+                flow.left_tokens = max(flow.left_tokens - flow.rate * (now_s - since_s), 0.0)
+            self._since_s = now_s
 
     def _share(self) -> None:
-        share(list(self._flows.values()), self._rate)
         if self._timer is not None:
             self._timer.stop()
         self._timer, self._ends_next = None, None
+        if not self._flows:
+            return
+        share(list(self._flows.values()), self._rate)
         first_s = inf
         for name, flow in self._flows.items():
             takes_s = flow.left_tokens / flow.rate if flow.rate > 0 else inf
             if takes_s < first_s:
                 first_s, self._ends_next = takes_s, name
         if self._ends_next is not None:
-            self._timer = self.schedule(self._since_s + first_s, Event.ARRIVAL, ChangeOfRates())
+            self._timer = self.schedule(self._since_s + first_s, ARRIVAL, LAST_BLOCK)

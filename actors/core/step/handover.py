@@ -61,20 +61,24 @@ class KvHandovers:
         Returns each request with the blocks to fill, its last ones. O(blocks)
         """
         reserved: list[tuple[Request, tuple[int, ...]]] = []
-        for name, request in list(self.pulls.items()):
+        for request in self.pulls.values():
             hit = kv.find_hit(request)
             if not kv.fits(hit, request.num_tokens, kv.watermark_blocks):
                 break
-            del self.pulls[name]
             kv.hold(request, hit, request.num_tokens)
             self.fetch(request)
-            reserved.append((request, tuple(request.block_ids[len(hit) :])))
+            new_blocks = request.block_ids[len(hit) :] if hit else request.block_ids
+            reserved.append((request, tuple(new_blocks)))
+        for request, _ in reserved:
+            del self.pulls[request.request_id]
         return reserved
 
     def take_back(self) -> list[str]:
         """Let requests that were handed over, and not fetched, continue here in their own blocks; return
         their names.
         """
+        if not self.handed:
+            return []
         back = [name for name in self.pulls if name in self.handed]
         for name in back:
             request, earlier = self.pulls.pop(name), self.handed.pop(name)
@@ -90,6 +94,8 @@ class KvHandovers:
         """Remove requests that began elsewhere and will continue there, as blocks lack here; return their
         names.
         """
+        if not self.pulls:
+            return []
         declined = [name for name, request in self.pulls.items() if request.submit.begun is not None]
         for name in declined:
             del self.pulls[name]
@@ -100,16 +106,16 @@ class KvHandovers:
         self.fetching[request.request_id] = request
         self.is_used = True
 
-    def fetched(self, request_ids: Iterable[str], kv: KVCache) -> list[Request]:
+    def fetched(self, request_ids: tuple[str, ...], kv: KVCache) -> list[Request]:
         """Release the fetched blocks of handed requests; return the requests whose fetch into this engine
         ended.
         """
         here = []
         for name in request_ids:
-            if (request := self.handed.pop(name, None)) is not None:
-                kv.release(request)
-            elif (request := self.fetching.pop(name, None)) is not None:
-                here.append(request)
+            if name in self.handed:
+                kv.release(self.handed.pop(name))
+            elif name in self.fetching:
+                here.append(self.fetching.pop(name))
         return here
 
     def forget(self, kv: KVCache) -> None:

@@ -73,7 +73,7 @@ async def test_what_is_held_while_all_replicas_are_drained_waits_for_an_undrain(
 async def test_the_policy_sees_how_many_are_held_when_some_have_left() -> None:
     """An abort takes one, and each that is placed another."""
     router, _, _ = holding()
-    fleet = router._fleets[0, "both"]
+    fleet = router._fleets[0]["both"]
     assert fleet.num_held == 3
     router.handle(Abort(("f",), "abort"))
     assert fleet.num_held == 2
