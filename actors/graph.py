@@ -42,6 +42,7 @@ async def open_graph(
     front_end: FrontEnd | None = None,
     roster: Roster | None = None,
     links: Actor[FetchKv | CeaseFetch] | None = None,
+    without_routes: Sequence[Actor[Heard]] = (),
 ) -> AsyncIterator[Ref[FromClients]]:
     """Open the graph over one engine per backend, from the leaves, and yield the address of AsyncLLM.
 
@@ -59,6 +60,7 @@ async def open_graph(
         front_end: Actor that delays steps on their way to AsyncLLM.
         roster: Record of all actors.
         links: Actor that copies KV blocks from engine to engine.
+        without_routes: Listeners that are not sent the Router's choices (Routed), because they ignore them.
     """
     roster = Roster() if roster is None else roster
     supervision = supervision or Supervision()
@@ -68,7 +70,8 @@ async def open_graph(
         holds = [actor.ref("graph") for actor in behind]
         await _begin_listening(listening, listeners, front_end, supervision.fates.listener)
         async with trio.open_nursery() as nursery:
-            router = _router(config, fallback, listeners, links, tap)
+            routed_to = [listener for listener in listeners if listener not in without_routes]
+            router = _router(config, fallback, routed_to, links, tap)
             if links is not None:
                 await nursery.start(links.live, name=links.name)
             intake = _intake(config, codec, vocabulary or Vocabulary())

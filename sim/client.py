@@ -6,15 +6,25 @@ retries, that answer is the one that an attempt got, or the end of the last atte
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
 
 from sundog.actors.core.config import ConfigError
 from sundog.actors.core.records import dataclass
 from sundog.actors.kernel.actor import Actor, Ref
-from sundog.actors.kernel.clock import Event, Timer
+from sundog.actors.kernel.clock import ARRIVAL, Event, Timer
 from sundog.actors.kernel.reply import Reader
-from sundog.actors.messages import Cancel, EngineDown, Generate, Heard, Refused, StepOutput, Submit, Unserved
+from sundog.actors.messages import (
+    Cancel,
+    EngineDown,
+    Finish,
+    Generate,
+    Heard,
+    Refused,
+    StepOutput,
+    Submit,
+    Unserved,
+)
 from sundog.sim.interrupt import ReplayStopping
 from sundog.sim.record.recorder import Recorder
 from sundog.sim.trace.record import EXACT_S, TraceRequest
@@ -32,8 +42,19 @@ class Ended:
     """Requests among them that got no whole answer, for reasons other than their clients."""
 
 
-FAILED = ("error", "refused")
+FAILED: Final = ("error", "refused")
 """Reasons of ends that clients may retry."""
+
+
+def ends_of(finished: Sequence[Finish]) -> Ended:
+    """Return the message about requests that left an engine, without those that another one continues."""
+    ended, failed = list[str](), list[str]()
+    for finish in finished:
+        if finish.reason != "handed":
+            ended.append(finish.request_id)
+            if finish.reason in FAILED:
+                failed.append(finish.request_id)
+    return Ended(tuple(ended), tuple(failed) if failed else ())
 
 
 class Due(NamedTuple):
@@ -51,9 +72,11 @@ class GaveUp(NamedTuple):
 class Recording(Actor[Heard]):
     """Listener that feeds a Recorder, and reports ended requests to the client."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, *, tells_of_handovers: bool = False) -> None:
+        """With `tells_of_handovers` the client hears of steps that only hand requests over, too."""
         super().__init__("recorder")
         self._recorder = recorder
+        self._tells_of_handovers = tells_of_handovers
         self.client: Ref[Ended] | None = None
 
     def handle(self, message: Heard) -> None:
@@ -61,10 +84,9 @@ class Recording(Actor[Heard]):
             case StepOutput():
                 self._recorder.observe(message)
                 if message.finished and self.client is not None:
-                    finished = message.finished
-                    ended = tuple([each.request_id for each in finished if each.reason != "handed"])
-                    failed = tuple([each.request_id for each in finished if each.reason in FAILED])
-                    self.client.tell(Ended(ended, failed))
+                    ended = ends_of(message.finished)
+                    if ended.request_ids or self._tells_of_handovers:
+                        self.client.tell(ended)
             case Submit():
                 self._recorder.arrived(
                     message.request_id, message.arrival_s, message.num_prompt_tokens, message.tenant
@@ -152,8 +174,9 @@ class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
             raise ReplayStopping
         match message:
             case Ended():
+                failed = message.failed
                 for name in message.request_ids:
-                    if name in message.failed:
+                    if failed and name in failed:
                         self._failed(name)
                     self._ended(name)
             case TraceRequest():
@@ -182,7 +205,7 @@ class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
                 )
             if row.session is not None:
                 self._recorder.programs.ties(row.request_id, row.after)
-            self.schedule(row.arrival_s, Event.ARRIVAL, row)
+            self.schedule(row.arrival_s, ARRIVAL, row)
 
     def _ask_after(self, row: TraceRequest) -> None:
         last_s = 0.0
@@ -192,7 +215,7 @@ class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
                 self._later.setdefault(name, []).append(row)
                 return
             last_s = max(last_s, end_s)
-        self.schedule(last_s + row.pause_s, Event.ARRIVAL, Due(row))
+        self.schedule(last_s + row.pause_s, ARRIVAL, Due(row))
 
     def _ask(self, row: TraceRequest) -> None:
         if self._most is not None and len(self._unfinished) >= self._most:
@@ -244,7 +267,7 @@ class Client(Actor[Due | GaveUp | TraceRequest | Ended]):
         if row.session is not None:
             self._recorder.programs.asked_again(again.request_id, row.request_id)
         self._num_to_come += 1
-        self.schedule(self.clock.now_s() + wait_s, Event.ARRIVAL, Due(again))
+        self.schedule(self.clock.now_s() + wait_s, ARRIVAL, Due(again))
 
     def turned_away(self, row: TraceRequest, refused: Refused) -> None:
         """Record a request that was refused before any scheduler; it misses its limits."""

@@ -57,15 +57,17 @@ class Surroundings:
         config: EngineConfig,
         backends: Sequence[Backend],
         vocabulary: Vocabulary | None,
+        recording: Actor[Heard],
         listeners: Sequence[Actor[Heard]],
         tap: Tap | None,
     ) -> AbstractAsyncContextManager[Ref[FromClients]]:
-        """Open the graph of the run."""
+        """Open the graph of the run, with the listener of the clients first."""
         return open_graph(
             config,
             backends,
             vocabulary=vocabulary,
-            listeners=[*listeners, *self.listeners],
+            listeners=[recording, *listeners, *self.listeners],
+            without_routes=[recording],
             tap=tap,
             supervision=self.supervision,
             links=self.links,
@@ -89,6 +91,10 @@ SELDOM = 10_000_000
 """Number of new objects after which Python looks for reference cycles: more than a run of 256 engines has at
 once. A search takes 4 % of the time, and finds nothing.
 """
+
+
+ROWS_AT_ONCE = 64
+"""Number of rows that a Recorder adds to its columns at once: a call costs more than many rows."""
 
 
 @contextmanager
@@ -216,7 +222,7 @@ def replay_on(
         own_blocks=surroundings.own_blocks,
         ledger=surroundings.ledger,
         host_hits=HostHits() if config.has_host_memory else None,
-        columns=MovedColumns() if config.moves else Columns(),
+        columns=MovedColumns(ROWS_AT_ONCE) if config.moves else Columns(ROWS_AT_ONCE),
     )
     generate = generate_for or counting_tokens(config.scheduler.block_size)
 
@@ -224,7 +230,8 @@ def replay_on(
         before_arrival(request)
         return generate(request)
 
-    recording, was_stopped = Recording(recorder), False
+    # `stop_when` may count its calls.
+    recording, was_stopped = Recording(recorder, tells_of_handovers=stop_when is not None), False
 
     async def play(is_interrupted: Callable[[], bool]) -> None:
         def shall_stop() -> bool:
@@ -232,8 +239,10 @@ def replay_on(
             was_stopped = stop_when is not None and stop_when(recorder)
             return was_stopped or is_interrupted()
 
-        heard_by = [recording, *listeners]
-        async with surroundings.graph(config, backends, vocabulary, heard_by, tap) as llm:
+        graph = surroundings.graph(
+            config, backends, vocabulary, recording=recording, listeners=listeners, tap=tap
+        )
+        async with graph as llm:
             client = Client(
                 surroundings.reshape(trace),
                 llm,

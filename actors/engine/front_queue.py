@@ -16,7 +16,7 @@ from collections import deque
 from sundog.actors.config.front_costs import FrontCosts
 from sundog.actors.core.records import dataclass
 from sundog.actors.kernel.actor import Actor, ActorDied, Handled, Ref, Tap, answer
-from sundog.actors.kernel.clock import Event, Timer
+from sundog.actors.kernel.clock import ARRIVAL, Timer
 from sundog.actors.messages import (
     Abort,
     ChangeAdapters,
@@ -145,6 +145,8 @@ class FrontQueue(Actor[ToEngine | StepOutput | PolicyFailed | ApiProcess]):
         """With a `head_start`, the time already spent on requests is subtracted from their waits."""
         super().__init__(name, tap=tap)
         self._costs = costs
+        self._request_s, self._prompt_token_s = costs.request, costs.prompt_token
+        self._num_stages = costs.stages
         self._head_start = head_start
         self._engine: Ref[ToEngine] | None = None
         self._processes = [ApiProcess(self) for _ in range(costs.processes)]
@@ -214,11 +216,11 @@ class FrontQueue(Actor[ToEngine | StepOutput | PolicyFailed | ApiProcess]):
         if prompt is not None and prompt is self._prompt and latest is not None and latest.left:
             latest.submits.append(submit)
             return
-        costs, ahead, number = self._costs, self._head_start, self._next
-        self._next = number + 1 if number + 1 < costs.processes else 0
+        ahead, number = self._head_start, self._next
+        self._next = number + 1 if number + 1 < len(self._processes) else 0
         process = self._processes[number]
-        request_s = costs.request + costs.prompt_token * submit.num_prompt_tokens
-        turn = FrontTurn([submit], request_s / costs.stages, costs.stages)
+        request_s = self._request_s + self._prompt_token_s * submit.num_prompt_tokens
+        turn = FrontTurn([submit], request_s / self._num_stages, self._num_stages)
         self._prompt, self._latest = prompt, turn
         now_s = (self._clock or self.clock).now_s()
         if ahead is not None:
@@ -235,7 +237,7 @@ class FrontQueue(Actor[ToEngine | StepOutput | PolicyFailed | ApiProcess]):
         """Set the timer of a process to the next end of a turn."""
         clock, ahead = self._clock or self.clock, self._head_start
         process.due_s, process.delayed = due_s, False
-        clock.enter(due_s if ahead is None else due_s - ahead.late_s, Event.ARRIVAL, self.name, process)
+        clock.enter(due_s if ahead is None else due_s - ahead.late_s, ARRIVAL, self.name, process)
 
     def _look(self, process: ApiProcess) -> None:
         due_s = process.due_s

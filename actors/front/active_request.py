@@ -202,7 +202,7 @@ class Families:
 
     def end(self, choice_id: str) -> None:
         """Remove a choice, and its request with the last one."""
-        parent = self._parent_of.pop(choice_id, None)
+        parent = self._parent_of.pop(choice_id, None) if self._parent_of else None
         if parent is not None:
             self._unfinished[parent].remove(choice_id)
             if not self._unfinished[parent]:

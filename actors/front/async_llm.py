@@ -266,22 +266,30 @@ class AsyncLLM(Actor[FrontMessage]):
         for part in output.prompt_logprobs:
             if (request := self._requests.get(part.request_id)) is not None and request.is_admitted:
                 request.take_prompt_logprobs(part)
-        prompts = [e.request_id for e in output.finished if e.reason == "handed" and e.moves is None]
-        for request in self._active(prompts) if prompts else ():
-            request.handed_over()
+        for finish in output.finished:
+            is_handed = finish.reason == "handed" and finish.moves is None
+            if is_handed and (request := self._requests.get(finish.request_id)) is not None:
+                request.handed_over()
         if output.tokens:
-            logprobs, to_come, vectors = dict(output.logprobs), dict(output.accepted), dict(output.vectors)
-            for name, token in output.tokens:
-                if (request := self._requests.get(name)) is not None and request.is_admitted:
-                    finish = finishes.get(name)
-                    if more := to_come.get(name, 0):
-                        to_come[name] = more - 1
-                    end_s, ends = output.end_times_s[-1], None if more else finish
-                    delta = request.decode(token, end_s, ends, logprobs.get(name))
-                    delta.vector = vectors.get(name)
-                    self._token(request, delta, finish)
-        for request in self._active(finishes):
-            self._end(request, last_delta(finishes[request.submit.request_id]))
+            self._sampled(output, output.tokens, finishes)
+        for name, end in finishes.items():
+            if (request := self._requests.get(name)) is not None:
+                self._end(request, last_delta(end))
+
+    def _sampled(
+        self, output: StepOutput, tokens: tuple[tuple[str, int], ...], finishes: dict[str, Finish]
+    ) -> None:
+        """Stream the tokens of a step."""
+        logprobs, to_come, vectors = dict(output.logprobs), dict(output.accepted), dict(output.vectors)
+        for name, token in tokens:
+            if (request := self._requests.get(name)) is not None and request.is_admitted:
+                finish = finishes.get(name)
+                if more := to_come.get(name, 0):
+                    to_come[name] = more - 1
+                end_s, ends = output.end_times_s[-1], None if more else finish
+                delta = request.decode(token, end_s, ends, logprobs.get(name))
+                delta.vector = vectors.get(name)
+                self._token(request, delta, finish)
 
     def _begun(self, output: StepOutput) -> None:
         """Record which requests were admitted and, if tokens are only counted, which have a first token."""
@@ -315,7 +323,7 @@ class AsyncLLM(Actor[FrontMessage]):
         self._families.end(name)
         self._intake.ended(len(self._requests))
         request.stream.put(last)
-        if self._without_engine.pop(name, None) is not None:
+        if self._without_engine and self._without_engine.pop(name, None) is not None:
             self._tell(Unserved((name,), "abort" if last.finish_reason == "abort" else "error"))
         elif name not in self._leaving:
             self._router.tell(Released((name,)))
