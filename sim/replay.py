@@ -256,6 +256,7 @@ def replay_on(
                 retries=surroundings.retries,
             )
             recording.client = client.ref(recording.name, counted=False)
+            recording.shall_stop = is_interrupted
             await surroundings.play(llm, client)
 
     with ctrl_c() as shall_stop:
@@ -269,6 +270,8 @@ def replay_on(
                 raise Interrupted(recorder) from None
             return recorder
     recorder.spill()
+    if shall_stop():  # Ctrl-C after the last request had ended
+        raise Interrupted(recorder)
     return recorder
 
 

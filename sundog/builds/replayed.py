@@ -91,7 +91,12 @@ def replayed(
     is_small = summary.num_requests <= most_ranged and summary.num_finished > 1
     if again is not None and (is_small if with_ranges is None else with_ranges):
         doubt = simulated.doubt  # by now for what was asked
-        summary = replace(summary, step_doubt=doubt, ranges_s=asdict(ranged(simulated, again(), load, seed)))
+        try:
+            ranges = asdict(ranged(simulated, again(), load, seed))
+        except KeyboardInterrupt:
+            output.finish(summary.to_json())  # The run is whole, and lacks its ranges.
+            raise
+        summary = replace(summary, step_doubt=doubt, ranges_s=ranges)
     output.finish(summary.to_json())
     return summary
 

@@ -2,7 +2,9 @@
 
 import gc
 import hashlib
+import os
 import random
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -28,6 +30,7 @@ from sundog.sim.cost.roofline import Roofline
 from sundog.sim.figures.metrics import summarize
 from sundog.sim.hardware.gpu import load_gpu
 from sundog.sim.hardware.model import load_model
+from sundog.sim.interrupt import Interrupted
 from sundog.sim.oracle import Oracle
 from sundog.sim.record.recorder import Recorder
 from sundog.sim.replay import counting_tokens, replay
@@ -236,3 +239,21 @@ def test_in_debug_mode_a_leaked_block_is_found_when_the_engine_falls_idle(
     with pytest.raises(ExceptionGroup) as caught:
         replay(rows, replace(config, debug=True), COST, Capacity(40, 16))
     assert caught.group_contains(AssertionError, match="neither held nor free")
+
+
+def test_ctrl_c_ends_a_replay_whose_requests_have_all_arrived() -> None:
+    """The client has gone by then, and the queue may be served for hours."""
+    rows = [TraceRequest(f"r{number}", 0.0, 100, 50) for number in range(20)]
+
+    def press(num_arrived: int) -> None:
+        if num_arrived == len(rows):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    config = EngineConfig(
+        scheduler=SchedulerConfig(max_num_seqs=1, max_num_batched_tokens=256, max_model_len=280)
+    )
+    with pytest.raises(Interrupted) as caught:
+        replay(rows, config, COST, Capacity(200, 16), on_progress=press)
+    summary = summarize(caught.value.recorder)
+    assert (summary.num_requests, summary.num_finished) == (20, 1)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

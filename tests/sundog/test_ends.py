@@ -156,11 +156,12 @@ def test_ctrl_c_ends_a_replay_in_one_line(tmp_path: Path) -> None:
     assert sum(line.startswith("sundog: ") for line in err.splitlines()) == 1, err
 
 
-INTERRUPTED_AT = """
+ON_IMPORT = """
 import os, runpy, signal, sys
+module = sys.argv.pop(1)
 class CtrlC:
     def find_spec(self, name, path, target=None):
-        if name == sys.argv[1]:
+        if name == module:
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, CtrlC())
 runpy.run_module("sundog", run_name="__main__")
@@ -171,9 +172,21 @@ runpy.run_module("sundog", run_name="__main__")
 def test_ctrl_c_ends_a_command_that_has_hardly_begun(module: str) -> None:
     """In one line, while the command line itself is imported."""
     done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED_AT, module], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", ON_IMPORT, module], capture_output=True, text=True, timeout=120
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "sundog: interrupted\n")
+
+
+def test_ctrl_c_while_ranges_are_computed_keeps_the_run(tmp_path: Path) -> None:
+    """It is whole by then, but for its ranges."""
+    words = ["sundog.sim.validation.predict", "replay", TRACE, "--limit", "5", "--out", str(tmp_path / "run")]
+    done = subprocess.run(
+        [sys.executable, "-c", ON_IMPORT, *words], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout) == (130, ""), done.stderr
+    assert os.listdir(tmp_path) == ["run"]
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["num_finished"] == 5 and "ranges_s" not in summary and "partial_until_s" not in summary
 
 
 @pytest.mark.long(keep=1, reason="more cases of the law whose first `make test` runs", moderate=True)
