@@ -28,12 +28,13 @@ def export(asked: ExportOptions, policy: str, output: str | None) -> None:
     tested.
     """
     from sundog.export.exported import exported
+    from sundog.sim.files.run_files import write_whole
 
     name = policy.partition(":")[0].removesuffix(".py").rpartition("/")[2].replace("-", "_")
     path = Path(output or f"{name}_{asked.to}.py")
     text, remarks = exported(policy, path)
     with writing(path):
-        path.write_text(text, encoding="utf-8")
+        write_whole(path, text)
     for each in remarks:
         remark(f"{path}: {each}")
     click.echo(path)

@@ -16,6 +16,7 @@ from sundog.sim.figures.intervals import find_warm_up
 from sundog.sim.figures.named import Metric
 from sundog.sim.figures.sweep.cells import Cell
 from sundog.sim.figures.verdict import judged
+from sundog.sim.files.run_files import write_whole
 from sundog.sim.record.rows import finished
 
 if TYPE_CHECKING:
@@ -65,13 +66,19 @@ class Plot:
         return f"Plot({self.figure.axes[0].get_ylabel()} over {self.figure.axes[0].get_xlabel()})"
 
     def save(self, path: str | Path) -> None:
-        """Write the picture as .svg, .pdf or .png, by the name; the same data give the same bytes of SVG."""
+        """Write the picture as .svg, .pdf or .png, by the name, or nothing if it cannot be written whole.
+
+        The same data give the same bytes of SVG.
+        """
         try:
-            metadata = METADATA[picture_format(str(path))]
+            ending = picture_format(str(path))
         except ValueError as error:
             raise ConfigError(f"{path} is no picture's name: {error}") from None
-        with writing(path), _style():
-            self.figure.savefig(path, metadata=metadata, dpi=200)
+        picture = io.BytesIO()
+        with _style():
+            self.figure.savefig(picture, format=ending[1:], metadata=METADATA[ending], dpi=200)
+        with writing(path):
+            write_whole(path, picture.getvalue())
 
     def _repr_svg_(self) -> str:
         return self.svg()

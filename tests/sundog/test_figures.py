@@ -1,5 +1,6 @@
 """Pictures of several runs in one axis, with daggers at runs that did not settle."""
 
+import resource
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -86,6 +87,23 @@ def test_runs_are_named_by_what_differs() -> None:
     assert names_of(policies) == ["policy=fcfs", "policy=mlfq"]
     assert names_of([run("x/a", gpu="h100"), run("x/b", gpu="h100")]) == ["a", "b"]
     assert names_of([run("x/a"), run("y/a")]) == ["x/a", "y/a"] and names_of([run("x/a")]) == ["a"]
+
+
+@pytest.mark.parametrize("ending", [".svg", ".pdf", ".png"])
+def test_a_picture_is_written_whole_or_not_at_all(ending: str, tmp_path: Path) -> None:
+    """On a disk that is full, the old one stays."""
+    path, plot = tmp_path / f"a{ending}", cdf_of_runs({"a": requests(np.arange(1.0, 50.0))}, "ttft_s")
+    path.write_text("old")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
+    try:
+        with pytest.raises(sundog.ConfigError, match="cannot write"):
+            plot.save(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [each.read_text() for each in tmp_path.iterdir()] == ["old"]
+    plot.save(path)
+    assert path.stat().st_size > 2000
 
 
 @pytest.mark.long(reason="runs commands in processes of their own", moderate=True)

@@ -278,4 +278,4 @@ def replayed_page(history: History, name: str, num_instants: int, from_s: float,
 
 def write_replayed(path: Path, page: str) -> None:
     """Write the page; raises OSError."""
-    path.write_text(page, encoding="utf-8")
+    write_whole(path, page)
