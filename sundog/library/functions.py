@@ -442,6 +442,8 @@ def plan(
     _check_draws(replications, confidence)
     target, reading, load, terms, engine = records_of({**options, "slo": slo})
     machines = gpus.split(",") if isinstance(gpus, str) else list(gpus)
+    if not machines:
+        raise ConfigError("gpus is empty: name one at least, as h100")
     known = None
     if prices is not None:
         known = checked_prices(prices, "prices") if isinstance(prices, Mapping) else read_prices(str(prices))

@@ -160,6 +160,7 @@ def test_a_plan_from_python(spec: Path) -> None:
         ({"prices": {"h100": "cheap"}}, "prices: h100 is 'cheap': give the price"),
         ({"gpu": "b200"}, "name them in gpus"),
         ({"gpus": "h100,h1000"}, "Did you mean h100?"),
+        ({"gpus": []}, "gpus is empty"),
         ({"confidence": 95}, "confidence is 95"),
         ({"replications": 0}, "replications is 0"),
         (
