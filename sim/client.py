@@ -72,8 +72,8 @@ class GaveUp(NamedTuple):
 class Recording(Actor[Heard]):
     """Listener that feeds a Recorder, and reports ended requests to the client.
 
-    When a request ends and `shall_stop` is true, it stops the replay: the client may have gone by then, since
-    it stays only until its last request has arrived.
+    The client leaves when its last request has arrived, and no longer looks whether the replay shall stop.
+    From then on, `shall_stop` is set, and is called whenever a request ends.
     """
 
     def __init__(self, recorder: Recorder, *, tells_of_handovers: bool = False) -> None:
@@ -82,14 +82,14 @@ class Recording(Actor[Heard]):
         self._recorder = recorder
         self._tells_of_handovers = tells_of_handovers
         self.client: Ref[Ended] | None = None
-        self.shall_stop: Callable[[], bool] = lambda: False
+        self.shall_stop: Callable[[], bool] | None = None
 
     def handle(self, message: Heard) -> None:
         match message:
             case StepOutput():
                 self._recorder.observe(message)
                 if message.finished and self.client is not None:
-                    if self.shall_stop():
+                    if self.shall_stop is not None and self.shall_stop():
                         raise ReplayStopping
                     ended = ends_of(message.finished)
                     if ended.request_ids or self._tells_of_handovers:

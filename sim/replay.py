@@ -256,8 +256,8 @@ def replay_on(
                 retries=surroundings.retries,
             )
             recording.client = client.ref(recording.name, counted=False)
-            recording.shall_stop = is_interrupted
             await surroundings.play(llm, client)
+            recording.shall_stop = is_interrupted
 
     with ctrl_c() as shall_stop:
         try:
