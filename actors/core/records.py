@@ -35,7 +35,7 @@ def record(
     """Make a class a record; the arguments are those of `dataclasses.dataclass`."""
 
     def made(cls: type[Any]) -> type[Any]:
-        if others.keys() - {"kw_only"} or "InitVar" in str(vars(cls).get("__annotations__")):
+        if others.keys() - {"kw_only"} or _has_init_var(vars(cls)):
             return dataclasses.dataclass(
                 cls, init=init, repr=repr, eq=eq, frozen=frozen, slots=slots, **others
             )
@@ -68,6 +68,12 @@ if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
 else:
     dataclass = record
+
+
+def _has_init_var(own: Mapping[str, Any]) -> bool:
+    """Return whether a field is an InitVar. Python 3.14 evaluates annotations late: this does not make it."""
+    code = getattr(own.get("__annotate_func__"), "__code__", None)
+    return "InitVar" in (str(own.get("__annotations__")) if code is None else code.co_names)
 
 
 def _methods(

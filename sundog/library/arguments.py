@@ -50,5 +50,18 @@ def taken(row: OptionRow, value: object) -> object:
         raise ConfigError(f"{row.name} is {value!r}: {error}") from None
 
 
+def path_of(name: str, value: object) -> str:
+    """Return a path, a text or a path object, as text.
+
+    Raises:
+        ConfigError: It is neither, or empty; the error names the argument.
+    """
+    if not isinstance(value, str | PurePath):
+        raise ConfigError(f"{name} is of type {type(value).__name__}: give a path, as a text or a Path")
+    if not str(value):
+        raise ConfigError(f"{name} is empty: give a path")
+    return str(value)
+
+
 def _plain(value: object) -> object:
     return str(value) if isinstance(value, PurePath) else value

@@ -19,7 +19,7 @@ from sundog.actors.config import ConfigError
 from sundog.actors.core.names import did_you_mean
 from sundog.actors.core.policies import Policy
 from sundog.actors.core.routers import RouterPolicy
-from sundog.library.arguments import records_of, taken
+from sundog.library.arguments import path_of, records_of, taken
 from sundog.library.loops import outside_of_loops
 from sundog.library.results import PlanResult, RunResult, SweepResult
 from sundog.options.engine import EngineOptions
@@ -107,6 +107,7 @@ def replay(
     named = {"policy": policy if isinstance(policy, str) else None}
     named["router"] = router if isinstance(router, str) else None
     target, reading, load, terms, engine = records_of({**options, **named})
+    asked = None if out is None else path_of("out", out)
 
     def run() -> RunResult:
         from sundog.actors.policy_file import given_policy, given_router
@@ -124,8 +125,8 @@ def replay(
         if not isinstance(router, str):
             config = replace(config, router=given_router(router))
         simulated = replace(simulated, config=config)
-        kept = mkdtemp(prefix="sundog-") if out is None else None
-        folder = Path(str(out) if kept is None else f"{kept}/run")
+        kept = mkdtemp(prefix="sundog-") if asked is None else None
+        folder = Path(f"{kept}/run" if asked is None else asked)
         place = as_file(trace, folder, engine.seed)
         source = reading.trace(place)
         facts = recorded((engine, target, load, terms, reading), place, folder)
@@ -286,10 +287,11 @@ def read(folder: str | Path) -> RunResult | SweepResult:
     from sundog.sim.record.run_directory import open_run
     from sundog.sweeps.sweep_folder import TABLE_JSON
 
-    table = Path(folder) / TABLE_JSON
+    place = Path(path_of("folder", folder))
+    table = place / TABLE_JSON
     if table.exists():
         return SweepResult.of_json(table)
-    return RunResult(open_run(Path(folder)))
+    return RunResult(open_run(place))
 
 
 def sweep(
@@ -354,12 +356,11 @@ def sweep(
     if by is not None and by not in varied:
         raise ConfigError(f"by is {by}, which vary does not have")
     cells = grid(varied)
-    workload = workload_of(str(source), reading, resample)
+    place = path_of("source", source)
+    workload = workload_of(place, reading, resample)
     for settings in cells:
         with_fields(workload, settings)
-    shared = Plan(
-        workload, str(source), engine=engine, target=target, load=load, terms=terms, resample=resample
-    )
+    shared = Plan(workload, place, engine=engine, target=target, load=load, terms=terms, resample=resample)
     check_tenants(shared, cells, [*shown, *(each.metric for each in terms.service_level.objectives)])
     rule = Rule(
         shown[0].name,
@@ -446,13 +447,27 @@ def plan(
         raise ConfigError("gpus is empty: name one at least, as h100")
     known = None
     if prices is not None:
-        known = checked_prices(prices, "prices") if isinstance(prices, Mapping) else read_prices(str(prices))
+        known = (
+            checked_prices(prices, "prices")
+            if isinstance(prices, Mapping)
+            else read_prices(path_of("prices", prices))
+        )
     has_ranks = options.get("tensor_parallel_size") is not None
     problem = planned(
-        *(str(source), reading, engine, target, load, terms, machines, _varied(vary or {}, options), known),
+        *(
+            path_of("source", source),
+            reading,
+            engine,
+            target,
+            load,
+            terms,
+            machines,
+            _varied(vary or {}, options),
+            known,
+        ),
         *(max_gpus, has_ranks, survive, pools, judge_s),
     )
-    out_folder = None if out is None else str(out)
+    out_folder = None if out is None else path_of("out", out)
     with (
         runs_progress("trials") as progress,
         fleets(problem.plan, jobs, progress, None, out_folder, reading, problem.cells) as made,

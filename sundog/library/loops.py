@@ -17,11 +17,17 @@ def outside_of_loops(function: Callable[[], T]) -> T:
     An error in an actor is raised as it is, without the exception groups of nurseries.
     """
     try:
-        try:
-            trio.lowlevel.current_task()
-        except RuntimeError:
+        if not _is_in_loop():
             return function()
         with ThreadPoolExecutor(1) as pool:
             return pool.submit(function).result()
     except BaseExceptionGroup as group:
         raise next(leaves(group)) from None
+
+
+def _is_in_loop() -> bool:
+    try:
+        trio.lowlevel.current_task()
+    except RuntimeError:
+        return False
+    return True

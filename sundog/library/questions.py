@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from sundog.actors.config import ConfigError
 from sundog.library.answers import CalibrationResult, CapacityResult, ComparisonResult, WalkResult
+from sundog.library.arguments import path_of, records_of
 from sundog.library.loops import outside_of_loops
 from sundog.library.results import RunResult
+from sundog.options.engine import EngineOptions
 from sundog.options.simulation import ReadingOptions
 
 if TYPE_CHECKING:
@@ -54,7 +56,8 @@ def explain(run: str | Path | RunResult, *, request_id: str | None = None, top: 
     from sundog.sim.explain.data import request_data, run_data
     from sundog.sim.explain.load import find_request, load, refused_at_door
 
-    record = _folder(run)
+    record = _folder("run", run)
+    _check_request(request_id)
     history = load(record)
     if request_id is None:
         found, at_door = explained(history, record, top)
@@ -82,13 +85,14 @@ def explained(history: "History", record: Path, top: int) -> "tuple[Findings, di
 
 
 def figure(
-    runs: "Sequence[str | Path | RunResult] | Mapping[str, str | Path | RunResult]", column: str = "ttft_s"
+    runs: "str | Path | RunResult | Sequence[str | Path | RunResult] | Mapping[str, str | Path | RunResult]",
+    column: str = "ttft_s",
 ) -> "Plot":
     """Draw the distribution of a column of several runs in one picture, as `sundog figure RUN RUN cdf` does.
 
     Args:
-        runs: Runs, or folders that `replay` or `bench` wrote with `--out`. A mapping names them; else a run
-            is named by the options in which it differs from the others.
+        runs: A run or several, or folders that `replay` or `bench` wrote with `--out`. A mapping names them;
+            else a run is named by the options in which it differs from the others.
         column: Column of `RunResult.requests`, such as `ttft_s`, `tpot_s` or `e2e_s`.
 
     Returns:
@@ -108,8 +112,10 @@ def figure(
     from sundog.library.plots import cdf_of_runs
     from sundog.sim.record.run_directory import open_run
 
+    if isinstance(runs, str | Path | RunResult):
+        runs = (runs,)
     given = list(runs.values() if isinstance(runs, Mapping) else runs)
-    opened = [open_run(_folder(each)) for each in given]
+    opened = [open_run(_folder("a run", each)) for each in given]
     if not opened:
         raise ConfigError("there is no run to draw: give one at least")
     names = list(runs) if isinstance(runs, Mapping) else names_of(opened)
@@ -151,10 +157,12 @@ def walk(run: str | Path | RunResult, request_id: str, *, out: str | Path | None
     """
     from sundog.sim.explain.walk import walk as walked
 
-    folder = _folder(run)
+    folder = _folder("run", run)
+    _check_request(request_id)
+    page = None if out is None else path_of("out", out)
     found = WalkResult(walked(folder, request_id), folder.resolve().name)
-    if out is not None:
-        found.save(out)
+    if page is not None:
+        found.save(page)
     return found
 
 
@@ -185,7 +193,9 @@ def compare(first: str | Path | RunResult, second: str | Path | RunResult) -> Co
     from sundog.sim.figures.compare import compare as compare_runs
     from sundog.sim.record.run_directory import open_run
 
-    return ComparisonResult(compare_runs(open_run(_folder(first)), open_run(_folder(second))))
+    return ComparisonResult(
+        compare_runs(open_run(_folder("first", first)), open_run(_folder("second", second)))
+    )
 
 
 def capacity(
@@ -228,7 +238,6 @@ def capacity(
         >>> found.factor.mean > 1
         True
     """
-    from sundog.library.arguments import records_of
     from sundog.options.capacity import CapacityTerms
     from sundog.planning.capacity import find_capacity
     from sundog.sweeps.cell import Plan
@@ -237,7 +246,7 @@ def capacity(
     target, reading, load, terms, engine = records_of({**options, "slo": slo})
     search = {"replications": replications, "confidence": confidence, "resolution": resolution, "jobs": jobs}
     (asked,) = records_of({**search, "judge_s": judge_s}, (CapacityTerms,))
-    place = str(source)
+    place = path_of("source", source)
     shared = Plan(
         workload_of(place, reading),
         place,
@@ -271,13 +280,14 @@ def trace(*files: str | Path, out: str | Path | None = None, **options: Any) -> 
         >>> found["num_requests"]
         100
     """
-    from sundog.library.arguments import records_of
     from sundog.sim.trace.describe import describe
 
     (reading,) = records_of(options, (ReadingOptions,))
-    rows, formats, _ = traced(reading, [str(file) for file in files])
-    if out is not None:
-        write_merged(str(out), rows, [str(file) for file in files])
+    names = [path_of("a trace", file) for file in files]
+    merged_to = None if out is None else path_of("out", out)
+    rows, formats, _ = traced(reading, names)
+    if merged_to is not None:
+        write_merged(merged_to, rows, names)
     return {"format": " and ".join(dict.fromkeys(formats)), **asdict(describe(rows))}
 
 
@@ -342,14 +352,20 @@ def workload(
     from sundog.sim.trace.jsonl_rows import write_trace
     from sundog.sim.workload.read import parse_spec, read_spec
 
-    name = "the description" if isinstance(spec, Mapping) else Path(spec).name
-    source = parse_spec(dict(spec), name) if isinstance(spec, Mapping) else read_spec(spec)
-    requests = source.requests(seed)
+    asked = None if out is None else path_of("out", out)
+    (drawn,) = records_of({"seed": seed}, (EngineOptions,))
+    if isinstance(spec, Mapping):
+        name = "the description"
+        source = parse_spec(dict(spec), name)
+    else:
+        name = Path(path_of("spec", spec)).name
+        source = read_spec(spec)
+    requests = source.requests(drawn.seed)
     if not requests:
         raise ConfigError(f"{name} gives no request with seed {seed}: raise its rate or duration_s")
-    if out is not None:
+    if asked is not None:
         said, tokens = f"sundog workload {name}", source.hash_block_tokens
-        write_trace(str(out), requests, provenance=said, seed=seed, hash_block_tokens=tokens)
+        write_trace(asked, requests, provenance=said, seed=seed, hash_block_tokens=tokens)
     return pa.Table.from_pylist([{name: getattr(each, name) for name in COLUMNS} for each in requests])
 
 
@@ -380,16 +396,15 @@ def calibrate(*sources: str | Path, out: str | Path, **options: Any) -> Calibrat
         ... )
     """
     from sundog.calibration.sources import calibrated
-    from sundog.library.arguments import records_of
     from sundog.options.clients import ServerLoads
-    from sundog.options.engine import SIMULATED_ONLY, EngineOptions, MeasuringOptions
+    from sundog.options.engine import SIMULATED_ONLY, MeasuringOptions
 
     if not sources:
         raise ConfigError("there is no source: give a model, a URL, a folder of requests or a log of steps")
     records = (MeasuringOptions, ServerLoads, ReadingOptions, EngineOptions)
     without = (*SIMULATED_ONLY, "enforce_eager")
     measuring, loads, reading, engine = records_of(options, records, without)
-    named, file = [str(source) for source in sources], Path(out)
+    named, file = [path_of("a source", source) for source in sources], Path(path_of("out", out))
 
     def run() -> CalibrationResult:
         found = calibrated(named, file, measuring=measuring, loads=loads, reading=reading, engine=engine)
@@ -398,5 +413,10 @@ def calibrate(*sources: str | Path, out: str | Path, **options: Any) -> Calibrat
     return outside_of_loops(run)
 
 
-def _folder(run: str | Path | RunResult) -> Path:
-    return run.folder if isinstance(run, RunResult) else Path(run)
+def _folder(name: str, run: str | Path | RunResult) -> Path:
+    return run.folder if isinstance(run, RunResult) else Path(path_of(name, run))
+
+
+def _check_request(request_id: object) -> None:
+    if not isinstance(request_id, str | None):
+        raise ConfigError(f"request_id is {request_id!r}: give a request's name, a text")

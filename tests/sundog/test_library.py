@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -20,6 +21,7 @@ from sundog.actors.core.policies.guard import PolicyError
 from sundog.actors.core.routers import RouterPolicy
 from tests import warm
 from tests.patience import HANGS_S
+from tests.test_layers import ROOT
 
 TRACE = "traces/chat-poisson-2rps-5min.jsonl.gz"
 SPEC = """
@@ -187,6 +189,79 @@ def test_a_question_that_a_command_would_refuse_is_refused(
     if not given.keys() & {"prices", "gpu", "gpus"}:
         with pytest.raises(sundog.ConfigError, match=re.escape(reason)):
             sundog.sweep(spec, **{"vary": {"max_num_seqs": [1]}, **given})
+
+
+DESCRIBED = {
+    "duration_s": 10,
+    "arrivals": {"kind": "gamma", "rate_per_s": 2, "cv": 0},
+    "prompt": {"kind": "fixed", "tokens": 100},
+    "output": {"kind": "fixed", "tokens": 20},
+}
+WHOLE = str(ROOT / TRACE)
+PATHS: dict[str, Callable[[Any], object]] = {
+    "out of replay": lambda path: sundog.replay(WHOLE, gpu="h100", limit=1, out=path),
+    "out of workload": lambda path: sundog.workload(DESCRIBED, out=path),
+    "out of trace": lambda path: sundog.trace(WHOLE, limit=1, out=path),
+    "out of calibrate": lambda path: sundog.calibrate(WHOLE, out=path),
+    "out of walk": lambda path: sundog.walk("run", "r0", out=path),
+    "out of plan": lambda path: sundog.plan(WHOLE, slo="p95(ttft)<1", limit=1, out=path),
+    "prices of plan": lambda path: sundog.plan(WHOLE, slo="p95(ttft)<1", prices=path),
+    "source of plan": lambda path: sundog.plan(path, slo="p95(ttft)<1"),
+    "source of sweep": lambda path: sundog.sweep(path, vary={"max_num_seqs": [1]}),
+    "source of capacity": lambda path: sundog.capacity(path, slo="p95(ttft)<1"),
+    "a trace of trace": sundog.trace,
+    "a source of calibrate": lambda path: sundog.calibrate(path, out="cost.toml"),
+    "spec of workload": sundog.workload,
+    "folder of read": sundog.read,
+    "run of explain": sundog.explain,
+    "run of walk": lambda path: sundog.walk(path, "r0"),
+    "first of compare": lambda path: sundog.compare(path, "run"),
+    "second of compare": lambda path: sundog.compare(Path(__file__).parent, path),
+    "a run of figure": lambda path: sundog.figure([path]),
+}
+
+
+@pytest.mark.parametrize("wrong", [5, True, "", b"run", ["run"], [{"arrival_s": 0.0}]], ids=repr)
+@pytest.mark.parametrize("which", PATHS)
+def test_what_is_no_path_is_refused_by_the_argument(
+    which: str, wrong: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder called `5` had been made of it, and rows had been read as the name of a file."""
+    if which == "second of compare":
+        sundog.replay(WHOLE, gpu="h100", limit=1, out=tmp_path / "run")
+        monkeypatch.setitem(PATHS, which, lambda path: sundog.compare(tmp_path / "run", path))
+    monkeypatch.chdir(tmp_path)
+    before = {*Path().iterdir()}
+    name = which.rpartition(" of ")[0]
+    said = re.escape(f"{name} is ") + "(of type .*: give a path, as a text or a Path|empty: give a path)"
+    with pytest.raises(sundog.ConfigError, match=said):
+        PATHS[which](wrong)
+    assert {*Path().iterdir()} == before
+
+
+def test_other_arguments_are_refused_by_name(tmp_path: Path) -> None:
+    sundog.replay(TRACE, gpu="h100", limit=2, out=tmp_path / "run")
+    for wrong in (5, True, ["r0"]):
+        with pytest.raises(sundog.ConfigError, match="request_id is .*give a request's name"):
+            sundog.explain(tmp_path / "run", request_id=wrong)  # type: ignore[arg-type]
+    for seed in (-1, 1.5, "high"):
+        with pytest.raises(sundog.ConfigError, match="seed is "):
+            sundog.workload(DESCRIBED, seed=seed)  # type: ignore[arg-type]
+
+
+def test_one_run_is_drawn_as_several_are(tmp_path: Path) -> None:
+    """Its folder had been read as the names of six runs."""
+    pytest.importorskip("matplotlib")
+    run = sundog.replay(TRACE, gpu="h100", limit=20, out=tmp_path / "folder")
+    svgs = {sundog.figure(runs, "e2e_s")._repr_svg_() for runs in (run, str(run.folder), [run])}
+    assert len(svgs) == 1
+
+
+def test_an_error_has_no_other_before_it() -> None:
+    """In a notebook each is printed with those before it: that no loop runs is none."""
+    with pytest.raises(sundog.ConfigError) as raised:
+        sundog.replay(TRACE, gpu="h100", policy="sjf")
+    assert raised.value.__context__ is None
 
 
 @pytest.mark.long(reason="draws every figure twice")

@@ -1,6 +1,7 @@
 """Autoscaling by the command line: `--scaler NAME` and files."""
 
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -102,7 +103,8 @@ def test_a_scaler_that_fails_ends_the_run_by_its_name(trace: str, tmp_path: Path
     )
     done = run(trace, *SCALES, "--scaler", f"{file}:Mine")
     assert done.returncode == 2 and "want of the fleet at " in done.stderr, done.stderr
-    assert "raised ZeroDivisionError: integer division or modulo by zero (line 5)" in done.stderr
+    # Python 3.14 has other words for it.
+    assert re.search(r"raised ZeroDivisionError: .*by zero \(line 5\)", done.stderr)
 
 
 def test_the_example_of_the_documentation_is_its_file() -> None:

@@ -82,7 +82,7 @@ FAULTS = {
     "holds": (CHOOSE + "return None", "choose", "returned None, which holds it, while no replica has a"),
     "number": (CHOOSE + "return 7", "choose", "returned 7: it must be a replica that is up (0, 1)"),
     "truth": (CHOOSE + "return True", "choose", "returned True: it must be a replica"),
-    "raises": (CHOOSE + "return 1 // 0", "choose", "raised ZeroDivisionError: integer division"),
+    "raises": (CHOOSE + "return 1 // 0", "choose", "raised ZeroDivisionError: "),
     "leaves": (CHOOSE + "exit('bye')", "choose", "raised SystemExit: bye (line 4)"),
     "nan": (SCORE + "return float('nan')", "score", "returned nan: it must be a number"),
     "text": (SCORE + "return 'high'", "score", "returned 'high': it must be a number"),
