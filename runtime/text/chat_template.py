@@ -185,8 +185,10 @@ def compiled(source: str, folder: Path) -> ChatTemplate:
     return ChatTemplate(template, any(f"{quote}developer{quote}" in source for quote in "'\""))
 
 
-LEAST_RENDER_S, MOST_RENDER_S, RENDER_S_A_CHARACTER = 0.05, 5.0, 1e-5
-"""CPU seconds to render a conversation: ten times what real templates take."""
+LEAST_RENDER_S, MOST_RENDER_S, RENDER_S_A_CHARACTER = 0.2, 5.0, 1e-5
+"""CPU seconds to render a conversation: ten times what real templates take, and forty for a short one, which
+may pay for Python's collector on a busy machine.
+"""
 MOST_TEXT = 2**25
 """Most characters of a text made by a template."""
 MOST_WIDTH = 2**16

@@ -25,10 +25,10 @@ are split together.
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 from sundog.actors.core.blocks.kv_events import KvChanges
-from sundog.actors.core.blocks.runs import BlockRun, FreeRuns, Key, OwnKey
+from sundog.actors.core.blocks.runs import BlockNumbers, BlockRun, FreeRuns, Key, OwnKey
 
 NULL = 0
 FEW: Final = 6
@@ -94,7 +94,7 @@ class BlockPool:
             run = self._free.first
             num_blocks = len(run.blocks)
             if count <= FEW and num_blocks > count and not run.keys:  # the next blocks of decodes, most often
-                own: list[Any] = run.blocks  # Any: compiled code would make each number anew
+                own: BlockNumbers = run.blocks
                 while count:
                     blocks.append(own.pop())
                     count -= 1

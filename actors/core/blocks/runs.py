@@ -1,7 +1,10 @@
 """Runs of blocks, and the queue of runs without a holder."""
 
 from collections.abc import Iterator
+from typing import Any
 
+BlockNumbers = list[Any]
+"""Numbers of blocks that are only passed on: of an `int`, compiled code would make each anew."""
 Key = object
 """Key of a block: a hash of its tokens and all before them. Equal keys mean equal prefixes."""
 

@@ -4,9 +4,8 @@ A batch may be a decode run, in which nothing but lengths changes. Law: a run le
 would have left one by one, with the same blocks in the same order.
 """
 
-from typing import Any
-
 from sundog.actors.core.batch import Admission, Batch, Chunk
+from sundog.actors.core.blocks.runs import BlockNumbers
 from sundog.actors.core.policies.guard import GuardedPolicy
 from sundog.actors.core.request import Request
 from sundog.actors.core.step.draft import Draft
@@ -218,7 +217,7 @@ def extend(state: SchedulerState, num_steps: int, done_s: float) -> None:
     lockstep, kv = state.lockstep, state.kv
     first, last = lockstep.planned + 1, lockstep.planned + num_steps
     turns, num_blocks = lockstep.grow_through(first, last)
-    blocks: list[Any] = kv.pool.take(num_blocks)  # Any: compiled code would make each number anew
+    blocks: BlockNumbers = kv.pool.take(num_blocks)
     if num_blocks == len(turns):
         for turn, request in enumerate(turns):
             request.block_ids.append(blocks[turn])

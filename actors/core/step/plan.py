@@ -16,9 +16,10 @@ budget might not suffice for all, the lockstep is dissolved and the same loop to
 """
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Literal
 
 from sundog.actors.core.batch import Batch, Blocked, Lack
+from sundog.actors.core.blocks.runs import BlockNumbers
 from sundog.actors.core.request import Request, Status
 from sundog.actors.core.step.commit import admission_order, commit
 from sundog.actors.core.step.demand import Demand, aligned_tokens, demand_of, find_load
@@ -188,7 +189,7 @@ def _lockstep_holds(
 def _grow(state: SchedulerState, draft: Draft, growing: list[Request]) -> None:
     """Give each of these members a block: the only work of a step of steady decode."""
     new_blocks = draft.new_blocks
-    blocks: list[Any] = state.kv.pool.take(len(growing))  # Any: compiled code would make each number anew
+    blocks: BlockNumbers = state.kv.pool.take(len(growing))
     for index, request in enumerate(growing):
         block = blocks[index]
         request.block_ids.append(block)
