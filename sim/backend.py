@@ -221,7 +221,7 @@ class CostBackend(QueuesBatches):
         return reply
 
     def enqueue(self, batch: Batch, reply: Reader) -> None:
-        """As `execute`, with a reply that is there."""
+        """Execute a batch as `execute` does; its result goes to `reply`."""
         if self._batch is None:
             self._begin(batch, reply)
         else:

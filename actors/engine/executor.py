@@ -23,10 +23,10 @@ from sundog.actors.messages import (
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class QueuesBatches:
-    """Backend with its own time and queue, which answers a batch itself."""
+    """Backend that queues batches and answers each itself, which spares a reply for each."""
 
     def enqueue(self, batch: Batch, reply: Reader) -> None:
-        """Execute a batch after all earlier ones, and pass the result, or an error, to `reply`."""
+        """Execute a batch behind all earlier ones; `reply` gets the StepResult, or an error."""
         raise NotImplementedError
 
 

@@ -192,7 +192,7 @@ class Intake:
                 return sampling
             prompt: Tokens | int | Refused
             if isinstance(generate.prompt, int) and self._vocabulary.size is None:
-                prompt = generate.prompt
+                prompt = generate.prompt  # tokens are only counted
             else:
                 room, limit = self._room(generate), self._limit(sampling)
                 prompt = read_prompt(generate, self._codec, self._vocabulary, room, limit)

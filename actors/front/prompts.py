@@ -111,14 +111,12 @@ def prompt_param(prompt: Prompt) -> str:
 
 def read_prompt(
     generate: Generate, codec: TextCodec | None, vocabulary: Vocabulary, room_tokens: int, limit: str
-) -> Tokens | int | Refused:
-    """Return the prompt's tokens, or their number if tokens are only counted.
+) -> Tokens | Refused:
+    """Return the prompt's tokens.
 
     There are at most `room_tokens`; `limit` explains that bound in a refusal.
     """
     if isinstance(generate.prompt, int):
-        if vocabulary.size is None:
-            return generate.prompt
         return Refused("a real model needs a text or token ids, not a number of tokens", param="prompt")
     reading = generate.reading
     keep = reading.truncate_prompt_tokens

@@ -129,10 +129,11 @@ class Actor(Owner[M_contra], Generic[M_contra]):
             self._keep_reply(reply)
 
     def leave_reply(self) -> Reply[object]:
-        """Let the caller answer the message being handled, which must be asked, now or later.
+        """Return the reply to the message being handled, for the caller to answer by `take_answer`, now or
+        later; the message must be a request.
 
-        As with `pass_on` the sender gets an error if this actor crashes before the answer, so the answer is
-        given by `take_answer`.
+        As with `pass_on`, the sender gets an error if this actor crashes first, and a later answer is
+        ignored.
         """
         reply, self._reply = self._reply, None
         assert reply is not None, "the message was told"

@@ -90,30 +90,20 @@ class HandoverOwner(Protocol):
         ...
 
 
-class _Reservation(Reader):
-    """Reader of a decoding engine's answer. An error means a dead engine, which is reported as down."""
+class _NextLeg(Reader):
+    """Reader of what a request between two engines waits for: room on its target, then its blocks.
 
-    __slots__ = ("_handovers", "_moving")
+    An error means a dead engine, which is reported as down.
+    """
 
-    def __init__(self, handovers: "Handovers", moving: Moving) -> None:
-        self._handovers, self._moving = handovers, moving
+    __slots__ = ("_handovers", "_has_room", "_moving")
 
-    def take_answer(self, value: object, error: BaseException | None) -> None:
-        if error is None:
-            self._handovers.reserved(self._moving, value)
-
-
-class _Fetch(Reader):
-    """Reader of the links' answer."""
-
-    __slots__ = ("_handovers", "_moving")
-
-    def __init__(self, handovers: "Handovers", moving: Moving) -> None:
-        self._handovers, self._moving = handovers, moving
+    def __init__(self, handovers: "Handovers", moving: Moving, *, has_room: bool) -> None:
+        self._handovers, self._moving, self._has_room = handovers, moving, has_room
 
     def take_answer(self, value: object, error: BaseException | None) -> None:
         if error is None:
-            self._handovers.fetched(self._moving, value)
+            self._handovers.answered(self._moving, value, has_room=self._has_room)
 
 
 class Handovers:
@@ -214,12 +204,15 @@ class Handovers:
             reply: Reply[Reserved | Refused] = engine.scheduler.request(Pull(moving.submit))
         except ActorDied:  # its end is on its way here, and takes the request along
             return
-        reply.hand_to(_Reservation(self, moving))
+        reply.hand_to(_NextLeg(self, moving, has_room=False))
 
-    def reserved(self, moving: Moving, answer: object) -> None:
-        """Fetch the blocks of a request, which has room for them on its target, or has been refused."""
+    def answered(self, moving: Moving, answer: object, *, has_room: bool) -> None:
+        """Continue with a request: its target has answered or, if that `has_room`, its blocks have come."""
         if self._moving.get(moving.submit.request_id) is moving:
-            self._reserved(moving, answer)
+            if has_room:
+                self._fetched(moving, answer)
+            else:
+                self._reserved(moving, answer)
         self._owner.look_again()
 
     def _reserved(self, moving: Moving, answer: object) -> None:
@@ -243,13 +236,7 @@ class Handovers:
             target_blocks=target_blocks,
         )
         reply: Reply[Done | Refused] = self._links.request(fetch)
-        reply.hand_to(_Fetch(self, moving))
-
-    def fetched(self, moving: Moving, answer: object) -> None:
-        """Let a request go on whose blocks have arrived, or have been lost."""
-        if self._moving.get(moving.submit.request_id) is moving:
-            self._fetched(moving, answer)
-        self._owner.look_again()
+        reply.hand_to(_NextLeg(self, moving, has_room=True))
 
     def _fetched(self, moving: Moving, answer: object) -> None:
         if isinstance(answer, Refused):

@@ -196,12 +196,12 @@ class Router(Actor[RouterMessage]):
 
     def look_again(self) -> None:
         """Place held requests, and answer drains, if the fleet has changed."""
-        if not (self._held or self._drained):
-            return
         if self._num_changes != self._state.num_changes:
             self._num_changes = self._state.num_changes
-            self._tell_drained()
-            self._place_held()
+            if self._drained:
+                self._tell_drained()
+            if self._held:
+                self._place_held()
 
     async def closed(self) -> None:
         for engine in self._engines:
@@ -315,13 +315,12 @@ class Router(Actor[RouterMessage]):
 
     def go_on(self, submit: Submit, replica: int | None) -> None:
         """Send a request with its tokens to a replica, or to one that the policy chooses if that is down."""
-        fleet = self._fleet((submit,), self._last)
         self._state.begin((self._clock or self.clock).now_s())
         if replica is not None and self._engines[replica] is not None:
             self._send((submit,), replica)
         elif not self._may_serve(self._last):
             self._report(Undelivered((submit.request_id,)))
-        elif not (fleet.up and self._place((submit,), self._last)):
+        elif not (self._state.up_for[self._last] and self._place((submit,), self._last)):
             self._hold((submit,), self._last)
 
     def _move(self) -> None:

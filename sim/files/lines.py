@@ -52,6 +52,13 @@ def too_long(path: str, number: int, error_at: ErrorAt) -> ConfigError:
     return error_at(path, number, f"the line is {limit}: is it a file of lines?")
 
 
+def _is_gzipped(file: IO[bytes]) -> bool:
+    """Return whether a file begins as gzip data does, and go back to its begin."""
+    begin = file.read(2)
+    file.seek(0)
+    return begin == GZIP_MAGIC
+
+
 def raw_lines(
     path: str, error_at: ErrorAt, unzip: Callable[[IO[bytes]], ReadsLines] = unzipped
 ) -> Iterator[bytes]:
@@ -63,9 +70,7 @@ def raw_lines(
     number = 0
     try:
         with Path(path).open("rb") as file:
-            gzipped = file.read(2) == GZIP_MAGIC
-            file.seek(0)
-            source = unzip(file) if gzipped else file
+            source = unzip(file) if _is_gzipped(file) else file
             while line := source.readline(MOST_LINE_BYTES + 1):
                 number += 1
                 if len(line) > MOST_LINE_BYTES:
@@ -99,9 +104,7 @@ def _parts(path: str, error_at: ErrorAt) -> Iterator[list[bytes]]:
     number = 0
     try:
         with Path(path).open("rb") as file:
-            gzipped = file.read(2) == GZIP_MAGIC
-            file.seek(0)
-            if not gzipped:
+            if not _is_gzipped(file):
                 for lines in _plain_parts(file, path, error_at):
                     number += len(lines)
                     yield lines

@@ -445,7 +445,7 @@ def plan(
     machines = gpus.split(",") if isinstance(gpus, str) else list(gpus)
     if not machines:
         raise ConfigError("gpus is empty: name one at least, as h100")
-    known = None
+    known, place = None, path_of("source", source)
     if prices is not None:
         known = (
             checked_prices(prices, "prices")
@@ -454,17 +454,7 @@ def plan(
         )
     has_ranks = options.get("tensor_parallel_size") is not None
     problem = planned(
-        *(
-            path_of("source", source),
-            reading,
-            engine,
-            target,
-            load,
-            terms,
-            machines,
-            _varied(vary or {}, options),
-            known,
-        ),
+        *(place, reading, engine, target, load, terms, machines, _varied(vary or {}, options), known),
         *(max_gpus, has_ranks, survive, pools, judge_s),
     )
     out_folder = None if out is None else path_of("out", out)

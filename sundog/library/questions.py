@@ -365,7 +365,7 @@ def workload(
         raise ConfigError(f"{name} gives no request with seed {seed}: raise its rate or duration_s")
     if asked is not None:
         said, tokens = f"sundog workload {name}", source.hash_block_tokens
-        write_trace(asked, requests, provenance=said, seed=seed, hash_block_tokens=tokens)
+        write_trace(asked, requests, provenance=said, seed=drawn.seed, hash_block_tokens=tokens)
     return pa.Table.from_pylist([{name: getattr(each, name) for name in COLUMNS} for each in requests])
 
 

@@ -6,10 +6,10 @@ the cost of the kind is the median of these means over the repetitions. Within a
 because TPOT is one; over repetitions it is a median because a disturbed repetition hardly moves it.
 
 The time between two steps (sampling, detokenising, sockets, scheduling) counts towards the second, as in
-TPOT. A step takes longer if a request arrives while it runs, because reading and tokenising share the cores:
-that is a cost of the arrival, which a simulated step has in the same place. A part of it is over when the
-request reaches the engine, from where its TTFT counts. How much shows in practice: a request waits half a
-usual step, and what is left of its arrival, for the end of the step that it meets.
+TPOT. A step takes longer if a request arrives while it runs, because reading and tokenising share the cores.
+A simulated step that an arrival meets is longer by as much. Part of an arrival is over when the request
+reaches the engine, from where its TTFT counts. Practice shows how much: until the step that it meets has
+ended, a request waits for half a usual step in the mean, and for the rest of its own arrival.
 """
 
 from bisect import bisect_left
@@ -110,16 +110,18 @@ def learn(rounds: Sequence[Sequence[Observation]], met: Mapping[int, Met] | None
     left_s = [left_s for _, left_s in arrivals if left_s is not None]
     lead_s = min(max(arrival_s - median(left_s), 0.0), arrival_s) if left_s else 0.0
     means: dict[StepKind, list[float]] = defaultdict(list)
+    everything: list[tuple[StepWork, float]] = []
     for steps in rounds:
         seconds: dict[StepKind, list[float]] = defaultdict(list)
         for step in steps:
             num = met[step.step].num if step.step in met else 0
-            seconds[kind_of(step.work)].append(step.seconds - num * arrival_s)
+            alone_s = max(step.seconds - num * arrival_s, 0.0)  # noise may be more than a step
+            seconds[kind_of(step.work)].append(alone_s)
+            everything.append((step.work, alone_s))
         for kind, each in seconds.items():
             means[kind].append(fmean(each))
-    everything = [(step.work, step.seconds) for steps in rounds for step in steps]
     return PractisedCost(
-        {kind: max(median(each), 0.0) for kind, each in means.items()}, fit(everything), arrival_s, lead_s
+        {kind: median(each) for kind, each in means.items()}, fit(everything), arrival_s, lead_s
     )
 
 
